@@ -67,7 +67,7 @@ class ReverseRanker(IdentityRanker):
                 'class ReverseModel(CheckpointModel):\n    """Reversed."""\n\n    ranker: Literal["reverse"]\n\n\n'
                 "ModelConfig: TypeAlias = Annotated[\n    ReverseModel | IdentityModel",
             ),
-            "rerank/reranking/registry.py": (
+            "rerank/reranking/load_models.py": (
                 "        case IdentityModel():\n            return IdentityRanker()\n",
                 "        case IdentityModel():\n            return IdentityRanker()\n"
                 "        case _ if model.ranker == 'reverse':\n"

@@ -21,12 +21,12 @@ from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.config import ServiceConfig, load_config
 from rerank.config.named import config_of_model
-from rerank.engine.relevance import signals_by_text
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
 from rerank.readers.requests import Request, read_requests
 from rerank.reranking.blocking import Reranker
-from rerank.reranking.registry import signal_encoders
+from rerank.reranking.load_models import signal_encoders
+from rerank.reranking.relevance import signals_by_text
 from rerank.types import Query, RankOptions
 from rerank_eval.candidates import candidates_of_run, first_candidates
 from rerank_eval.datasets import open_dataset

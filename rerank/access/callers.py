@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
@@ -153,11 +153,6 @@ class Caller:
                     f"{', '.join(allowed) or 'none'}",
                     {"key": self.name, "model": name},
                 )
-
-    @property
-    def bound_on_tokens(self) -> Callable[[float], AbstractContextManager[None]] | None:
-        """`queueing` of a caller with `max_queue_tokens`; None for any other, whose tokens need not be estimated."""
-        return None if self.limits.max_queue_tokens is None else self.queueing
 
     @contextmanager
     def queueing(self, tokens: float) -> Iterator[None]:

@@ -80,7 +80,7 @@ def golden(
     from rerank.errors import ConfigError
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
     from rerank.rankers.self_test import GOLDEN, write_golden
-    from rerank.reranking.registry import load_ranker, scoring_settings
+    from rerank.reranking.load_models import load_ranker, scoring_settings
 
     if bundled and bundled not in BUNDLED:
         raise ConfigError(f"--bundled {bundled!r} is none of {', '.join(BUNDLED)}")

@@ -14,7 +14,7 @@ once the machine is well again:
 Short requests go first; waiting raises priority. The priority is the remaining seconds of work minus `age_factor` times
 the age: shortest remaining work first, as in PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
 It decides among the requests of a caller; the FairQueue of each stage decides which caller's turn it is
-(rerank/engine/stage.py).
+(rerank/engine/queue.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.job import Job, ModelStage, Stage
 from rerank.errors import DeadlineExceeded, Overloaded
 
 #: The weight of older batches in a measured rate, and of older windows in an average, at each new observation.
@@ -44,7 +44,9 @@ _PROBE_AFTER_S = 1.0
 #: The retry delay that a rejected caller is told before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
-#: Seconds of work of each Stage, in its order; the two run concurrently.
+#: The stages of the models, which run concurrently.
+_STAGES = (Stage.PREPARE, Stage.RANK)
+#: (2,) seconds of work, in the order of _STAGES.
 Seconds: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
 
@@ -103,12 +105,12 @@ class Throughput:
         tokens, estimated = self._window_tokens.get(model, (0.0, 0.0))
         return tokens / estimated if estimated else 1.0
 
-    def seconds(self, request: RankRequest, stage: Stage | None = None) -> float:
+    def seconds(self, job: Job, stage: Stage | None = None) -> float:
         """Duration of the remaining work if it runs alone, in all stages or in one; 0 if unmeasured or probed."""
         total = 0.0
-        for model_stage, tokens in request.remaining.items():
+        for model_stage, tokens in job.remaining.items():
             rate = self._rates.get(model_stage)
-            is_probe = model_stage in request.probes and rate and rate.measured_s <= request.arrived_s
+            is_probe = model_stage in job.probes and rate and rate.measured_s <= job.arrived_s
             if rate and not is_probe and stage in (None, model_stage.stage):
                 total += rate.expected_s(tokens)
         return total
@@ -123,13 +125,13 @@ class Throughput:
         rate = self._rates.get(model_stage)
         return rate is not None and now_s > rate.measured_s + _PROBE_AFTER_S
 
-    def priority(self, request: RankRequest) -> float:
+    def priority(self, job: Job) -> float:
         """Remaining seconds - age_factor * age, up to a constant that all requests share; the smallest runs first."""
-        return self.seconds(request) + self.age_factor * request.arrived_s
+        return self.seconds(job) + self.age_factor * job.arrived_s
 
-    def is_late(self, request: RankRequest, now_s: float) -> bool:
+    def is_late(self, job: Job, now_s: float) -> bool:
         """True if the request would miss its deadline even if it ran alone from now on."""
-        return now_s + self.seconds(request) > request.latest_end_s
+        return now_s + self.seconds(job) > job.latest_end_s
 
 
 class AdmissionController:
@@ -143,86 +145,83 @@ class AdmissionController:
     def __init__(self, throughput: Throughput, max_queue_tokens: int) -> None:
         self._throughput = throughput
         self._max_queue_tokens = max_queue_tokens
-        self._requests: dict[RankRequest, None] = {}  # in order of arrival
+        self._jobs: dict[Job, None] = {}  # in order of arrival
 
     def __len__(self) -> int:
         """The number of admitted requests, including those that are running."""
-        return len(self._requests)
+        return len(self._jobs)
 
     @property
     def queued_tokens(self) -> float:
         """Remaining tokens of the admitted requests, including those that are running."""
-        return sum(request.remaining_tokens(Stage.RANK) for request in self._requests)
+        return sum(job.remaining_tokens(Stage.RANK) for job in self._jobs)
 
-    def admit(self, request: RankRequest, now_s: float) -> None:
+    def admit(self, job: Job, now_s: float) -> None:
         """Admits the request until `release`. Checks again if it is admitted already and its estimate has changed.
 
         Raises: DeadlineExceeded, the request would miss its deadline even if it ran alone; Overloaded, the queue is
-        full, or this request or an admitted one would probably be late.
+        full, or this job or an admitted one would probably be late.
         """
-        others = [each for each in self._requests if each is not request]
-        if request not in self._requests:
-            stale = (each for each in request.remaining if self._throughput.is_stale(each, now_s))
-            request.probes = frozenset(each for each in stale if not any(other.remaining.get(each) for other in others))
-        if self._throughput.is_late(request, now_s):
-            raise unreachable_deadline(self._throughput, request, now_s)
+        others = [each for each in self._jobs if each is not job]
+        if job not in self._jobs:
+            stale = (each for each in job.remaining if self._throughput.is_stale(each, now_s))
+            job.probes = frozenset(each for each in stale if not any(other.remaining.get(each) for other in others))
+        if self._throughput.is_late(job, now_s):
+            raise unreachable_deadline(self._throughput, job, now_s)
         if others:
-            self._check_beside(others, request, now_s)
-        self._requests[request] = None
+            self._check_beside(others, job, now_s)
+        self._jobs[job] = None
 
-    def release(self, request: RankRequest) -> None:
-        self._requests.pop(request, None)
+    def release(self, job: Job) -> None:
+        """Ends a job, whether it was admitted or not."""
+        self._jobs.pop(job, None)
 
-    def _check_beside(self, others: Sequence[RankRequest], request: RankRequest, now_s: float) -> None:
-        """Raises: Overloaded if the queue has no room beside the others, or one of all could be late."""
-        together = replace(request)  # as one request, without what remains of this one
-        for other in others:
-            for model_stage, tokens in other.remaining.items():
-                together.remaining[model_stage] = together.remaining.get(model_stage, 0.0) + tokens
-        queued, limit = together.remaining_tokens(Stage.RANK), self._max_queue_tokens
-        tokens = request.remaining_tokens(Stage.RANK)
+    def _check_beside(self, others: Sequence[Job], job: Job, now_s: float) -> None:
+        """Raises: Overloaded if the queue is too full beside the others, or a job could be late."""
+        queued, limit = sum(each.remaining_tokens(Stage.RANK) for each in others), self._max_queue_tokens
+        tokens = job.remaining_tokens(Stage.RANK)
         if queued and queued + tokens > limit:
             raise Overloaded(
                 f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {limit}; try again later",
                 retry_after_s=self._drain_s(),
                 metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
             )
-        all_s = self._throughput.seconds(together) + self._throughput.seconds(request)
-        earliest_s = min(each.latest_end_s for each in (*others, request))
-        if now_s + _MARGIN * all_s > earliest_s:  # otherwise nobody can be late
-            self._check_finish_in_time(request, now_s)
+        all_s = sum(map(self._throughput.seconds, (*others, job)))
+        earliest_s = min(each.latest_end_s for each in (*others, job))
+        if now_s + _MARGIN * all_s > earliest_s:  # otherwise none can be late
+            self._check_finish_in_time(job, now_s)
 
-    def _check_finish_in_time(self, request: RankRequest, now_s: float) -> None:
+    def _check_finish_in_time(self, job: Job, now_s: float) -> None:
         """Rejects a request that would be late, or would make an admitted one late.
 
         Requests of callers that have more of them in work than its own caller are not protected.
         """
-        by_priority = self._by_turn([*self._rivals(request), request])
-        seconds = {each: np.array([self._throughput.seconds(each, stage) for stage in Stage]) for each in by_priority}
-        ahead = others_ahead = np.zeros(len(Stage))  # with and without the request
+        by_turn = self._by_turn([*self._rivals(job), job])
+        seconds = {each: np.array([self._throughput.seconds(each, stage) for stage in _STAGES]) for each in by_turn}
+        ahead = others_ahead = np.zeros(len(_STAGES))  # with and without the request
         total = sum(seconds.values(), ahead)
-        held = Counter(each.caller for each in by_priority)
-        for each in by_priority:
+        held = Counter(each.caller for each in by_turn)
+        for each in by_turn:
             late_s = now_s + _finish_s(seconds[each], ahead, total) - each.latest_end_s
-            without_s = now_s + _finish_s(seconds[each], others_ahead, total - seconds[request]) - each.latest_end_s
-            if late_s > 0 and (each is request or (without_s <= 0 and held[each.caller] <= held[request.caller])):
-                raise self._overloaded("the request" if each is request else "an admitted request", late_s)
+            without_s = now_s + _finish_s(seconds[each], others_ahead, total - seconds[job]) - each.latest_end_s
+            if late_s > 0 and (each is job or (without_s <= 0 and held[each.caller] <= held[job.caller])):
+                raise self._overloaded("the request" if each is job else "an admitted request", late_s)
             ahead = ahead + seconds[each]
-            others_ahead = others_ahead if each is request else others_ahead + seconds[each]
+            others_ahead = others_ahead if each is job else others_ahead + seconds[each]
 
-    def _by_turn(self, requests: Sequence[RankRequest]) -> list[RankRequest]:
-        """The requests by estimated end, assuming that callers have equal shares: by their callers' work until then."""
-        turns: dict[RankRequest, float] = {}
+    def _by_turn(self, jobs: Sequence[Job]) -> list[Job]:
+        """Sorts the jobs by estimated end if callers have equal shares, that is by their caller's work until then."""
+        turns: dict[Job, float] = {}
         work_s: dict[str, float] = defaultdict(float)
-        for each in sorted(requests, key=self._throughput.priority):
+        for each in sorted(jobs, key=self._throughput.priority):
             work_s[each.caller] += self._throughput.seconds(each)
             turns[each] = work_s[each.caller]
         return sorted(turns, key=turns.__getitem__)
 
-    def _rivals(self, request: RankRequest) -> list[RankRequest]:
+    def _rivals(self, job: Job) -> list[Job]:
         """The other admitted requests that need a model of this one; other models run on other threads."""
-        stages = request.remaining.keys()
-        return [each for each in self._requests if each is not request and not stages.isdisjoint(each.remaining)]
+        stages = job.remaining.keys()
+        return [each for each in self._jobs if each is not job and not stages.isdisjoint(each.remaining)]
 
     def _overloaded(self, late: str, late_s: float) -> Overloaded:
         late_ms, queued = late_s * 1000, f"{self.queued_tokens:.0f}"
@@ -235,12 +234,12 @@ class AdmissionController:
 
     def _drain_s(self) -> float:
         """Seconds until all admitted work is done: those of the slower stage."""
-        drain_s = max(sum(self._throughput.seconds(request, stage) for request in self._requests) for stage in Stage)
+        drain_s = max(sum(self._throughput.seconds(job, stage) for job in self._jobs) for stage in _STAGES)
         return drain_s or _DEFAULT_RETRY_S
 
 
 def _finish_s(own: Seconds, ahead: Seconds, total: Seconds) -> float:
-    """Seconds until a request finishes that has this work of its own, and other work of higher priority ahead of it.
+    """Seconds until a request finishes that has work of its own, and work of higher priority ahead of it.
 
     Its batches take up to twice as long as alone, because they hold windows of others too, as long as there are any.
     """
@@ -248,10 +247,10 @@ def _finish_s(own: Seconds, ahead: Seconds, total: Seconds) -> float:
     return _MARGIN * float(max(ahead[0] + own[0], ahead[1]) + rank_s)
 
 
-def unreachable_deadline(throughput: Throughput, request: RankRequest, now_s: float) -> DeadlineExceeded:
+def unreachable_deadline(throughput: Throughput, job: Job, now_s: float) -> DeadlineExceeded:
     """The error of a request that would miss its deadline even if it ran alone."""
-    needed_ms = throughput.seconds(request) * 1000
-    left_ms = max(0.0, request.latest_end_s - now_s) * 1000
+    needed_ms = throughput.seconds(job) * 1000
+    left_ms = max(0.0, job.latest_end_s - now_s) * 1000
     return DeadlineExceeded(
         f"{needed_ms:.0f} ms of work remain and the deadline is in {left_ms:.0f} ms; allow more time, ask for fewer "
         "candidates, or allow a partial answer",

@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
-from rerank.engine.calls import ConcurrentCalls
-from rerank.engine.fallback import answer_instead
-from rerank.engine.parts import divided, joined
-from rerank.engine.request import (
-    MIN_WINDOW_TOKENS,
-    ModelStage,
-    Progress,
-    RankedWindow,
-    RankRequest,
-    Stage,
-    passage_tokens,
-    prepare_tokens,
-    too_many_windows,
-    window_tokens,
-)
+from rerank.engine.concurrent_calls import ConcurrentCalls
+from rerank.engine.estimate import expected_work, passage_tokens, prepare_tokens, window_tokens
+from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
+from rerank.engine.progress import Progress, RankedWindow
+from rerank.engine.request import RankRequest, timeout_at, too_many_windows
 from rerank.engine.saturation import saturating_tokens
-from rerank.engine.slices import slices
-from rerank.engine.stage import BatchObserver, QueuedStage, ResultsObserver, ThreadStage, now_s
+from rerank.engine.slices import joined, sliced, slices
+from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Step
 from rerank.errors import RankerFailure, RerankError
-from rerank.rankers.base import InterruptibleRanker, Ranker, ServedRanker
+from rerank.rankers.base import InterruptibleRanker, Ranker, RankerInfo, ServedRanker
 from rerank.rankers.failed import FailedRanker
-from rerank.types import (
-    EncodedWindow,
-    OnFailure,
-    Passage,
-    Prepared,
-    Query,
-    Ranking,
-    Window,
-    WindowRanking,
-    check_rankings,
-)
+from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +48,18 @@ class _ModelThreads:
     """
 
     def __init__(
-        self, model: str, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
+        self,
+        model: str,
+        ranker: Ranker | ServedRanker,
+        throughput: Throughput,
+        max_batch_tokens: int,
+        observers: Observers,
     ) -> None:
         self._ranker = ranker
         self.prepare: ThreadStage[_Slice, Prepared] = ThreadStage(
-            ModelStage(Stage.PREPARE, model), self._prepare, throughput, max_batch_tokens=1
+            ModelStage(Stage.PREPARE, model), self._prepare, throughput, max_batch_tokens=1, observers=observers
         )
-        self.rank = _rank_stage(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens)
+        self.rank = _rank_stage(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens, observers)
         self.encode = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"encode {model}")
 
     async def open(self) -> None:
@@ -94,20 +79,24 @@ class _ModelThreads:
         if isinstance(self._ranker, ServedRanker):
             await self._ranker.close()
 
-    def _prepare(self, parts: Sequence[_Slice]) -> list[Prepared]:
-        return [self._ranker.prepare(query, passages) for query, passages in parts]
+    def _prepare(self, inputs: Sequence[_Slice]) -> list[Prepared]:
+        return [self._ranker.prepare(query, passages) for query, passages in inputs]
 
 
 def _rank_stage(
-    model_stage: ModelStage, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
+    model_stage: ModelStage,
+    ranker: Ranker | ServedRanker,
+    throughput: Throughput,
+    max_batch_tokens: int,
+    observers: Observers,
 ) -> QueuedStage[EncodedWindow, WindowRanking]:
     """The stage that ranks windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, ServedRanker):
-        return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight)
-    stage = ThreadStage(model_stage, partial(_rank, ranker), throughput, max_batch_tokens)
-    if isinstance(ranker, InterruptibleRanker) and ranker.info.batching == "packed":
+        return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight, observers)
+    pauses = isinstance(ranker, InterruptibleRanker) and ranker.info.batching == "packed"
+    stage = ThreadStage(model_stage, partial(_rank, ranker), throughput, max_batch_tokens, observers, pauses)
+    if isinstance(ranker, InterruptibleRanker) and pauses:
         ranker.call_between_layers(stage.run_given)
-        stage.is_preemptible = True
     return stage
 
 
@@ -129,20 +118,29 @@ class Engine:
     What a cancelled or late request has queued does not run. Its running batch, slice of passages or group of windows
     to encode is not interrupted.
 
+    Args:
+        rankers: of the models by name.
+        config: settings of the queues.
+        infos: descriptions of the models by name; None: those of their rankers.
+
     Attributes:
         throughput: the measured rates.
     """
 
-    def __init__(self, rankers: Mapping[str, Ranker | ServedRanker], config: EngineConfig) -> None:
+    def __init__(
+        self,
+        rankers: Mapping[str, Ranker | ServedRanker],
+        config: EngineConfig,
+        infos: Mapping[str, RankerInfo] | None = None,
+    ) -> None:
         self._rankers = rankers
-        self._infos = {model: ranker.info for model, ranker in rankers.items()}
+        self._infos = infos or {model: ranker.info for model, ranker in rankers.items()}
         self._config = config
         self.throughput = Throughput(config.age_factor)
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
-        max_batch_tokens = config.max_batch_tokens or _CPU_BATCH_TOKENS
-        self._threads = {
-            model: _ModelThreads(model, ranker, self.throughput, max_batch_tokens) for model, ranker in rankers.items()
-        }
+        self._observers = Observers()
+        settings = (self.throughput, config.max_batch_tokens or _CPU_BATCH_TOKENS, self._observers)
+        self._threads = {model: _ModelThreads(model, ranker, *settings) for model, ranker in rankers.items()}
 
     async def __aenter__(self) -> Engine:
         if self._config.max_batch_tokens is None:
@@ -161,11 +159,6 @@ class Engine:
         """The number of windows in the queue, without those that are running."""
         return sum(len(threads.rank) for threads in self._threads.values())
 
-    def expected_tokens(self, request: RankRequest) -> float:
-        """Tokens that the models will probably read for a request."""
-        request.expect_work(self._infos, self.throughput.token_ratio)
-        return sum(request.remaining.values())
-
     @property
     def queued_requests(self) -> int:
         """The number of admitted requests, including those that are running."""
@@ -176,41 +169,42 @@ class Engine:
         """The tokens that remain of the admitted requests."""
         return self._admission.queued_tokens
 
-    def observe_work(self, on_batch: BatchObserver | None = None, on_results: ResultsObserver | None = None) -> None:
-        """Calls these functions on the event loop after each batch, and after each piece of a request's work."""
-        for threads in self._threads.values():
-            for stage in (threads.prepare, threads.rank):
-                stage.on_batch = on_batch or stage.on_batch
-                stage.on_results = on_results or stage.on_results
+    def observe_batches(self, observer: BatchObserver) -> None:
+        """Calls a function after each batch, on the event loop."""
+        self._observers.on_batch.append(observer)
+
+    def observe_results(self, observer: ResultsObserver) -> None:
+        """Calls a function after each piece of a request's work, on the event loop and in the request's context."""
+        self._observers.on_results.append(observer)
 
     async def run(self, request: RankRequest) -> Ranking:
         """The ranking; the best order so far if the deadline comes first, or it fails, and the request allows that.
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
-        request = replace(request, arrived_s=now_s(), deadline_s=self._answer_at(request))
+        end_s = request.deadline_s - (self._config.answer_margin_s if request.is_answered_late else 0.0)
+        job = Job(request.share.name, now_s(), math.inf if request.options.allow_partial else end_s)
+        job.expect(expected_work(request, self._infos, self.throughput.token_ratio))
+        with request.share.queueing(sum(job.remaining.values())):
+            return await self._run(request, job, end_s)
+
+    async def _run(self, request: RankRequest, job: Job, end_s: float) -> Ranking:
+        """Admits a job and runs the steps of its request until `end_s`."""
         progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))
-        timeout = asyncio.timeout_at(request.deadline_s)
+        timeout = timeout_at(end_s)
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
-                request.expect_work(self._infos, self.throughput.token_ratio)
-                self._admission.admit(request, now_s())
+                self._admission.admit(job, now_s())
                 for step in request.steps:
-                    await self._run_step(step, progress)
+                    await self._run_step(step, job, progress)
         except Exception as error:
-            return answer_instead(error, timeout.expired(), progress, _ms_since(request.arrived_s))
+            return progress.answer_instead(error, timeout.expired(), _ms_since(job.arrived_s))
         finally:
-            self._admission.release(request)
-        return progress.ranking(_ms_since(request.arrived_s))
+            self._admission.release(job)
+        return progress.ranking(_ms_since(job.arrived_s))
 
-    def _answer_at(self, request: RankRequest) -> float | None:
-        """The deadline; earlier if the request then gets an answer, so that this reaches the caller in time."""
-        answers = request.options.allow_partial or request.options.on_failure == OnFailure.FIRST_STAGE
-        at = request.deadline_s
-        return at - self._config.answer_margin_s if answers and at is not None else at
-
-    async def _run_step(self, step: Step, progress: Progress) -> None:
+    async def _run_step(self, step: Step, job: Job, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         request, needed = progress.request, progress.request.window_bounds().min_windows
         info = self._infos[step.model]
@@ -225,14 +219,14 @@ class Engine:
                 if needed > self._config.max_windows:
                     raise too_many_windows(request, needed, self._config.max_windows)
                 progress.order = round_.order or progress.order
-                prepared = prepared or await self._prepare(step.model, progress)
+                prepared = prepared or await self._prepare(step.model, job, progress)
                 windows = [progress.window(prepared, step, round_, each, fuses) for each in round_.windows]
-                ranked = await self._rank_round(step.model, windows, progress)
+                ranked = await self._rank_round(step.model, windows, job, progress)
                 round_ = schedule.send(progress.add_round(step, round_, ranked, info, interpolates and not fuses))
         except StopIteration as finished:
             progress.order = finished.value
 
-    async def _prepare(self, model: str, progress: Progress) -> Prepared:
+    async def _prepare(self, model: str, job: Job, progress: Progress) -> Prepared:
         """Prepares query and passages in slices, between which others take their turns and cancellation works."""
         request, info = progress.request, self._infos[model]
         query, passages = request.query, request.passages
@@ -240,7 +234,7 @@ class Engine:
         for positions in self._slices(model, request):
             some = [passages[position] for position in positions]
             tokens = prepare_tokens(info, query, some)
-            (done,) = await self._threads[model].prepare.run(request, [(query, some)], [tokens])
+            (done,) = await self._threads[model].prepare.run(job, [(query, some)], [tokens])
             query = done.result.query  # later slices need not prepare it again
             ready.update(zip(positions, done.result.passages, strict=True))
             progress.add_prepared(done)
@@ -254,36 +248,40 @@ class Engine:
             return [range(len(passages))]
         return slices(passages, partial(passage_tokens, info), most)
 
-    async def _rank_round(self, model: str, windows: Sequence[Window], progress: Progress) -> list[RankedWindow]:
-        """Ranks the windows of a round; a model of this process that scores each passage alone reads them in parts."""
-        if self._infos[model].score_kind.is_pointwise and not isinstance(self._rankers[model], ServedRanker):
-            return await self._rank_in_parts(model, windows, progress)
-        return await self._rank_windows(model, windows, progress)
-
-    async def _rank_in_parts(self, model: str, windows: Sequence[Window], progress: Progress) -> list[RankedWindow]:
+    async def _rank_round(
+        self, model: str, windows: Sequence[Window], job: Job, progress: Progress
+    ) -> list[RankedWindow]:
+        """Ranks the windows of a round; a model of this process that scores each passage alone reads them in slices."""
+        if not self._infos[model].score_kind.is_pointwise or isinstance(self._rankers[model], ServedRanker):
+            return await self._rank_windows(model, windows, job, progress)
         max_tokens = self._threads[model].rank.max_batch_tokens / max(1.0, self.throughput.token_ratio(model))
-        divisions = [divided(window, partial(passage_tokens, self._infos[model]), max_tokens) for window in windows]
-        parts = list(chain.from_iterable(divisions))
-        shares = [part.share for part in parts]
-        ranked = iter(await self._rank_windows(model, [part.window for part in parts], progress, shares))
+        divisions = [sliced(window, partial(passage_tokens, self._infos[model]), max_tokens) for window in windows]
+        window_slices = list(chain.from_iterable(divisions))
+        shares = [each.share for each in window_slices]
+        ranked = iter(await self._rank_windows(model, [each.window for each in window_slices], job, progress, shares))
         return [
-            joined(window, its_parts, list(islice(ranked, len(its_parts))))
-            for window, its_parts in zip(windows, divisions, strict=True)
+            joined(window, division, list(islice(ranked, len(division))))
+            for window, division in zip(windows, divisions, strict=True)
         ]
 
     async def _rank_windows(
-        self, model: str, windows: Sequence[Window], progress: Progress, shares: Sequence[float] | None = None
+        self,
+        model: str,
+        windows: Sequence[Window],
+        job: Job,
+        progress: Progress,
+        shares: Sequence[float] | None = None,
     ) -> list[RankedWindow]:
-        """Encodes and ranks windows, some at a time; `shares` are those of their windows if they are parts."""
-        request, ranked = progress.request, list[RankedWindow]()
+        """Encodes and ranks windows, some at a time; `shares` are those of their windows if they are slices."""
+        ranked = list[RankedWindow]()
         while len(ranked) < len(windows):
             some = slice(len(ranked), len(ranked) + _WINDOWS_AT_ONCE)
             encoded = await self._encode(model, windows[some])
             tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
-            request.add_windows(model, tokens, shares and shares[some])
+            job.add_windows(model, tokens, shares and shares[some])
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
-                self._admission.admit(request, now_s())
-            ranked += zip(encoded, await self._threads[model].rank.run(request, encoded, tokens), strict=True)
+                self._admission.admit(job, now_s())
+            ranked += zip(encoded, await self._threads[model].rank.run(job, encoded, tokens), strict=True)
         return ranked
 
     async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:

@@ -16,19 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from rerank.engine.request import ModelStage, RankRequest
-
-
-class Queued(Protocol):
-    """A piece of a request's work, which has this share of a batch's tokens, 1 or more."""
-
-    @property
-    def request(self) -> RankRequest: ...
-
-    @property
-    def tokens(self) -> int: ...
+from rerank.engine.job import Job, ModelStage
+from rerank.engine.queue import Queued
 
 
 @dataclass
@@ -40,16 +30,16 @@ class Running:
     preempted_by: int = 0
     has_ended: bool = False
 
-    def yields_to(self, request: RankRequest | None) -> bool:
-        """True if the request whose turn it is may preempt the batch; None: nothing waits.
+    def yields_to(self, job: Job | None) -> bool:
+        """True if the job whose turn it is may preempt the batch; None: nothing waits.
 
         It has less than half of the work of each request in it. Fewer tokens have preempted the batch than it has
         itself, so that it takes about twice its time at most.
         """
-        if request is None or self.has_ended or self.preempted_by >= sum(work.tokens for work in self.batch):
+        if job is None or self.has_ended or self.preempted_by >= sum(work.tokens for work in self.batch):
             return False
-        tokens = self._remaining(request)
-        return all(2 * tokens < self._remaining(work.request) for work in self.batch)
+        tokens = self._remaining(job)
+        return all(2 * tokens < self._remaining(work.job) for work in self.batch)
 
-    def _remaining(self, request: RankRequest) -> float:
-        return request.remaining.get(self.model_stage, 0.0)
+    def _remaining(self, job: Job) -> float:
+        return job.remaining.get(self.model_stage, 0.0)

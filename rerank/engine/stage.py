@@ -1,12 +1,10 @@
-"""Stage: the queue of one stage of a model, by start-time fair queueing, and the thread that runs its batches."""
+"""Stages: a queue of work of one model, and the thread that runs its batches."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,146 +14,28 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import Throughput, unreachable_deadline
-from rerank.engine.preemption import Queued, Running
-from rerank.engine.request import Completed, ModelStage, RankRequest, Work
+from rerank.engine.job import Completed, Job, ModelStage, Stage, Work
+from rerank.engine.preemption import Running
+from rerank.engine.queue import FairQueue
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
 
 log = logging.getLogger(__name__)
 
-E = TypeVar("E", bound=Queued)
 T = TypeVar("T")
 R = TypeVar("R")
-
-#: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
-_LOOK_AHEAD = 16
-
-_Heap: TypeAlias = list[tuple[float, int, RankRequest]]
-
-
-@dataclass
-class _Caller:
-    """A caller's waiting requests, and its tag: the virtual time in tokens at which its next work starts."""
-
-    tag: float = -math.inf
-    #: (priority, number, request); a request may be in it several times, or have no queue any more.
-    heap: _Heap = field(default_factory=list)
-
-
-class FairQueue(Generic[E]):
-    """The queue of a stage. It forms batches: work of the caller whose turn it is, and of others that fits beside it.
-
-    Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
-
-    - A caller's tag grows by the tokens that run for it, as soon as they start. Its tag and the remaining tokens of its
-      first request decide on its turn: a short request goes first, and a caller that is behind catches up.
-    - The virtual time is the tag of the caller that was served last. A caller that begins to wait has saved up no
-      share: its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now
-      and then may have two thirds beside one that always waits. A request keeps its place between its windows.
-    - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
-
-    The first request of a caller is that of highest priority. The work for a batch grows with the callers that wait,
-    not with their requests: these are in a heap for each caller, by the priority that they had when they were last
-    queued or refreshed, and only those at its top are looked at.
-
-    Args:
-        model_stage: the model and the stage of all work.
-        throughput: decides on priorities.
-        max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
-            a batch, and one of 1500 has its own.
-    """
-
-    def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
-        self._model_stage = model_stage
-        self._throughput = throughput
-        self.max_batch_tokens = max_batch_tokens
-        self._queues: dict[RankRequest, deque[E]] = {}
-        self._callers: dict[str, _Caller] = {}
-        self._virtual_time = 0.0
-        self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
-
-    def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
-
-    def add(self, work: E) -> None:
-        if work.request not in self._queues:
-            self._queues[work.request] = deque()
-            self.refresh(work.request)
-        self._queues[work.request].append(work)
-
-    def refresh(self, request: RankRequest) -> None:
-        """Computes the priority of a request again, because less of its work remains."""
-        if request in self._queues:
-            caller = self._callers.setdefault(request.caller, _Caller())
-            if not caller.heap:
-                least = request.tags.get(self._model_stage, self._virtual_time)
-                caller.tag = max(least, (least + caller.tag) / 2)
-            heapq.heappush(caller.heap, (self._throughput.priority(request), next(self._numbers), request))
-
-    def discard(self, request: RankRequest) -> None:
-        """Removes the work of a request."""
-        self._queues.pop(request, None)
-
-    def first(self) -> RankRequest | None:
-        """The request whose turn it is; None if nothing waits."""
-        heaps = self._turns()
-        return heaps[0][0][2] if heaps else None
-
-    def _turns(self) -> list[_Heap]:
-        """The heap of each caller that waits, in the order of their turns."""
-        for name, caller in list(self._callers.items()):
-            while caller.heap and caller.heap[0][2] not in self._queues:
-                heapq.heappop(caller.heap)
-            if not caller.heap and caller.tag <= self._virtual_time:
-                del self._callers[name]
-        waiting = [caller for caller in self._callers.values() if caller.heap]
-        waiting.sort(key=lambda each: each.tag + each.heap[0][2].remaining.get(self._model_stage, 0.0))
-        return [each.heap for each in waiting]
-
-    def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
-        """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.
-
-        Both are empty if nothing waits. Work of equal priority keeps its order.
-        """
-        batch, late, tokens = list[E](), list[E](), 0
-        heaps, heap, left_out = iter(self._turns()), _Heap(), _Heap()
-        while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
-            if not (heap := heap or next(heaps, [])):
-                break
-            queued_priority, number, request = heapq.heappop(heap)
-            if not (queue := self._queues.get(request)):
-                continue
-            priority = self._throughput.priority(request)
-            if heap and priority > max(queued_priority, heap[0][0]):  # the measured rate has changed
-                heapq.heappush(heap, (priority, number, request))
-                continue
-            if self._throughput.is_late(request, now_s):
-                late += self._queues.pop(request)
-                continue
-            while queue and (not batch or tokens + queue[0].tokens <= self.max_batch_tokens):
-                batch.append(queue.popleft())
-                tokens += batch[-1].tokens
-            if queue:
-                left_out.append((priority, number, request))
-            else:
-                del self._queues[request]
-        for each in left_out:
-            heapq.heappush(self._callers[each[2].caller].heap, each)
-        self._charge(batch)
-        return batch, late
-
-    def _charge(self, batch: Sequence[E]) -> None:
-        """Counts the tokens of a batch that starts as used by its callers."""
-        for work in batch:
-            caller = self._callers[work.request.caller]
-            self._virtual_time = max(self._virtual_time, caller.tag) + self._throughput.age_factor * work.tokens
-            caller.tag += work.tokens
-            work.request.tags[self._model_stage] = caller.tag
-
 
 #: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
 BatchObserver: TypeAlias = Callable[[ModelStage, Sequence[Work[Any, Any]], float], None]
 #: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
 ResultsObserver: TypeAlias = Callable[[ModelStage, float, Sequence[Completed[Any]]], None]
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Functions that are told of the work of the stages, on the event loop."""
+
+    on_batch: list[BatchObserver] = field(default_factory=list)
+    on_results: list[ResultsObserver] = field(default_factory=list)
 
 
 class QueuedStage(ABC, Generic[T, R]):
@@ -165,31 +45,31 @@ class QueuedStage(ABC, Generic[T, R]):
         model_stage: the model and the stage of all its work.
         throughput: records the duration of each batch.
         max_batch_tokens: see FairQueue.
-
-    Attributes:
-        model_stage: see above.
-        on_batch, on_results: see their types; they do nothing unless they are set.
+        observers: told of its work.
     """
 
-    def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
+    def __init__(
+        self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int, observers: Observers
+    ) -> None:
         self.model_stage = model_stage
+        self._observers = observers
         self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._throughput = throughput
         self._queue: FairQueue[Work[T, R]] = FairQueue(model_stage, throughput, max_batch_tokens)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
-        self.on_batch: BatchObserver = lambda stage, batch, seconds: None
-        self.on_results: ResultsObserver = lambda stage, submitted_s, results: None
 
     def __len__(self) -> int:
         """The number of pieces of work in the queue."""
         return len(self._queue)
 
     def open(self) -> None:
+        """Starts to take batches."""
         self._loop = asyncio.create_task(self._process_batches(), name=self._name)
 
     def refuse_new_work(self) -> None:
+        """From now on no work is accepted, and no batch begins."""
         self._closed = True
         self._wake_up.set()
 
@@ -202,7 +82,7 @@ class QueuedStage(ABC, Generic[T, R]):
             for work in itertools.chain(*parts):
                 work.fail(shutting_down())
 
-    async def run(self, request: RankRequest, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
+    async def run(self, job: Job, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
         """The results of a request's work, with the tokens of each piece. A request has one such call at a time.
 
         If the caller is cancelled or a piece fails, those that have not started do not run.
@@ -215,15 +95,16 @@ class QueuedStage(ABC, Generic[T, R]):
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
         futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
         for each, size, future in zip(inputs, tokens, futures, strict=True):
-            self._queue.add(Work(each, request, size, future, submitted_s))
+            self._queue.add(Work(each, job, size, future, submitted_s))
         self._wake_up.set()
         self._on_new_work()
         try:
             results = await asyncio.gather(*futures)
-            self.on_results(self.model_stage, submitted_s, results)
+            for observer in self._observers.on_results:
+                observer(self.model_stage, submitted_s, results)
             return results
         finally:
-            self._queue.discard(request)
+            self._queue.discard(job)
 
     @property
     def max_batch_tokens(self) -> int:
@@ -231,6 +112,7 @@ class QueuedStage(ABC, Generic[T, R]):
         return self._queue.max_batch_tokens
 
     def set_max_batch_tokens(self, tokens: int) -> None:
+        """Changes the limit of a batch; at least 1."""
         self._queue.max_batch_tokens = max(1, tokens)
 
     def _on_new_work(self) -> None:
@@ -248,7 +130,7 @@ class QueuedStage(ABC, Generic[T, R]):
         """The next batch, empty if nothing waits. What is late fails."""
         batch, late = self._queue.next_batch(now_s())
         for work in late:
-            work.fail(unreachable_deadline(self._throughput, work.request, now_s()))
+            work.fail(unreachable_deadline(self._throughput, work.job, now_s()))
         return batch
 
     @abstractmethod
@@ -259,18 +141,20 @@ class QueuedStage(ABC, Generic[T, R]):
         """Hands the results of a batch over, which took so many seconds."""
         ended_s = time.perf_counter()
         for work, result in zip(batch, results, strict=True):
-            work.request.subtract(self.model_stage, work.tokens)
+            work.job.subtract(self.model_stage, work.tokens)
             if not work.future.done():
                 queue_ms = (ended_s - work.submitted_s - seconds) * 1000
                 work.future.set_result(Completed(result, queue_ms, seconds * 1000))
-        for request in dict.fromkeys(work.request for work in batch):
-            self._queue.refresh(request)
-        self.on_batch(self.model_stage, batch, seconds)
+        for job in dict.fromkeys(work.job for work in batch):
+            self._queue.refresh(job)
+        for observer in self._observers.on_batch:
+            observer(self.model_stage, batch, seconds)
 
     def _failure(self, work: Work[T, R], error: Exception) -> Exception:
         if isinstance(error, RerankError):
             return error
-        problem = f"model {self.model_stage.model} failed to {self.model_stage.stage.value}"
+        stage, model = self.model_stage
+        problem = f"thread {model} failed" if stage is Stage.THREAD else f"model {model} failed to {stage.value}"
         log.error("%s", problem, exc_info=error)
         if isinstance(error, MemoryError):
             reason = f"a window of {work.tokens} tokens exceeds the memory; use a smaller window_size"
@@ -285,10 +169,8 @@ class ThreadStage(QueuedStage[T, R]):
     """A stage that runs its batches on a thread of its own.
 
     Args:
-        model_stage, throughput, max_batch_tokens: see QueuedStage.
+        model_stage, throughput, max_batch_tokens, observers: see QueuedStage.
         run: inputs of a batch → one result each, in order; called on the thread.
-
-    Attributes:
         is_preemptible: `run` calls `run_given` again and again while it works, see `rerank.engine.preemption`.
     """
 
@@ -298,14 +180,16 @@ class ThreadStage(QueuedStage[T, R]):
         run: Callable[[Sequence[T]], Sequence[R]],
         throughput: Throughput,
         max_batch_tokens: int,
+        observers: Observers,
+        is_preemptible: bool = False,
     ) -> None:
-        super().__init__(model_stage, throughput, max_batch_tokens)
+        super().__init__(model_stage, throughput, max_batch_tokens, observers)
         self._run_batch = run
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
         self._given: deque[tuple[Sequence[T], Future[tuple[Sequence[R], float]]]] = deque()
         #: Seconds for which the running batch has stood still, because others preempted it.
         self._paused_s = 0.0
-        self.is_preemptible = False
+        self._is_preemptible = is_preemptible
         self._running = Running(model_stage, (), has_ended=True)
         self._preemption: asyncio.Task[None] | None = None
 
@@ -334,7 +218,7 @@ class ThreadStage(QueuedStage[T, R]):
             await self._preemption
 
     def _on_new_work(self) -> None:
-        if self.is_preemptible and not self._running.has_ended and (not self._preemption or self._preemption.done()):
+        if self._is_preemptible and not self._running.has_ended and (not self._preemption or self._preemption.done()):
             self._preemption = asyncio.create_task(self._preempt())
 
     async def _preempt(self) -> None:

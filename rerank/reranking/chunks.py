@@ -1,10 +1,10 @@
-"""Long documents: each is divided into parts and ranked by its best one.
+"""Long documents: each is divided into chunks and ranked by its best one.
 
-A model that scores each passage alone reads all parts, and a document takes the place of its best part: MaxP of Dai and
-Callan (SIGIR 2019). Any other model reads one part of each document, the one that shares most words with the query:
-several parts of a document would take the places of other documents in its windows.
+A model that scores each passage alone reads all chunks, and a document takes the place of its best chunk: MaxP of Dai
+and Callan (SIGIR 2019). Any other model reads one chunk of each document, the one that shares most words with the
+query: several chunks of a document would take the places of other documents in its windows.
 
-In a cascade, the parts are as long as the preranker reads. A model that reads less than half of that is left out if a
+In a cascade, the chunks are as long as the preranker reads. A model that reads less than half of that is left out if a
 document is longer than it reads: it would judge by a few sentences what the preranker has read whole.
 """
 
@@ -32,7 +32,7 @@ from rerank.types import (
     with_title,
 )
 
-#: The least tokens of a part, also for a model that reads less.
+#: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
 
 
@@ -42,18 +42,18 @@ class Readers:
 
     Attributes:
         steps: those of the request.
-        kept: the steps without those that read too little of the parts.
+        kept: the steps without those that read too little of the chunks.
         least_tokens: the fewest tokens that a model of `steps` reads of a passage.
-        part_tokens: the fewest that a model of `kept` reads. Infinite if none of them reads passages.
-        reads_all_parts: whether the parts of a document are all ranked.
+        chunk_tokens: the fewest that a model of `kept` reads. Infinite if none of them reads passages.
+        reads_all_chunks: whether the chunks of a document are all ranked.
         warning: which models are left out in `kept`, and why.
     """
 
     steps: Steps
     kept: Steps
     least_tokens: float
-    part_tokens: float
-    reads_all_parts: bool
+    chunk_tokens: float
+    reads_all_chunks: bool
     warning: str = ""
 
     @classmethod
@@ -76,8 +76,8 @@ class Readers:
             f"{first:.0f}, so {steps[place].model} was left out for these long documents"
             for place in left_out
         )
-        part_tokens = min(tokens[place] for place in kept)
-        return cls(steps, tuple(steps[place] for place in kept), min(tokens), part_tokens, reads_all, warning)
+        chunk_tokens = min(tokens[place] for place in kept)
+        return cls(steps, tuple(steps[place] for place in kept), min(tokens), chunk_tokens, reads_all, warning)
 
 
 def _tokens_read(info: RankerInfo, query_tokens: int) -> float:
@@ -87,12 +87,12 @@ def _tokens_read(info: RankerInfo, query_tokens: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a document as a candidate of its own, with the title, the doc_id and the score of the document.
+class Chunk:
+    """A chunk of a document as a candidate of its own, with the title, the doc_id and the score of the document.
 
     Attributes:
         document: the position of the document in the request.
-        span: of the document's text as it was sent; None: the part is the whole document.
+        span: of the document's text as it was sent; None: the chunk is the whole document.
     """
 
     candidate: Candidate
@@ -101,17 +101,17 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class DividedDocuments:
-    """The documents of a request, and the parts that are ranked for them, in the order of the documents.
+class ChunkedDocuments:
+    """The documents of a request, and the chunks that are ranked for them, in the order of the documents.
 
     Attributes:
-        steps: those of the request that rank the parts.
-        unread: doc_ids of the documents that are longer than the parts into which they may be divided.
+        steps: those of the request that rank the chunks.
+        unread: doc_ids of the documents that are longer than the chunks into which they may be divided.
         warning: which steps are left out, and why; empty if none is.
     """
 
     documents: tuple[Candidate, ...]
-    parts: tuple[Part, ...]
+    chunks: tuple[Chunk, ...]
     steps: Steps
     unread: frozenset[str] = frozenset()
     warning: str = ""
@@ -119,8 +119,8 @@ class DividedDocuments:
     @classmethod
     def of(
         cls, request: RankRequest, infos: Sequence[RankerInfo], token_ends: Callable[[str], Places]
-    ) -> InSlices[DividedDocuments]:
-        """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` parts.
+    ) -> InSlices[ChunkedDocuments]:
+        """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` chunks.
 
         Args:
             infos: the rankers of the request's steps.
@@ -128,56 +128,56 @@ class DividedDocuments:
         """
         query, documents = request.query.text, request.candidates
         readers = Readers.of(request, infos, len(token_ends(query)))
-        if math.isinf(readers.part_tokens):
-            return cls(documents, tuple(Part(each, place) for place, each in enumerate(documents)), request.steps)
-        divided = list[_Divided]()
+        if math.isinf(readers.chunk_tokens):
+            return cls(documents, tuple(Chunk(each, place) for place, each in enumerate(documents)), request.steps)
+        divided = list[_Document]()
         for document in documents:
-            each = yield from _divided(document, readers, request.options.max_chunks_per_doc, token_ends)
+            each = yield from _divide(document, readers, request.options.max_chunks_per_doc, token_ends)
             divided.append(each)
             yield
         chosen = [each.spans for each in divided]
-        if not readers.reads_all_parts and any(chosen):
+        if not readers.reads_all_chunks and any(chosen):
             chosen = yield from _best_spans(query, divided)
-        parts = list[Part]()
+        chunks = list[Chunk]()
         for place, (each, spans) in enumerate(zip(divided, chosen, strict=True)):
-            parts += [Part(each.part(span), place, span) for span in spans] or [Part(each.document, place)]
+            chunks += [Chunk(each.chunk(span), place, span) for span in spans] or [Chunk(each.document, place)]
             yield
         unread = frozenset(each.document.passage.doc_id for each in divided if each.has_unread)
         if not any(each.is_long for each in divided):
-            return cls(documents, tuple(parts), request.steps, unread)
-        return cls(documents, tuple(parts), readers.kept, unread, readers.warning)
+            return cls(documents, tuple(chunks), request.steps, unread)
+        return cls(documents, tuple(chunks), readers.kept, unread, readers.warning)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The parts, as candidates."""
-        return tuple(part.candidate for part in self.parts)
+        """The chunks, as candidates."""
+        return tuple(chunk.candidate for chunk in self.chunks)
 
-    def with_passages(self, passages: Iterable[Passage]) -> DividedDocuments:
-        """The same with other passages in the parts."""
-        pairs = zip(self.parts, passages, strict=True)
-        parts = (replace(part, candidate=replace(part.candidate, passage=passage)) for part, passage in pairs)
-        return replace(self, parts=tuple(parts))
+    def with_passages(self, passages: Iterable[Passage]) -> ChunkedDocuments:
+        """The same with other passages in the chunks."""
+        pairs = zip(self.chunks, passages, strict=True)
+        chunks = (replace(chunk, candidate=replace(chunk.candidate, passage=passage)) for chunk, passage in pairs)
+        return replace(self, chunks=tuple(chunks))
 
     def options(self, options: RankOptions) -> RankOptions:
-        """The options with which the parts are ranked: all of them, as the best ones may be of one document."""
-        return options if len(self.parts) == len(self.documents) else replace(options, top_n=0)
+        """The options with which the chunks are ranked: all of them, as the best ones may be of one document."""
+        return options if len(self.chunks) == len(self.documents) else replace(options, top_n=0)
 
-    def ranking(self, of_parts: Ranking, top_n: int) -> Ranking:
-        """The first `top_n` (0: all) documents; each has place, score and span of its best part."""
+    def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
+        """The first `top_n` (0: all) documents; each has place, score and span of its best chunk."""
         best: dict[int, RankedCandidate] = {}
-        for item in of_parts.ranked:
-            part = self.parts[item.position]
-            document = self.documents[part.document]
-            best.setdefault(part.document, replace(item, candidate=document, position=part.document, span=part.span))
+        for item in of_chunks.ranked:
+            chunk = self.chunks[item.position]
+            document = self.documents[chunk.document]
+            best.setdefault(chunk.document, replace(item, candidate=document, position=chunk.document, span=chunk.span))
         ranked = list(best.values())[: top_n or None]
-        if of_parts.score_kind is ScoreKind.RANK:
+        if of_chunks.score_kind is ScoreKind.RANK:
             ranked = [replace(item, score=float(len(self.documents) - rank)) for rank, item in enumerate(ranked)]
-        return replace(of_parts, ranked=tuple(ranked), trace=self._trace(of_parts.trace))
+        return replace(of_chunks, ranked=tuple(ranked), trace=self._trace(of_chunks.trace))
 
     def _trace(self, trace: Trace) -> Trace:
-        """The trace with the positions of documents in place of those of parts."""
+        """The trace with the positions of documents in place of those of chunks."""
         windows = tuple(
-            replace(window, positions=tuple(self.parts[position].document for position in window.positions))
+            replace(window, positions=tuple(self.chunks[position].document for position in window.positions))
             for window in trace.windows
         )
         doc_ids, cut = [each.passage.doc_id for each in self.documents], self.unread.union(trace.truncated_doc_ids)
@@ -187,19 +187,19 @@ class DividedDocuments:
             model_warning="; ".join(filter(None, [trace.model_warning, self.warning])),
             truncated_doc_ids=tuple(doc_id for doc_id in doc_ids if doc_id in cut),
             unscored_doc_ids=tuple(dict.fromkeys(trace.unscored_doc_ids)),
-            chunked_doc_ids=tuple(dict.fromkeys(doc_ids[part.document] for part in self.parts if part.span)),
+            chunked_doc_ids=tuple(dict.fromkeys(doc_ids[chunk.document] for chunk in self.chunks if chunk.span)),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Divided:
-    """A document and its parts.
+class _Document:
+    """A document and its chunks.
 
     Attributes:
-        title: what stands in front of each part, up to half of its tokens.
-        spans: the parts of its text, as it was sent; none if it is read whole.
+        title: what stands in front of each chunk, up to half of its tokens.
+        spans: the chunks of its text, as it was sent; none if it is read whole.
         is_long: whether a model of the request reads only its beginning.
-        has_unread: whether it goes on after the last part.
+        has_unread: whether it goes on after the last chunk.
     """
 
     document: Candidate
@@ -210,42 +210,42 @@ class _Divided:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the parts, with the title; that of the whole document if it has none."""
+        """The texts of the chunks, with the title; that of the whole document if it has none."""
         return [self.text(span) for span in self.spans] or [self.document.passage.text]
 
     def text(self, span: Span) -> str:
-        """The text of a part, with the title."""
+        """The text of a chunk, with the title."""
         before, (start, end) = self.document.passage.prefix_chars, span
         return with_title(self.document.passage.text[before + start : before + end], self.title)
 
-    def part(self, span: Span) -> Candidate:
-        """A part as a candidate: a vector of the document is none of it."""
+    def chunk(self, span: Span) -> Candidate:
+        """A chunk as a candidate: a vector of the document is none of it."""
         passage = replace(self.document.passage, text=self.text(span), vector=None, vector_truncated=False, sparse=None)
         return replace(self.document, passage=passage)
 
 
-def _divided(
-    document: Candidate, readers: Readers, max_parts: int, token_ends: Callable[[str], Places]
-) -> InSlices[_Divided]:
-    """Divides a document. Reads no more of it than its parts can hold."""
-    passage, part_tokens = document.passage, int(readers.part_tokens)
+def _divide(
+    document: Candidate, readers: Readers, max_chunks: int, token_ends: Callable[[str], Places]
+) -> InSlices[_Document]:
+    """Divides a document. Reads no more of it than its chunks can hold."""
+    passage, chunk_tokens = document.passage, int(readers.chunk_tokens)
     if len(passage.text) <= readers.least_tokens:  # no token is shorter than a character
-        return _Divided(document)
-    sent, title = passage.text[passage.prefix_chars :], passage.title[: part_tokens * CHARS_PER_TOKEN]
-    title_ends = token_ends(title)[: part_tokens // 2]
-    if len(title_ends) == part_tokens // 2:
+        return _Document(document)
+    sent, title = passage.text[passage.prefix_chars :], passage.title[: chunk_tokens * CHARS_PER_TOKEN]
+    title_ends = token_ends(title)[: chunk_tokens // 2]
+    if len(title_ends) == chunk_tokens // 2:
         title = title[: title_ends[-1]]
-    room = part_tokens - len(title_ends)
-    found = yield from read(sent[: max_parts * room * CHARS_PER_TOKEN], token_ends, (max_parts + 1) * room)
-    spans = divide(found, room, max_parts)
+    room = chunk_tokens - len(title_ends)
+    found = yield from read(sent[: max_chunks * room * CHARS_PER_TOKEN], token_ends, (max_chunks + 1) * room)
+    spans = divide(found, room, max_chunks)
     is_whole, is_long = found.length == len(sent), len(title_ends) + len(found.tokens) > readers.least_tokens
     if len(spans) < 2 and is_whole:
-        return _Divided(document, is_long=is_long)
-    return _Divided(document, title, tuple(spans), is_long, has_unread=spans[-1][1] < len(sent))
+        return _Document(document, is_long=is_long)
+    return _Document(document, title, tuple(spans), is_long, has_unread=spans[-1][1] < len(sent))
 
 
-def _best_spans(query: str, divided: Sequence[_Divided]) -> InSlices[list[tuple[Span, ...]]]:
-    """Of each document the first of the parts that share most words with the query, see `shared_words`."""
+def _best_spans(query: str, divided: Sequence[_Document]) -> InSlices[list[tuple[Span, ...]]]:
+    """Of each document the first of the chunks that share most words with the query, see `shared_words`."""
     scores = iter((yield from shared_words(query, [text for each in divided for text in each.texts])))
     best = list[tuple[Span, ...]]()
     for each in divided:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
-from rerank.engine.relevance import at_least
-from rerank.engine.request import RankRequest
+from rerank.engine.request import RankRequest, Share, timeout_at
 from rerank.engine.strategies import Steps
-from rerank.engine.texts import TextThreads
+from rerank.engine.work_threads import WorkThreads
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -24,8 +21,10 @@ from rerank.models.vector_cache import VectorCache
 from rerank.rankers.base import CachingRanker, Ranker, ServedRanker
 from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.readers.candidates import candidate_source
-from rerank.reranking.chunks import DividedDocuments
-from rerank.reranking.registry import ModelDescription, ModelRegistry, load_models
+from rerank.reranking.chunks import ChunkedDocuments
+from rerank.reranking.load_models import load_models
+from rerank.reranking.registry import ModelDescription, ModelRegistry
+from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
 from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
@@ -52,8 +51,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
-#: A block in which so many expected tokens of a caller are in work. Raises: Overloaded if it allows no more.
-Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
 #: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
@@ -95,12 +92,9 @@ class AsyncReranker:
         self.index = index
         self._encoder = encoder
         self._models = models
-        self.engine = Engine(models.rankers, config.engine)
+        self.engine = Engine(models.rankers, config.engine, models.infos)
         self.correlations = CallerCorrelations()
-        self._texts = TextThreads(config.engine.age_factor)
-        self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
-        #: One thread, because several would keep the event loop from the interpreter for longer.
-        self._conversion_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion")
+        self._threads = WorkThreads(config.engine.age_factor)
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model.name}{' (default)' if model.is_default else ''}" for model in self.models())
@@ -109,22 +103,19 @@ class AsyncReranker:
 
     async def __aenter__(self) -> AsyncReranker:
         await self.engine.__aenter__()
-        self._texts.open()
+        self._threads.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.engine.__aexit__(*error)
-        await self._texts.close()
-        await asyncio.to_thread(self._first_stage_thread.shutdown)
-        await asyncio.to_thread(self._conversion_thread.shutdown)
+        await self._threads.close()
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result, computed on the thread that converts large messages while other calls are served.
+        """The function's result, computed off the event loop: reading a message of 16 MB takes 50 ms.
 
-        Converting 16 MB takes 50 ms.
+        Raises: ShuttingDown; whatever the function raises.
         """
-        work = partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._conversion_thread, work)
+        return await self._threads.call("", partial(function, *args, **kwargs))
 
     @property
     def vector_cache(self) -> VectorCache:
@@ -151,16 +142,15 @@ class AsyncReranker:
         query: Query | str,
         candidates: Iterable[CandidateLike],
         options: RankOptions,
-        deadline: float | None = None,
-        caller: str = "",
-        queueing: Queueing | None = None,
+        deadline_s: float = math.inf,
+        share: Share = Share(),  # noqa: B008  (frozen)
     ) -> Ranking:
-        """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
+        """Reranks the candidates.
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
-            caller: callers that always wait have equal shares of the engine.
-            queueing: holds the caller to its tokens in work; None: it has no bound.
+            deadline_s: on the event loop's clock; infinite for none.
+            share: the caller's share of the engine.
 
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
@@ -168,11 +158,10 @@ class AsyncReranker:
         steps = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
         if self.vector_cache.max_bytes:
-            found = await self._filled(found, steps, caller)
-        request = RankRequest(query, found, steps, options, deadline, caller)
-        run = self._run if options.ordered else self._run_unordered
-        ranking = await run(request, queueing)
-        ranking = self._with_mean(ranking, FirstStageKind(options.first_stage_kind), caller)
+            found = await self._filled(found, steps, share)
+        request = RankRequest(query, found, steps, options, deadline_s, share)
+        ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
+        ranking = self._with_mean(ranking, FirstStageKind(options.first_stage_kind), share)
         return ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
 
     @staticmethod
@@ -180,21 +169,22 @@ class AsyncReranker:
         """The options with the kind of the first stage, unless they name it."""
         return options if options.first_stage_kind else replace(options, first_stage_kind=kind)
 
-    def _with_mean(self, ranking: Ranking, kind: FirstStageKind, caller: str) -> Ranking:
-        """The ranking with the mean correlation over the caller's lists, in which it counts."""
+    def _with_mean(self, ranking: Ranking, kind: FirstStageKind, share: Share) -> Ranking:
+        """Adds the mean correlation over the caller's lists, including this one."""
         report = ranking.trace.interpolation
         if report is None or report.correlation is None:
             return ranking
-        report = replace(report, of_caller=self.correlations.add(caller, kind, report.correlation))
+        report = replace(report, of_caller=self.correlations.add(share.name, kind, report.correlation))
         return replace(ranking, trace=replace(ranking.trace, interpolation=report))
 
-    async def _run_unordered(self, request: RankRequest, queueing: Queueing | None) -> Ranking:
+    async def _run_unordered(self, request: RankRequest) -> Ranking:
         """The ranking of candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
         grouping = UnorderedList.of(request.query.text, request.candidates)
-        unordered = await self._texts.run(request.caller, grouping, _chars(request.candidates) / _CHARS_READ_PER_MS)
+        grouping_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
+        unordered = await self._threads.run(request.share.name, grouping, grouping_ms)
         options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
         steps, distinct = unordered.steps(request.steps), unordered.distinct
-        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options), queueing)
+        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
         return unordered.ranking(ranking, request.steps, options.top_n)
 
     async def search(
@@ -203,18 +193,16 @@ class AsyncReranker:
         first_stage: FirstStage | str,
         depth: int,
         options: RankOptions,
-        deadline: float | None = None,
+        deadline_s: float = math.inf,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
-        caller: str = "",
-        queueing: Queueing | None = None,
+        share: Share = Share(),  # noqa: B008  (frozen)
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
             query, first_stage: themselves, or their text and name.
             depth: number of candidates.
-            options, caller, queueing: as for `rerank`.
-            deadline: in seconds on the event loop's clock.
+            options, deadline_s, share: as for `rerank`.
             feedback: settings, or the name of a method, for relevance feedback.
 
         Raises:
@@ -224,89 +212,74 @@ class AsyncReranker:
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
-        query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
+        asked, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         options = self._with_kind(options, first_stage.kind)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        steps = self._models.resolve(options, query.instruction)
+        steps = self._models.resolve(options, asked.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and not first_stage.reads_vectors:
             problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
             raise InvalidRequest("feedback", f"{problem}, or no feedback")
-        retrieve = partial(self._retrieve, index, first_stage, depth)
+
+        async def retrieve(query: Query, deadline_s: float) -> tuple[Query, Found]:
+            try:
+                async with timeout_at(deadline_s):
+                    work = partial(self._retrieve, index, first_stage, depth, query)
+                    return await self._threads.search(share.name, work)
+            except TimeoutError as error:
+                problem = f"deadline reached in the first stage ({first_stage.value}); allow more time"
+                raise DeadlineExceeded(problem) from error
+
+        async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
+            return await self._run(RankRequest(encoded, found, steps, options, deadline_s, share))
+
         start_s = time.perf_counter()
-        query, candidates = await retrieve(query, deadline)
+        encoded, candidates = await retrieve(asked, deadline_s)
         first_stage_ms = (time.perf_counter() - start_s) * 1000
-        rank = partial(self._rank, steps, caller, queueing, query)
         if feedback is None:
-            ranking, report = await rank(candidates, options, deadline), None
+            ranking, report = await rank(candidates, options, deadline_s), None
         else:
-            margin_s = self.config.engine.answer_margin_s
-            feedback_search = FeedbackSearch(feedback, rank, retrieve, margin_s, self._first_stage_thread)
-            ranking, report = await feedback_search.run(query, candidates, options, deadline)
+            update = partial(self._threads.search, share.name)
+            feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
+            ranking, report = await feedback_search.run(encoded, candidates, options, deadline_s)
         ranking = ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
-    async def _rank(
-        self,
-        steps: Steps,
-        caller: str,
-        queueing: Queueing | None,
-        query: Query,
-        found: Found,
-        options: RankOptions,
-        deadline: float | None,
-    ) -> Ranking:
-        return await self._run(RankRequest(query, found, steps, options, deadline, caller), queueing)
-
-    async def _run(self, request: RankRequest, queueing: Queueing | None) -> Ranking:
+    async def _run(self, request: RankRequest) -> Ranking:
+        """The ranking of the engine, with the relevance of its results."""
         if request.options.max_chunks_per_doc > 1:
-            return await self._run_divided(request, queueing)
-        if queueing is None:
-            return await self.engine.run(request)
-        with queueing(self.engine.expected_tokens(request)):
-            return await self.engine.run(request)
+            return await self._run_chunks(request)
+        curves = self._models.infos[request.steps[-1].model].relevance
+        return with_relevance(await self.engine.run(request), curves, request.passages)
 
-    async def _run_divided(self, request: RankRequest, queueing: Queueing | None) -> Ranking:
-        """Ranks documents by their best parts (`rerank.reranking.chunks`); undivided if the deadline comes first."""
+    async def _run_chunks(self, request: RankRequest) -> Ranking:
+        """Ranks documents by their best chunks (`rerank.reranking.chunks`); undivided if the deadline comes first."""
         options = replace(request.options, max_chunks_per_doc=0)
-        margin = self.config.engine.answer_margin_s if options.allow_partial else 0.0
+        margin_s = self.config.engine.answer_margin_s if options.allow_partial else 0.0
+        dividing, dividing_ms = self._chunks(request), _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
         try:
-            async with asyncio.timeout_at(None if request.deadline_s is None else request.deadline_s - margin):
-                divided = await self._texts.run(
-                    request.caller, self._divided(request), _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
-                )
+            async with timeout_at(request.deadline_s - margin_s):
+                chunked = await self._threads.run(request.share.name, dividing, dividing_ms)
         except TimeoutError:
-            return await self._run(replace(request, options=options), queueing)  # ends as a late request does
-        parts = replace(request, candidates=divided.candidates, steps=divided.steps, options=divided.options(options))
-        return divided.ranking(await self._run(parts, queueing), options.top_n)
+            return await self._run(replace(request, options=options))  # ends as a late request does
+        chunks = replace(request, candidates=chunked.candidates, steps=chunked.steps, options=chunked.options(options))
+        return chunked.ranking(await self._run(chunks), options.top_n)
 
-    def _divided(self, request: RankRequest) -> InSlices[DividedDocuments]:
-        """The documents in parts, with the vectors of those parts that came before."""
-        infos = [self._models.rankers[step.model].info for step in request.steps]
-        divided = yield from DividedDocuments.of(request, infos, self._encoder.token_ends)
+    def _chunks(self, request: RankRequest) -> InSlices[ChunkedDocuments]:
+        """Divides the documents, and adds the vectors of chunks that came in earlier requests."""
+        infos = [self._models.infos[step.model] for step in request.steps]
+        chunked = yield from ChunkedDocuments.of(request, infos, self._encoder.token_ends)
         if not self.vector_cache.max_bytes:
-            return divided
-        passages = [part.candidate.passage for part in divided.parts]
-        return divided.with_passages((yield from self._filled_passages(passages, divided.steps)))
+            return chunked
+        passages = [chunk.candidate.passage for chunk in chunked.chunks]
+        return chunked.with_passages((yield from self._filled_passages(passages, chunked.steps)))
 
-    async def _retrieve(
-        self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
-    ) -> tuple[Query, Found]:
-        """The query with its vector, and its candidates."""
-
-        def search() -> tuple[Query, Found]:
-            needs_vector = first_stage.reads_vectors and query.vector is None
-            encoded = self._with_vector(query) if needs_vector else query
-            return encoded, index.candidates(first_stage, encoded, depth)
-
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
-        except TimeoutError as error:
-            problem = f"deadline reached in the first stage ({first_stage.value}); allow more time"
-            raise DeadlineExceeded(problem) from error
+    def _retrieve(self, index: Index, first_stage: FirstStage, depth: int, query: Query) -> tuple[Query, Found]:
+        """The query with its vector if the first stage reads it, and its candidates."""
+        encoded = self._with_vector(query) if first_stage.reads_vectors and query.vector is None else query
+        return encoded, index.candidates(first_stage, encoded, depth)
 
     def _with_vector(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
@@ -331,10 +304,10 @@ class AsyncReranker:
         stored = {passage.doc_id: passage for passage in found}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
-    async def _filled(self, candidates: Found, steps: Steps, caller: str) -> Found:
-        """The candidates, with what is known of texts that came before; so admission expects no work for them."""
+    async def _filled(self, candidates: Found, steps: Steps, share: Share) -> Found:
+        """Adds what earlier requests computed of the same texts, so that admission expects no work for them."""
         filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
-        passages = await self._texts.run(caller, filling, _chars(candidates) / _CHARS_READ_PER_MS)
+        passages = await self._threads.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))
 
     def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:

@@ -1,4 +1,4 @@
-"""Division of a text into parts of whole sentences, with overlap. Each part is an exact slice of the text.
+"""Division of a text into chunks of whole sentences, with overlap. Each chunk is an exact slice of the text.
 
 A text is read in slices (`read`) and divided with arrays (`divide`), so that a long text does not keep the interpreter
 from other threads.
@@ -16,13 +16,13 @@ import numpy as np
 
 from rerank.types import InSlices
 
-#: The place of a part's first character, and the place after its last one.
+#: The place of a chunk's first character, and the place after its last one.
 Span: TypeAlias = tuple[int, int]
 #: Places in a text, in ascending order.
 Places: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
 #: The end of a sentence with the white space after it: a full stop and the like before white space, those of Chinese
-#: and Japanese anywhere, line ends. An abbreviation ends a sentence, too, which only moves the border of a part.
+#: and Japanese anywhere, line ends. An abbreviation ends a sentence, too, which only moves the border of a chunk.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？；]+\s*|\n\s*")
 #: A token of more characters counts as several: WordPiece reads a long word as one unknown token, other models do not.
 _TOKEN_CHARS = 32
@@ -64,21 +64,21 @@ def read(text: str, token_ends: Callable[[str], Places], max_tokens: int) -> InS
     return ReadText(start, np.unique(ends), np.concatenate([*tokens, _places([])]))
 
 
-def divide(text: ReadText, max_tokens: int, max_parts: int) -> list[Span]:
-    """The first `max_parts` parts of a text, of at most `max_tokens` tokens each; none of an empty text.
+def divide(text: ReadText, max_tokens: int, max_chunks: int) -> list[Span]:
+    """The first `max_chunks` chunks of a text, of at most `max_tokens` tokens each; none of an empty text.
 
-    A part is as many sentences as fit, and begins with the last sentence of the part before if there is room for
-    another one after it. A sentence that is longer than a part is cut.
+    A chunk is as many sentences as fit, and begins with the last sentence of the chunk before if there is room for
+    another one after it. A sentence that is longer than a chunk is cut.
     """
     borders = _cut(text, max_tokens)  # of sentences, or pieces of them
     before = np.searchsorted(text.tokens, borders, side="right")  # the number of tokens before each border
-    pieces, parts, first = len(borders) - 1, list[Span](), 0
-    while first < pieces and len(parts) < max_parts:
+    pieces, chunks, first = len(borders) - 1, list[Span](), 0
+    while first < pieces and len(chunks) < max_chunks:
         last = max(first, int(np.searchsorted(before, before[first] + max_tokens, side="right")) - 2)
-        parts.append((int(borders[first]), int(borders[last + 1])))
+        chunks.append((int(borders[first]), int(borders[last + 1])))
         can_overlap = last > first and last + 1 < pieces and before[last + 2] - before[last] <= max_tokens
         first = last if can_overlap else last + 1
-    return parts
+    return chunks
 
 
 def _slice_end(text: str, start: int) -> int:

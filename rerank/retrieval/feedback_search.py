@@ -8,10 +8,8 @@ ranking is the answer and the price is the second retrieval only.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -25,10 +23,12 @@ from rerank.types import Candidate, FeedbackMethod, FeedbackSettings, OnFailure,
 
 T = TypeVar("T")
 
-#: (candidates, options, deadline) → their ranking.
-Rank: TypeAlias = Callable[[tuple[Candidate, ...], RankOptions, float | None], Awaitable[Ranking]]
-#: (query, deadline) → the query with its vector, and the candidates that the retriever finds for it.
-Retrieve: TypeAlias = Callable[[Query, float | None], Awaitable[tuple[Query, tuple[Candidate, ...]]]]
+#: (candidates, options, deadline_s) → their ranking.
+Rank: TypeAlias = Callable[[tuple[Candidate, ...], RankOptions, float], Awaitable[Ranking]]
+#: (query, deadline_s) → the query with its vector, and the candidates that the retriever finds for it.
+Retrieve: TypeAlias = Callable[[Query, float], Awaitable[tuple[Query, tuple[Candidate, ...]]]]
+#: Computes the updates of the query on another thread.
+OnThread: TypeAlias = Callable[[Callable[[], QueryUpdates]], Awaitable[QueryUpdates]]
 
 _KL_NEEDS_SCORES = "the method kl reads scores, but the scores of this ranking are ranks only; use weighted-ranknet"
 
@@ -71,17 +71,17 @@ class FeedbackSearch:
         settings: how the query vector is updated.
         rank, retrieve: may raise FAILURES.
         answer_margin_s: how long before its deadline a partial answer must be ready, in seconds.
-        thread: runs the update of the query.
+        on_thread: runs the update of the query.
     """
 
     settings: FeedbackSettings
     rank: Rank
     retrieve: Retrieve
     answer_margin_s: float
-    thread: Executor
+    on_thread: OnThread
 
     async def run(
-        self, query: Query, candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None
+        self, query: Query, candidates: tuple[Candidate, ...], options: RankOptions, deadline_s: float
     ) -> tuple[Ranking, FeedbackReport]:
         """The ranking of the union of both retrievals, whose positions count `candidates` first, then new passages.
 
@@ -91,14 +91,14 @@ class FeedbackSearch:
         Args:
             query: with its vector.
             candidates: the result of the first retrieval, which may be empty.
-            deadline: on the event loop's clock, in seconds.
+            deadline_s: on the event loop's clock; infinite for none.
 
         Raises:
             DeadlineExceeded, Overloaded: without `options.allow_partial` and `options.on_failure`.
             FAILURES: any other of them, without `options.on_failure`.
         """
         method = self.settings.method
-        first, first_ms = await _timed(self.rank(candidates, replace(options, top_n=0), deadline))
+        first, first_ms = await _timed(self.rank(candidates, replace(options, top_n=0), deadline_s))
         shortened = replace(first, ranked=first.ranked[: options.top_n or None])
         if first.trace.failure:
             reason = f"the first ranking was not completed: {first.trace.reason}"
@@ -111,11 +111,13 @@ class FeedbackSearch:
             return shortened, report
         try:
             updated = replace(query, vector=updates.vectors[0].numpy())
-            new, retrieval_ms = await _timed(self._find_new(updated, candidates, self._with_margin(deadline, options)))
+            new, retrieval_ms = await _timed(
+                self._find_new(updated, candidates, self._with_margin(deadline_s, options))
+            )
             report = replace(report, new_passages=len(new), second_retrieval_ms=retrieval_ms)
             if not new:
                 return shortened, report
-            second, ranking_ms = await _timed(self._rank_union(first, new, options, deadline))
+            second, ranking_ms = await _timed(self._rank_union(first, new, options, deadline_s))
         except tuple(FAILURES) as error:
             is_allowed = options.allow_partial and isinstance(error, DeadlineExceeded | Overloaded)
             if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
@@ -125,23 +127,22 @@ class FeedbackSearch:
 
     async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:
         """The updates of the query, computed on the thread."""
-        update = partial(update_query, query, first, self.settings)
-        return await asyncio.get_running_loop().run_in_executor(self.thread, update)
+        return await self.on_thread(partial(update_query, query, first, self.settings))
 
     async def _find_new(
-        self, query: Query, candidates: tuple[Candidate, ...], deadline: float | None
+        self, query: Query, candidates: tuple[Candidate, ...], deadline_s: float
     ) -> tuple[Candidate, ...]:
         known = {candidate.passage.doc_id for candidate in candidates}
-        _, found = await self.retrieve(query, deadline)
+        _, found = await self.retrieve(query, deadline_s)
         return tuple(candidate for candidate in found if candidate.passage.doc_id not in known)
 
     async def _rank_union(
-        self, first: Ranking, new: tuple[Candidate, ...], options: RankOptions, deadline: float | None
+        self, first: Ranking, new: tuple[Candidate, ...], options: RankOptions, deadline_s: float
     ) -> Ranking:
         """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
         union = (*(ranked.candidate for ranked in first.ranked), *new)
         complete = replace(options, allow_partial=False, on_failure=OnFailure.ERROR)
-        second = await self.rank(union, complete, self._with_margin(deadline, options))
+        second = await self.rank(union, complete, self._with_margin(deadline_s, options))
         positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
         renumbered = tuple(replace(ranked, position=positions[ranked.position]) for ranked in second.ranked)
         windows = tuple(
@@ -152,9 +153,9 @@ class FeedbackSearch:
             renumbered, second.score_kind, replace(second.trace, windows=windows, input_order=tuple(positions))
         )
 
-    def _with_margin(self, deadline: float | None, options: RankOptions) -> float | None:
+    def _with_margin(self, deadline_s: float, options: RankOptions) -> float:
         answers = options.allow_partial or options.on_failure == OnFailure.FIRST_STAGE
-        return deadline - self.answer_margin_s if deadline is not None and answers else deadline
+        return deadline_s - self.answer_margin_s if answers else deadline_s
 
 
 def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:

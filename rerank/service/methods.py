@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from rerank.access.callers import Caller
+from rerank.engine.request import Share
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.index import IndexManifest
@@ -46,8 +47,7 @@ class RerankMethods:
             request.candidates,
             self._options(record.caller, request.options),
             self._deadline(record),
-            record.key or record.peer,
-            record.caller.bound_on_tokens,
+            Share(record.key or record.peer, record.caller.queueing),
         )
         record.ranking = ranking
         return ranking
@@ -63,8 +63,7 @@ class RerankMethods:
             self._options(record.caller, request.options),
             self._deadline(record),
             request.feedback,
-            record.key or record.peer,
-            record.caller.bound_on_tokens,
+            Share(record.key or record.peer, record.caller.queueing),
         )
         record.search, record.ranking = result, result.ranking
         return result

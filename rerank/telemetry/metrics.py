@@ -14,7 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from rerank import __version__
-from rerank.engine.request import ModelStage, Stage, Work
+from rerank.engine.job import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded, reason_of
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.first_stage_correlation import CallerCorrelations
@@ -181,7 +181,7 @@ class _BatchMetrics:
         if stage.stage is Stage.RANK:
             self._windows.labels(stage.model).observe(len(batch))
         if ended := [work for work in batch if work.future.cancelled()]:
-            self._after_end.labels(*labels).inc(len({work.request for work in ended}))
+            self._after_end.labels(*labels).inc(len({work.job for work in ended}))
             self._tokens_after_end.labels(*labels).inc(sum(work.tokens for work in ended))
 
 

@@ -77,7 +77,7 @@ def _metrics(listen: str, reranker: AsyncReranker, calls: CallsInFlight) -> Iter
     from rerank.telemetry.metrics_server import metrics_server
 
     metrics = Metrics(reranker, calls)
-    reranker.engine.observe_work(on_batch=metrics.on_batch)
+    reranker.engine.observe_batches(metrics.on_batch)
     with metrics_server(listen, metrics.registry) as address:
         yield address, metrics.on_end
 
@@ -89,7 +89,7 @@ def _tracing(reranker: AsyncReranker) -> Iterator[Tracing]:
 
     with otlp_processor() as processor:
         tracing = Tracing(processor)
-        reranker.engine.observe_work(on_results=tracing.on_results)
+        reranker.engine.observe_results(tracing.on_results)
         yield tracing
 
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from rerank.engine.request import Completed, ModelStage, Stage
+from rerank.engine.job import Completed, ModelStage, Stage
 from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
 

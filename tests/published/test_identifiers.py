@@ -12,7 +12,7 @@ from rerank.checkpoints.manifest import served_model
 from rerank.config import load_config
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, rank_windows
-from rerank.reranking.registry import load_models
+from rerank.reranking.load_models import load_models
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import metaspace

@@ -24,7 +24,7 @@ from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
 from rerank.ports.health import health_statuses
-from rerank.reranking.registry import _self_test, load_models, load_ranker
+from rerank.reranking.load_models import _self_test, load_models, load_ranker
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, OnFailure, Passage, RankOptions
 from tests.causal_lms import write_causal_lm

@@ -25,7 +25,7 @@ from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
-from rerank.reranking.registry import load_first
+from rerank.reranking.load_models import load_first
 from rerank.types import Window
 from tests.word_lists import first_flags, first_run, word_lists, write_inputs
 

@@ -15,7 +15,7 @@ from rerank.errors import SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.models.precision import has_bfloat16
 from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance
-from rerank.reranking.registry import load_first, load_ranker, scoring_settings, with_path
+from rerank.reranking.load_models import load_first, load_ranker, scoring_settings, with_path
 
 FOLDERS = (bundled.FIRST, bundled.PE_RANK)
 GOLDEN_FOLDERS = {"pe-rank-first": bundled.FIRST, "pe-rank": bundled.PE_RANK}

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from rerank.checkpoints.bundled import PE_RANK
 from rerank.checkpoints.manifest import read_manifest
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, log_odds, relevance
-from rerank.engine.relevance import bundled_curves
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
+from rerank.reranking.relevance import bundled_curves
 
 CURVE = RelevanceCurve(signal="cosine", intercept=-3.0, slope=8.0, encoder_sha256="e")
 OF_SPARSE = RelevanceCurve(signal="sparse", intercept=-4.0, slope=1.0, encoder_sha256="s")

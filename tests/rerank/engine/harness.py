@@ -6,6 +6,7 @@ With `ONE_BY_ONE`, every window is a batch. A HeldRanker blocks the model's thre
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Any
 from rerank.config import EngineConfig
 from rerank.engine.admission import Throughput
 from rerank.engine.engine import Engine
-from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
 from rerank.types import (
     Candidate,
@@ -91,7 +93,7 @@ def request_for(
     model: str = "number",
     first_stage: Sequence[float | None] | None = None,
     options: RankOptions = RankOptions(),  # noqa: B008  (frozen)
-    deadline_s: float | None = None,
+    deadline_s: float = math.inf,
 ) -> RankRequest:
     """A request whose candidates have these numbers as relevance, and these scores of the first stage."""
     scores = first_stage or [None] * len(numbers)
@@ -177,9 +179,7 @@ def throughput_of(rates: Mapping[ModelStage, float], measured_s: float = 0.0, ag
 
 
 def pending(
-    remaining: Mapping[ModelStage, float], deadline_s: float | None = None, arrived_s: float = 0.0, caller: str = ""
-) -> RankRequest:
-    """A request in the queues, with this remaining work."""
-    request = RankRequest(Query(""), (), (), deadline_s=deadline_s, caller=caller, arrived_s=arrived_s)
-    request.remaining.update(remaining)
-    return request
+    remaining: Mapping[ModelStage, float], deadline_s: float = math.inf, arrived_s: float = 0.0, caller: str = ""
+) -> Job:
+    """A job in the queues, with this remaining work."""
+    return Job(caller, arrived_s, deadline_s, dict(remaining))

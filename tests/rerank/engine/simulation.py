@@ -15,9 +15,11 @@ from typing import Protocol
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
+from rerank.engine.estimate import expected_work, window_tokens
+from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.preemption import Running
-from rerank.engine.request import ModelStage, RankRequest, Stage, window_tokens
-from rerank.engine.stage import FairQueue
+from rerank.engine.queue import FairQueue
+from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
@@ -132,7 +134,7 @@ class NextWindow:
     """The next window of a request, as it waits in the engine's queue."""
 
     of: Request
-    request: RankRequest
+    job: Job
     tokens: int
 
 
@@ -143,13 +145,13 @@ class EngineScheduler:
         self._throughput = Throughput(config.age_factor)
         self._queue: FairQueue[NextWindow] = FairQueue(RANKING, self._throughput, device.max_batch_tokens)
         self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
-        self._admitted: dict[Request, RankRequest] = {}
+        self._admitted: dict[Request, Job] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
         candidates = (Candidate(Passage("", "")),) * request.candidates
-        admitted = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),), deadline_s=request.deadline_s)
-        admitted.arrived_s, admitted.caller = request.arrived_s, request.caller
-        admitted.expect_work({MODEL: INFO}, self._throughput.token_ratio)
+        asked = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),))
+        admitted = Job(request.caller, request.arrived_s, request.deadline_s)
+        admitted.expect(expected_work(asked, {MODEL: INFO}, self._throughput.token_ratio))
         try:
             self._admission.admit(admitted, now_s)
         except (DeadlineExceeded, Overloaded):

@@ -12,7 +12,8 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.job import ModelStage, Stage
+from rerank.engine.request import RankRequest
 from rerank.engine.slices import slices
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown, Tournament
 from rerank.errors import InvalidRequest

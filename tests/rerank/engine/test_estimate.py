@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from rerank.engine.admission import Throughput
-from rerank.engine.request import MIN_WINDOW_TOKENS, ModelStage, RankRequest, Stage, prepare_tokens, window_tokens
+from rerank.engine.estimate import expected_work, prepare_tokens, window_tokens
+from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
+from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
@@ -22,11 +24,11 @@ VECTORS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500
 SLIDING = Step("model", Sliding(20, 10))
 
 
-def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> RankRequest:
-    """A request for these passages with the work that is expected for it."""
-    request = RankRequest(Query("q"), tuple(map(Candidate, passages)), steps or (SLIDING,))
-    request.expect_work({"model": TEXTS, "cheap": VECTORS}, lambda _: ratio)
-    return request
+def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> Job:
+    """A job of a request for these passages, with the work that is expected for it."""
+    request, job = RankRequest(Query("q"), tuple(map(Candidate, passages)), steps or (SLIDING,)), Job()
+    job.expect(expected_work(request, {"model": TEXTS, "cheap": VECTORS}, lambda _: ratio))
+    return job
 
 
 def short(n: int) -> list[Passage]:
@@ -53,40 +55,40 @@ def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
     """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
     throughput = Throughput(0.1)
     throughput.observe_tokens("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
-    request = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
-    assert request.remaining[RANK] == pytest.approx(100, rel=0.05)
+    job = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
+    assert job.remaining[RANK] == pytest.approx(100, rel=0.05)
 
 
 def test_estimate_extrapolates_from_the_windows_encoded_so_far() -> None:
-    request = expected(short(100))
-    request.add_windows("model", [300])
-    assert request.remaining[RANK] == 300 + 8 * 300
-    request.add_windows("model", [100])
-    assert request.remaining[RANK] == 100 + 7 * 200
+    job = expected(short(100))
+    job.add_windows("model", [300])
+    assert job.remaining[RANK] == 300 + 8 * 300
+    job.add_windows("model", [100])
+    assert job.remaining[RANK] == 100 + 7 * 200
 
 
 def test_all_windows_of_a_round_remain() -> None:
-    request = expected(short(100))
-    request.add_windows("model", [300, 100])
-    assert request.remaining[RANK] == 400 + 7 * 200
+    job = expected(short(100))
+    job.add_windows("model", [300, 100])
+    assert job.remaining[RANK] == 400 + 7 * 200
 
 
 def test_estimate_is_the_middle_of_the_bounds_and_at_least_the_next_round() -> None:
-    request = expected(short(100), Step("model", Sliding(20, 10, early_stop=True)))  # 2 to 9 windows
-    assert request.remaining[RANK] == 5.5 * 80
+    job = expected(short(100), Step("model", Sliding(20, 10, early_stop=True)))  # 2 to 9 windows
+    assert job.remaining[RANK] == 5.5 * 80
     for _ in range(9):
-        request.add_windows("model", [100])
-    assert request.remaining[RANK] == 100
+        job.add_windows("model", [100])
+    assert job.remaining[RANK] == 100
 
 
 def test_cascade_is_estimated_per_model() -> None:
     """The cheap model reads vectors: a passage counts one token in its windows."""
-    request = expected(short(100), Step("cheap", Single(50)), Step("model", Single(10)))
+    job = expected(short(100), Step("cheap", Single(50)), Step("model", Single(10)))
     cheap, cheap_prepare = (ModelStage(stage, "cheap") for stage in (Stage.RANK, Stage.PREPARE))
     work = {cheap: 50, RANK: 40, cheap_prepare: 402, PREPARE: 402}
-    assert request.remaining == work
-    request.add_windows("cheap", [400])
-    assert request.remaining == work | {cheap: 400}
+    assert job.remaining == work
+    job.add_windows("cheap", [400])
+    assert job.remaining == work | {cheap: 400}
 
 
 def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> None:

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.engine.engine import Engine
-from rerank.engine.request import MIN_WINDOW_TOKENS, RankRequest
+from rerank.engine.job import MIN_WINDOW_TOKENS
+from rerank.engine.request import RankRequest
 from rerank.errors import RankerFailure
 from rerank.types import EncodedWindow, Ranking, WindowRanking
 from tests.fakes import HeldRanker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.engine.admission import Throughput
+from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.preemption import Running
-from rerank.engine.request import ModelStage, RankRequest, Stage
-from rerank.engine.stage import FairQueue
+from rerank.engine.queue import FairQueue
 from tests.rerank.engine.harness import pending, throughput_of
 
 MODEL = ModelStage(Stage.RANK, "model")
@@ -26,7 +27,7 @@ class Entry:
     """Numbered work of a request, such as one window."""
 
     number: int
-    request: RankRequest
+    job: Job
     tokens: int
 
 
@@ -45,7 +46,7 @@ def entry(
     tokens: int,
     remaining: float | None = None,
     arrived_s: float = 0.0,
-    deadline_s: float | None = None,
+    deadline_s: float = math.inf,
     caller: str = "",
 ) -> Entry:
     """A window of a request with `remaining` tokens; by default, those of this window."""
@@ -59,8 +60,8 @@ def entries_for(rows: Sequence[int]) -> list[Entry]:
 
 def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[Entry]:
     counter = itertools.count()
-    requests = [(pending({MODEL: float(sum(row))}), row) for row in rows]
-    return [Entry(next(counter), request, tokens) for request, row in requests for tokens in row]
+    jobs = [(pending({MODEL: float(sum(row))}), row) for row in rows]
+    return [Entry(next(counter), job, tokens) for job, row in jobs for tokens in row]
 
 
 def filled(entries: Sequence[Entry], throughput: Throughput | None = None) -> FairQueue[Entry]:
@@ -108,7 +109,7 @@ def test_batch_keeps_to_the_batch_size_unless_it_is_a_single_window(rows: list[l
 def test_entries_of_a_request_keep_their_order(rows: list[list[int]]) -> None:
     entries = entries_of_requests(rows)
     ran = order(filled(entries))
-    for _, of_request in itertools.groupby(entries, key=lambda one: id(one.request)):
+    for _, of_request in itertools.groupby(entries, key=lambda one: id(one.job)):
         places = [ran.index(one.number) for one in of_request]
         assert places == sorted(places)
 
@@ -156,8 +157,8 @@ def test_age_offsets_remaining_work() -> None:
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
     long, short = entry(0, 100, remaining=500), entry(1, 100, remaining=200)
     queue = filled([long, short])
-    long.request.subtract(MODEL, 400)
-    queue.refresh(long.request)
+    long.job.subtract(MODEL, 400)
+    queue.refresh(long.job)
     assert order(queue) == [0, 1]
 
 
@@ -177,13 +178,13 @@ def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], d
     entries = entries_of_requests(rows)
     queue = filled(entries)
     some = data.draw(st.lists(st.sampled_from(entries), max_size=3) if entries else st.just([]))
-    discarded = {id(one.request) for one in some}
+    discarded = {id(one.job) for one in some}
     ran = numbers(queue.next_batch(0.0)[0])
     for one in some:
-        queue.discard(one.request)
+        queue.discard(one.job)
     later = order(queue)
-    kept = [one.number for one in entries if id(one.request) not in discarded]
-    assert not {one.number for one in entries if id(one.request) in discarded} & {*later}
+    kept = [one.number for one in entries if id(one.job) not in discarded]
+    assert not {one.number for one in entries if id(one.job) in discarded} & {*later}
     assert {*kept} <= {*ran, *later}
     assert len(queue) == 0
 
@@ -226,7 +227,7 @@ def test_a_batch_costs_the_same_whatever_waits() -> None:
 
 def callers_of(queue: FairQueue[Entry]) -> list[str]:
     """The callers of the entries in the order in which they run."""
-    return [one.request.caller for batch in drained(queue) for one in batch]
+    return [one.job.caller for batch in drained(queue) for one in batch]
 
 
 def test_callers_take_turns_by_tokens() -> None:
@@ -262,11 +263,11 @@ def test_caller_keeps_its_turn_between_the_windows_of_a_request() -> None:
     long = entry(0, 100, remaining=900, caller="long")
     queue = filled([long, *(entry(number, 100, caller="short") for number in range(1, 100))])
     ran = list[str]()
-    while long.request.remaining[MODEL]:
+    while long.job.remaining[MODEL]:
         (done,), _ = queue.next_batch(0.0)
-        ran.append(done.request.caller)
-        done.request.subtract(MODEL, 100)
-        if done.request is long.request and done.request.remaining[MODEL]:
+        ran.append(done.job.caller)
+        done.job.subtract(MODEL, 100)
+        if done.job is long.job and done.job.remaining[MODEL]:
             queue.add(long)
     assert ran.count("short") <= 10, "as much as the long request"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rerank.engine.request import Completed, ModelStage, Stage, Work
+from rerank.engine.job import Completed, ModelStage, Stage, Work
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
@@ -44,7 +44,8 @@ class Observations:
 async def test_observers_see_every_batch_and_every_result() -> None:
     seen, start_s = Observations(), time.perf_counter()
     async with engine_for(NumberRanker(), ONE_BY_ONE) as engine:
-        engine.observe_work(seen.on_batch, seen.on_results)
+        engine.observe_batches(seen.on_batch)
+        engine.observe_results(seen.on_results)
         ranking = await engine.run(request_for(range(30), SLIDING))
     rank_batches = [batch for batch in seen.batches if batch[0] == RANK]
     assert [tokens for _, tokens, _, _ in rank_batches] == [window.tokens for window in ranking.trace.windows]
@@ -56,7 +57,7 @@ async def test_observers_see_every_batch_and_every_result() -> None:
 async def test_batch_of_a_cancelled_request_is_reported_as_cancelled_and_is_its_last() -> None:
     ranker, seen = HeldRanker(), Observations()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        engine.observe_work(seen.on_batch)
+        engine.observe_batches(seen.on_batch)
         (task,) = start(engine.run(request_for(range(100), SLIDING)))
         await wait_until_blocked(ranker)
         task.cancel()

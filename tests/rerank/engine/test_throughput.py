@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rerank.engine.admission import Throughput
-from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.job import Job, ModelStage, Stage
 from tests.rerank.engine.harness import pending, throughput_of
 
 MODEL = ModelStage(Stage.RANK, "model")
@@ -106,13 +108,13 @@ def test_probed_work_counts_once_a_batch_has_run() -> None:
         (pending({PREPARE: 1e9}), pending({PREPARE: 1.0}, arrived_s=1.0)),  # the older one, if nothing is measured
     ],
 )
-def test_priority_is_by_remaining_seconds_and_age(first: RankRequest, second: RankRequest) -> None:
+def test_priority_is_by_remaining_seconds_and_age(first: Job, second: Job) -> None:
     throughput = throughput_of({MODEL: 100.0, OTHER: 10_000.0}, age_factor=0.1)
     assert throughput.priority(first) < throughput.priority(second)
 
 
-@pytest.mark.parametrize(("deadline_s", "is_late"), [(None, False), (3.0, False), (2.99, True), (0.5, True)])
-def test_request_is_late_if_it_could_not_finish_even_alone(deadline_s: float | None, is_late: bool) -> None:
+@pytest.mark.parametrize(("deadline_s", "is_late"), [(math.inf, False), (3.0, False), (2.99, True), (0.5, True)])
+def test_request_is_late_if_it_could_not_finish_even_alone(deadline_s: float, is_late: bool) -> None:
     assert measured(MODEL).is_late(pending({MODEL: 200.0}, deadline_s), 1.0) is is_late
 
 

@@ -16,7 +16,9 @@ _load_once = cache(load_tokenizer_of)
 
 @pytest.fixture(autouse=True)
 def _tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.reranking.registry.load_tokenizer_of", lambda source: copy.deepcopy(_load_once(source)))
+    monkeypatch.setattr(
+        "rerank.reranking.load_models.load_tokenizer_of", lambda source: copy.deepcopy(_load_once(source))
+    )
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import httpx2
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from tests.rerank.inference_servers.cases import RECORDED
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, key_of, stand_in
 

@@ -22,7 +22,7 @@ from rerank.inference_servers import pool, server
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import NoAnswer, Server, client_of
 from rerank.rankers.base import ServedRanker
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from rerank.types import Candidate, Passage
 from tests.rerank.inference_servers.cases import QUERY, plain
 from tests.rerank.inference_servers.hostile_servers import ENDLESS, LARGE, SLOW, Answer, hostile, whole

@@ -14,7 +14,7 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single
 from rerank.models.encoder import Encoder
 from rerank.models.smollm2 import locate_causal_lm
-from rerank.reranking.registry import load_ranker, load_served
+from rerank.reranking.load_models import load_ranker, load_served
 from rerank.types import Ranking
 from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import StandIn

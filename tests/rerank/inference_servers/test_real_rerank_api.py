@@ -24,7 +24,7 @@ from rerank.config import ApiModel, EngineConfig, RerankServers
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from rerank.types import Candidate, Passage, Query, Ranking
 from tests.rerank.inference_servers.random_rerankers import scores_here
 

@@ -34,7 +34,7 @@ from rerank.engine.strategies import Single, Sliding, Step, TopDown
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
 from rerank.rankers.base import Ranker, ServedRanker, rank_windows
-from rerank.reranking.registry import load_ranker, load_served
+from rerank.reranking.load_models import load_ranker, load_served
 from rerank.types import Candidate, Completeness, Passage, Query, Window
 from tests.rerank.inference_servers.cases import QUERY, adapter, generation
 from tests.rerank.inference_servers.stand_in import until

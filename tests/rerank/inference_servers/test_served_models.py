@@ -19,7 +19,7 @@ from rerank.engine.strategies import Single
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
 from rerank.inference_servers.vllm import VllmApi
 from rerank.rankers.base import ServedRanker
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from rerank.types import RankOptions
 from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, until

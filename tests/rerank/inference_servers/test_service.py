@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
-from rerank.reranking.registry import load_models
+from rerank.reranking.load_models import load_models
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

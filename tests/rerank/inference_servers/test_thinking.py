@@ -15,7 +15,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.errors import DeadlineExceeded
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from rerank.types import Completeness, Ranking, RankOptions
 from tests.fakes import NumberRanker
 from tests.rerank.inference_servers.cases import WINDOW, request, served_by

@@ -19,7 +19,7 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
 from rerank.rankers.api import ApiRanker
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from rerank.types import Candidate, Passage, Query, Ranking, ScoreKind, Window
 from tests.fakes import NumberRanker, number_in
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in, until

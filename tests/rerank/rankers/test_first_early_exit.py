@@ -19,7 +19,7 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
-from rerank.reranking.registry import load_first
+from rerank.reranking.load_models import load_first
 from rerank.types import Passage, Query, Window
 from rerank.util.files import sha256_of_files
 from tests.causal_lms import write_causal_lm

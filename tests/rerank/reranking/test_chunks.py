@@ -1,8 +1,9 @@
-"""Long documents by their parts: which part is read, MaxP, spans of the text as it was sent, limits, every port."""
+"""Long documents by their chunks: which chunk is read, MaxP, spans of the text as it was sent, limits, every port."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from rerank.models.vector_cache import VectorCache
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
-from rerank.reranking.chunks import DividedDocuments, Readers
+from rerank.reranking.chunks import ChunkedDocuments, Readers
 from rerank.reranking.sentences import Places
 from rerank.types import CandidateSource, Completeness, Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
@@ -64,7 +65,7 @@ def rank(encoder: Encoder) -> Rank:
                 "identity": IdentityRanker(),
             }
             async with reranker_of(encoder, rankers) as reranker:
-                deadline = asyncio.get_running_loop().time() - 1 if late else None
+                deadline = asyncio.get_running_loop().time() - 1 if late else math.inf
                 return await reranker.rerank(
                     query, candidates, RankOptions(max_chunks_per_doc=chunks, **options), deadline
                 )
@@ -104,7 +105,7 @@ def test_no_document_is_divided_unless_the_request_asks_for_it(rank: Rank, chunk
 
 def test_what_follows_the_last_part_is_unread_and_reported(rank: Rank) -> None:
     ranking = rank([("long", LONG), ("short", "It lives 3 years.")], 2)
-    assert doc_ids(ranking) == ["short", "long"], "the flea is in the fourth part"
+    assert doc_ids(ranking) == ["short", "long"], "the flea is in the fourth chunk"
     assert ranking.trace.truncated_doc_ids == ("long",)
 
 
@@ -161,7 +162,7 @@ def test_model_that_reads_little_of_a_part_is_left_out_of_a_cascade_and_the_repl
         assert (models, ranking.trace.model, ranking.trace.model_warning) == (["wide", "narrow"], "narrow", "")
 
 
-def test_ranks_count_documents_not_parts(rank: Rank) -> None:
+def test_ranks_count_documents_not_chunks(rank: Rank) -> None:
     texts = ["".join(f"{FILLER}This is {number}. " for number in each) for each in ([1, 5], [9, 2], [4, 7])]
     ranking = rank(list(enumerate(texts)), 30, model="pointwise", strategy="sliding", window_size=4)
     assert ranking.score_kind is ScoreKind.RANK
@@ -198,8 +199,8 @@ def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: 
 
 def test_chinese_part_is_found_by_its_characters(rank: Rank) -> None:
     text = "船的历史很长。" * 20 + "跳蚤活 7 年。" + "海很大。" * 20
-    (part,) = filter(None, spans(rank([("a", text), ("b", "3")], query="跳蚤活多久")).values())
-    assert "跳蚤" in text[slice(*part)]
+    (chunk,) = filter(None, spans(rank([("a", text), ("b", "3")], query="跳蚤活多久")).values())
+    assert "跳蚤" in text[slice(*chunk)]
 
 
 def test_model_that_reads_no_passage_divides_none(rank: Rank) -> None:
@@ -217,7 +218,7 @@ def test_late_request_ends_as_any_other(rank: Rank) -> None:
     assert partial.trace.completeness is Completeness.NONE
 
 
-def test_no_more_of_a_text_is_read_than_its_parts_can_hold() -> None:
+def test_no_more_of_a_text_is_read_than_its_chunks_can_hold() -> None:
     read: list[int] = []
 
     def token_ends(text: str) -> Places:
@@ -227,9 +228,9 @@ def test_no_more_of_a_text_is_read_than_its_parts_can_hold() -> None:
     documents = tuple(Candidate(Passage(str(place), FILLER * 10_000)) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
     request = RankRequest(Query(QUERY), documents, (Step("m", Single(20)),), options)
-    divided = finished(DividedDocuments.of(request, [ShortSighted().info], token_ends))
+    divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], token_ends))
     assert max(read) <= 3 * 24 * 8
-    assert len(divided.parts) == 3
+    assert len(divided.chunks) == 3
     assert divided.unread == {"0", "1", "2"}
 
 
@@ -254,8 +255,8 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
     assert [ranking.trace.cached_vectors for ranking in found] == [0, 1]
     document = Candidate(Passage("a", LONG, vector, vector_truncated=True), 2.5)
     request = RankRequest(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
-    (part,) = finished(DividedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
-    assert (part.passage.vector, part.passage.vector_truncated, part.score) == (None, False, 2.5)
+    (chunk,) = finished(ChunkedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
+    assert (chunk.passage.vector, chunk.passage.vector_truncated, chunk.score) == (None, False, 2.5)
 
 
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
@@ -264,7 +265,7 @@ NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
 
 
 @pytest.mark.parametrize(
-    ("infos", "part_tokens", "kept"),
+    ("infos", "chunk_tokens", "kept"),
     [
         ([INFO], 48, "0"),
         ([WIDE, INFO], 254, "0"),
@@ -277,11 +278,11 @@ NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
     ],
 )
 def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_little_is_left_out(
-    infos: list[RankerInfo], part_tokens: int, kept: str
+    infos: list[RankerInfo], chunk_tokens: int, kept: str
 ) -> None:
     steps = tuple(Step(str(place), Single(20)) for place in range(len(infos)))
     readers = Readers.of(RankRequest(Query("q"), (), steps), infos, query_tokens=10)
-    assert readers.part_tokens == part_tokens
+    assert readers.chunk_tokens == chunk_tokens
     assert [step.model for step in readers.kept] == list(kept)
 
 
@@ -291,13 +292,13 @@ def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_l
 def test_model_that_the_answer_depends_on_is_not_left_out(weight: float, options: RankOptions) -> None:
     steps = (Step("wide", Single(20)), Step("narrow", Single(20), weight, must_interpolate=weight > 0))
     readers = Readers.of(RankRequest(Query("q"), (), steps, options), [WIDE, INFO], query_tokens=10)
-    assert (readers.kept, readers.part_tokens) == (steps, 48)
+    assert (readers.kept, readers.chunk_tokens) == (steps, 48)
 
 
 # --- limits ---
 
 
-def test_parts_of_all_candidates_count_against_the_limit_of_candidates() -> None:
+def test_chunks_of_all_candidates_count_against_the_limit_of_candidates() -> None:
     candidates = [pb.Candidate(doc_id=str(place), text="x") for place in range(4)]
     limits = Limits(max_candidates=10)
 

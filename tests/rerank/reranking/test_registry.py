@@ -15,7 +15,8 @@ from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.failed import FailedRanker
 from rerank.rankers.identity import IdentityRanker
-from rerank.reranking.registry import ModelRegistry, zero_init_checkpoint
+from rerank.reranking.load_models import zero_init_checkpoint
+from rerank.reranking.registry import ModelRegistry
 from rerank.types import RankOptions, ScoreKind
 from tests.fakes import NumberRanker
 
@@ -245,7 +246,7 @@ def test_zero_init_checkpoint_that_cannot_be_written_is_that_of_a_faster_process
         raise ConfigError("exists already")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("rerank.reranking.registry.write_zero_init_checkpoint", fail)
+    monkeypatch.setattr("rerank.reranking.load_models.write_zero_init_checkpoint", fail)
     if is_written_by_another:
         assert (zero_init_checkpoint(encoder) / "config.json").is_file()
     else:

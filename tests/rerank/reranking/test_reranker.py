@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -173,9 +172,9 @@ def test_closed_reranker_leaves_none_of_its_threads() -> None:
     before = set(threading.enumerate())
     with Reranker("identity") as reranker:
         reranker.rerank(Query("q"), DOCUMENTS, RankOptions(max_chunks_per_doc=2))
-        started = asyncio.run(reranker._reranker.convert(threading.current_thread))
-        assert started.name.startswith("conversion")
-    assert not {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("conversion")}
+        thread = reranker._wait(reranker._reranker.convert(threading.current_thread))
+        assert thread.name.startswith("thread long")
+    assert not {left.name for left in set(threading.enumerate()) - before if left.name.startswith("thread ")}
 
 
 def test_unknown_name_is_refused_before_anything_is_loaded() -> None:

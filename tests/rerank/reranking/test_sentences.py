@@ -1,4 +1,4 @@
-"""Division into parts: exact slices, whole sentences where they fit, at most so many tokens, nothing left out."""
+"""Division into chunks: exact slices, whole sentences where they fit, at most so many tokens, nothing left out."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def token_ends(text: str) -> Places:
     return np.array([match.end() for match in _TOKEN.finditer(text)], dtype=np.int64)
 
 
-def spans_of(text: str, max_tokens: int, max_parts: int = 1000) -> list[Span]:
-    return divide(finished(read(text, token_ends, 10**6)), max_tokens, max_parts)
+def spans_of(text: str, max_tokens: int, max_chunks: int = 1000) -> list[Span]:
+    return divide(finished(read(text, token_ends, 10**6)), max_tokens, max_chunks)
 
 
-def parts(text: str, max_tokens: int, max_parts: int = 1000) -> list[str]:
-    return [text[start:end] for start, end in spans_of(text, max_tokens, max_parts)]
+def chunks(text: str, max_tokens: int, max_chunks: int = 1000) -> list[str]:
+    return [text[start:end] for start, end in spans_of(text, max_tokens, max_chunks)]
 
 
 def test_part_is_as_many_sentences_as_fit_and_begins_with_the_last_one_of_the_part_before() -> None:
     text = "One two. Three four five. Six. Seven eight."
-    assert parts(text, 7) == ["One two. Three four five. ", "Three four five. Six. ", "Six. Seven eight."]
-    assert parts(text, 7, max_parts=2) == ["One two. Three four five. ", "Three four five. Six. "]
-    assert parts(text, 3) == ["One two. ", "Three four five", ". Six. ", "Seven eight."]
-    assert parts(text, 100) == [text]
+    assert chunks(text, 7) == ["One two. Three four five. ", "Three four five. Six. ", "Six. Seven eight."]
+    assert chunks(text, 7, max_chunks=2) == ["One two. Three four five. ", "Three four five. Six. "]
+    assert chunks(text, 3) == ["One two. ", "Three four five", ". Six. ", "Seven eight."]
+    assert chunks(text, 100) == [text]
 
 
 def test_sentence_that_is_longer_than_a_part_is_cut_after_tokens() -> None:
-    assert parts("one two three four five. Six.", 2) == ["one two", " three four", " five. ", "Six."]
+    assert chunks("one two three four five. Six.", 2) == ["one two", " three four", " five. ", "Six."]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_sentence_that_is_longer_than_a_part_is_cut_after_tokens() -> None:
     ],
 )
 def test_texts_without_english_sentences(text: str, expected: list[str]) -> None:
-    assert parts(text, 5) == expected
+    assert chunks(text, 5) == expected
 
 
 def test_long_token_counts_as_several() -> None:
@@ -69,7 +69,7 @@ def test_long_token_counts_as_several() -> None:
 
 
 @given(st.text("ab .!?\n。世é🙂\ud800", max_size=80), st.integers(1, 9), st.integers(1, 5))
-def test_parts_cover_the_text_overlap_and_keep_the_limit(text: str, tokens: int, most: int) -> None:
+def test_chunks_cover_the_text_overlap_and_keep_the_limit(text: str, tokens: int, most: int) -> None:
     ends, spans = token_ends(text), spans_of(text, tokens)
     assert {place for start, end in spans for place in range(start, end)} == set(range(len(text)))
     assert all(0 <= start < end <= len(text) for start, end in spans)
@@ -79,8 +79,8 @@ def test_parts_cover_the_text_overlap_and_keep_the_limit(text: str, tokens: int,
     assert spans_of(text, tokens, most) == spans[:most]
 
 
-def slow_parts(text: str, max_tokens: int) -> list[Span]:
-    """The parts of a text of short sentences, one after the other."""
+def slow_chunks(text: str, max_tokens: int) -> list[Span]:
+    """The chunks of a text of short sentences, one after the other."""
     ends = [0, *(match.end() for match in re.finditer(r"[.]\s+", text)), len(text)]
     pieces = [(start, end) for start, end in pairwise(ends) if start < end]
     tokens = [len(_TOKEN.findall(text[start:end])) for start, end in pieces]
@@ -107,7 +107,7 @@ def test_text_of_several_slices_is_divided_as_one(seed: int) -> None:
             next(reading)
             slices += 1
     assert slices > 5
-    assert spans_of(text, 30, 10_000) == slow_parts(text, 30)
+    assert spans_of(text, 30, 10_000) == slow_chunks(text, 30)
 
 
 def test_no_more_slices_are_read_than_were_asked_for() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded, RankerFailure
 from rerank.retrieval.feedback_search import FeedbackSearch, update_query
-from rerank.retrieval.query_update import UpdateOutcome
+from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome
 from rerank.types import (
     Candidate,
     Completeness,
@@ -28,7 +28,10 @@ from rerank.types import (
 )
 
 MARGIN_S = 0.5
-THREAD = ThreadPoolExecutor(1)
+
+
+async def on_thread(update: Callable[[], QueryUpdates]) -> QueryUpdates:
+    return await asyncio.to_thread(update)
 
 
 def vector(*numbers: float) -> Vector:
@@ -60,25 +63,25 @@ class FakeStages:
     fails: Exception | None = None
     lists: list[list[str]] = field(default_factory=list)
     top_ns: list[int] = field(default_factory=list)
-    deadlines: list[float | None] = field(default_factory=list)
+    deadlines: list[float] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
 
-    async def rank(self, candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None) -> Ranking:
+    async def rank(self, candidates: tuple[Candidate, ...], options: RankOptions, deadline_s: float) -> Ranking:
         self.lists.append([candidate.passage.doc_id for candidate in candidates])
         self.top_ns.append(options.top_n)
-        self.deadlines.append(deadline)
+        self.deadlines.append(deadline_s)
         if self.fails and len(self.lists) == 2:
             raise self.fails
         order = sorted(candidates, key=lambda candidate: candidate.passage.doc_id, reverse=True)
         return ranking(order[: options.top_n or None], candidates)
 
-    async def retrieve(self, query: Query, deadline: float | None) -> tuple[Query, tuple[Candidate, ...]]:
+    async def retrieve(self, query: Query, deadline_s: float) -> tuple[Query, tuple[Candidate, ...]]:
         self.queries.append(query)
-        self.deadlines.append(deadline)
+        self.deadlines.append(deadline_s)
         return query, self.found
 
     def search(self, settings: FeedbackSettings | None = None) -> FeedbackSearch:
-        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, MARGIN_S, THREAD)
+        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, MARGIN_S, on_thread)
 
 
 def ids(answer: Ranking) -> list[str]:
@@ -157,10 +160,10 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
     stages = FakeStages()
     trace = replace(TRACE, failure=Overloaded, reason="the queue had no room")
 
-    async def failing(candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None) -> Ranking:
+    async def failing(candidates: tuple[Candidate, ...], options: RankOptions, deadline_s: float) -> Ranking:
         return replace(ranking(candidates, candidates), trace=trace)
 
-    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S, THREAD)
+    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S, on_thread)
     answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), None)
     assert (ids(answer), report.updated, stages.queries) == (["a"], False, [])
     assert report.reason == "the first ranking was not completed: the queue had no room"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,12 @@ import pytest
 from rerank.client import RerankClient
 from rerank.config import TelemetryConfig
 from rerank.config.http import HttpConfig
-from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Share
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.reranking.reranker import AsyncReranker
-from rerank.types import Candidate, Passage, Query, RankOptions
+from rerank.types import RankOptions
 from rerank.v1 import rerank_pb2 as pb
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
@@ -97,16 +97,16 @@ async def test_cache_of_no_bytes_keeps_nothing_and_answers_the_same(checkpoint: 
 
 
 async def test_known_vectors_are_no_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
-    def request(passages: list[Passage]) -> RankRequest:
-        return RankRequest(Query(QUERY), tuple(map(Candidate, passages)), (Step("pe-rank", Single(20)),))
+    expected = list[float]()
 
-    cached = with_cache(encoder, 1_000_000)
-    passages = [Passage(str(place), text) for place, text in enumerate(TEXTS)]
-    async with make_reranker(checkpoint, cached) as reranker:
-        await reranker.rerank(QUERY, TEXTS, RankOptions())
-        new, known = (
-            reranker.engine.expected_tokens(request(each)) for each in (passages, cached.vector_cache.fill(passages))
-        )
+    def queueing(tokens: float) -> AbstractContextManager[None]:
+        expected.append(tokens)
+        return nullcontext()
+
+    async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
+        for _ in range(2):
+            await reranker.rerank(QUERY, TEXTS, RankOptions(), share=Share("c", queueing))
+    new, known = expected
     assert known < new - 10 * len(TEXTS)
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rerank.config import FirstModel, load_config
 from rerank.names import SERVICE
 from rerank.rankers.self_test import write_golden
-from rerank.reranking.registry import load_first, scoring_settings
+from rerank.reranking.load_models import load_first, scoring_settings
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

@@ -12,7 +12,7 @@ from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.client import Credentials
 from rerank.config import EngineConfig
-from rerank.engine.request import ModelStage, Work
+from rerank.engine.job import ModelStage, Work
 from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
@@ -30,9 +30,9 @@ def callers_seen(reranker: AsyncReranker) -> list[str]:
     seen: list[str] = []
 
     def on_batch(stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
-        seen.extend(work.request.caller for work in batch)
+        seen.extend(work.job.caller for work in batch)
 
-    reranker.engine.observe_work(on_batch)
+    reranker.engine.observe_batches(on_batch)
     return seen
 
 

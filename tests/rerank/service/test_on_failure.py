@@ -21,7 +21,7 @@ from rerank.config import ApiModel, RerankServers, TelemetryConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
-from rerank.reranking.registry import load_served
+from rerank.reranking.load_models import load_served
 from rerank.retrieval.index import Index
 from rerank.types import EncodedWindow, OnFailure, WindowRanking
 from rerank.v1 import rerank_pb2 as pb

@@ -1,4 +1,4 @@
-"""Relevance of the results of a ranking: which models give it, what it is computed from, and what is left out by it."""
+"""Relevance of results: which models give it, how it follows from their signals, and what `min_relevance` drops."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def bundled_curves() -> RelevanceCurves:
 
 
 def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str, str]) -> RelevanceCurves:
-    """The curves of a model: of its settings, of its checkpoint's manifest, of its own score, or the bundled ones.
+    """The curves of a model, from its settings, else its checkpoint's manifest, else its own score or the bundled ones.
 
-    A cross-encoder's score, and that of any model that gives a probability, need no fitted curve. A curve of a signal
-    that another encoder gives is left out.
+    A cross-encoder's score, and that of any model that gives a probability, need no fitted curve. A curve is left out
+    if its signal comes from another encoder than it was fitted for.
 
     Args:
         encoders: signal → SHA-256 of the encoder behind it.
@@ -84,17 +84,14 @@ def check_min_relevance(
     raise InvalidRequest("min_relevance", problem, {"model": name})
 
 
-def with_relevance(
-    ranking: Ranking, curves: RelevanceCurves, passages: Sequence[Passage], windows: Sequence[WindowTrace]
-) -> Ranking:
+def with_relevance(ranking: Ranking, curves: RelevanceCurves, passages: Sequence[Passage]) -> Ranking:
     """Adds the relevance of each result that has a signal; 0 for a blank text.
 
     Args:
         curves: of the model of the last step.
         passages: those of the request, in the order of the positions.
-        windows: all windows.
     """
-    known = signals_by_text(windows, ranking.trace.model, passages)
+    known = signals_by_text(ranking.trace.windows, ranking.trace.model, passages)
     if not known:
         return ranking
     ranked = []
@@ -106,10 +103,10 @@ def with_relevance(
 
 
 def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
-    """The ranking without the results that have less relevance, or none that is known.
+    """Drops the results whose relevance is lower, or not known.
 
     A ranking in the place of a failure keeps those of unknown relevance, which no model may have read, and says so. If
-    nothing is left, a warning says how far the best result was from the least relevance.
+    nothing is left, a warning names the highest relevance.
     """
     unknown = {item.position for item in ranking.ranked if item.relevance is None}
     kept = unknown if ranking.trace.failure else set()
@@ -133,7 +130,9 @@ def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
 def signals_by_text(
     windows: Sequence[WindowTrace], model: str, passages: Sequence[Passage]
 ) -> Mapping[str, Mapping[str, float]]:
-    """Text → signal → value, of every step; `score` is that of `model`. Equal texts share what is known of one of them.
+    """Text → signal → value, from the windows of every step; `score` is that of `model`.
+
+    Equal texts share what is known of one of them.
 
     Args:
         windows: all windows of a ranking.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rerank.engine.texts import TextThreads
+from rerank.engine.work_threads import WorkThreads
 from rerank.errors import InvalidRequest, RankerFailure, ShuttingDown
 from rerank.types import InSlices
 
@@ -29,7 +29,7 @@ def with_thread(*works: tuple[str, InSlices[Any], float]) -> list[Any]:
     """The results of work of these callers, which comes in this order, and is expected to take so many ms."""
 
     async def run() -> list[Any]:
-        thread = TextThreads(age_factor=0.05)
+        thread = WorkThreads(age_factor=0.05)
         thread.open()
         try:
             running = [asyncio.create_task(thread.run(*work)) for work in works]
@@ -59,7 +59,7 @@ def test_short_work_asked_for_again_and_again_never_waits_for_the_end_of_long_wo
     done = list[str]()
 
     async def run() -> None:
-        thread = TextThreads(age_factor=0.05)
+        thread = WorkThreads(age_factor=0.05)
         thread.open()
         long = [asyncio.create_task(thread.run(f"caller {n}", steps("long", 30, done), 100)) for n in range(3)]
         while not all(each.done() for each in long):
@@ -75,7 +75,7 @@ def test_cancelled_work_runs_no_further_slice() -> None:
     done = list[str]()
 
     async def run() -> None:
-        thread = TextThreads(age_factor=0.05)
+        thread = WorkThreads(age_factor=0.05)
         thread.open()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2.5 * SLICE_S):
@@ -101,7 +101,7 @@ def test_errors_are_those_of_the_work_and_others_are_bugs() -> None:
 
 def test_closed_thread_refuses_work() -> None:
     async def run() -> None:
-        thread = TextThreads(age_factor=0.05)
+        thread = WorkThreads(age_factor=0.05)
         thread.open()
         await thread.close()
         with pytest.raises(ShuttingDown):

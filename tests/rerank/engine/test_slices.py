@@ -9,8 +9,9 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.parts import divided, joined
-from rerank.engine.request import Completed, ModelStage, Stage
+from rerank.engine.estimate import expected_work
+from rerank.engine.job import Completed, Job, ModelStage, Stage
+from rerank.engine.slices import joined, sliced
 from rerank.engine.strategies import Single
 from rerank.errors import DeadlineExceeded
 from rerank.types import EncodedWindow, Passage, Query, ScoreKind, Window, WindowRanking
@@ -63,7 +64,7 @@ async def test_window_read_in_parts_is_ordered_as_a_whole(n: int) -> None:
     assert max(ranker.sizes[len(ranker.sizes) // 2 + 1 :], default=1) <= 40
 
 
-async def test_listwise_window_is_never_divided() -> None:
+async def test_listwise_window_is_never_sliced() -> None:
     ranker = NumberRanker()
     async with small_batches(ranker) as engine:
         await engine.run(request_for(shuffled(80), Single(100)))
@@ -105,15 +106,15 @@ async def test_short_request_overtakes_between_two_parts() -> None:
 
 async def test_work_that_remains_counts_parts_as_shares_of_the_window() -> None:
     ranker, rank = Pointwise(free_batches=0), ModelStage(Stage.RANK, "number")
-    request = request_for(shuffled(1000), SINGLE)
-    request.expect_work({"number": ranker.info}, lambda _: 1.0)
-    request.add_windows("number", [1000] * 4, [1 / 16] * 4)
-    assert request.remaining[rank] == 16_000  # the 4,000 of these parts, and three times as many
+    job = Job()
+    job.expect(expected_work(request_for(shuffled(1000), SINGLE), {"number": ranker.info}, lambda _: 1.0))
+    job.add_windows("number", [1000] * 4, [1 / 16] * 4)
+    assert job.remaining[rank] == 16_000  # the 4,000 of these parts, and three times as many
 
 
 def test_parts_have_passages_of_like_lengths_and_all_of_them() -> None:
     passages = tuple(Passage(str(place), "x" * (1 + 37 * place % 50)) for place in range(40))
-    parts = divided(Window(Query("q"), passages), lambda passage: len(passage.text), 100)
+    parts = sliced(Window(Query("q"), passages), lambda passage: len(passage.text), 100)
     assert sorted(place for part in parts for place in part.places) == list(range(40))
     assert sum(part.share for part in parts) == pytest.approx(1)
     lengths = [[len(passages[place].text) for place in part.places] for part in parts]
@@ -123,7 +124,7 @@ def test_parts_have_passages_of_like_lengths_and_all_of_them() -> None:
 
 def test_joined_parts_keep_places_and_count_each_batch_once() -> None:
     window = Window(Query("q"), tuple(numbered_passages([3, 1, 2, 9])))
-    parts = divided(window, lambda passage: 10, 20)
+    parts = sliced(window, lambda passage: 10, 20)
     assert len(parts) > 1
 
     def ranked(part_window: Window) -> WindowRanking:
@@ -143,6 +144,6 @@ def test_joined_parts_keep_places_and_count_each_batch_once() -> None:
 def test_window_that_fits_a_batch_is_one_part() -> None:
     numbers = (1.0, 2.0, 3.0)
     window = Window(Query("q"), tuple(numbered_passages(numbers)))
-    (part,) = divided(window, lambda _: 1, 3)
+    (part,) = sliced(window, lambda _: 1, 3)
     result = (EncodedWindow(window), Completed(WindowRanking(numbers), 1.0, 1.0))
     assert (part.window, part.share, joined(window, [part], [result])) == (window, 1.0, result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
-from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
+from rerank.types import Candidate, Completeness, OnFailure, Passage, RankOptions, ScoreKind
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
@@ -113,7 +114,7 @@ async def test_mistake_of_the_caller_is_an_error_in_any_case() -> None:
 
 async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine_for(NumberRanker()) as engine:
-        monkeypatch.setattr(engine, "_run_step", lambda step, progress: 1 / 0)
+        monkeypatch.setattr(engine, "_run_step", lambda step, job, progress: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await engine.run(request_for([1, 2], options=FIRST_STAGE))
 
@@ -123,8 +124,8 @@ async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its
     """The scores of the one window that held all passages would be those of another model."""
     numbers = shuffled(n)
     failed = FailedRanker("failed", NumberRanker().info, "its scores are wrong")
-    request = request_for(numbers, options=FIRST_STAGE)
-    request.steps = (Step("number", Single(30)), Step("failed", Single(20)))
+    steps = (Step("number", Single(30)), Step("failed", Single(20)))
+    request = replace(request_for(numbers, options=FIRST_STAGE), steps=steps)
     async with Engine({"number": NumberRanker(), "failed": failed}, ONE_BY_ONE) as engine:
         ranking = await engine.run(request)
     scores = [number_in(row.candidate.passage.text) for row in ranking.ranked]
@@ -138,10 +139,8 @@ async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its
 async def test_failure_in_a_shared_batch_is_that_of_its_own_request_only() -> None:
     ranker = BrokenRanker(lambda windows: [])
     async with engine_for(ranker) as engine:
-        poison = request_for([1, 2], options=FIRST_STAGE)
-        poison.candidates = tuple(
-            type(each)(type(each.passage)(each.passage.doc_id, "poison")) for each in poison.candidates
-        )
+        poisoned = tuple(Candidate(Passage(f"d{number}", "poison")) for number in range(2))
+        poison = replace(request_for([1, 2], options=FIRST_STAGE), candidates=poisoned)
         failed, whole = await asyncio.gather(engine.run(poison), engine.run(request_for([1, 2], options=FIRST_STAGE)))
     assert (positions(failed), failed.trace.failure) == ([0, 1], RankerFailure)
     assert (positions(whole), whole.trace.failure) == ([1, 0], None)

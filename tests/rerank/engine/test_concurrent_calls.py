@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.engine.admission import Throughput
-from rerank.engine.calls import ConcurrentCalls
-from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.concurrent_calls import ConcurrentCalls
+from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.stage import Observers
 from rerank.errors import ModelServerUnavailable, RankerFailure, ShuttingDown
 from tests.rerank.engine.harness import pending
 
@@ -43,13 +44,14 @@ class SlowServer:
 async def calls_of(
     server: SlowServer, max_in_flight: int, throughput: Throughput | None = None
 ) -> AsyncIterator[ConcurrentCalls[int, int]]:
-    calls: ConcurrentCalls[int, int] = ConcurrentCalls(STAGE, server, throughput or Throughput(0.05), max_in_flight)
+    rates = throughput or Throughput(0.05)
+    calls: ConcurrentCalls[int, int] = ConcurrentCalls(STAGE, server, rates, max_in_flight, Observers())
     calls.open()
     yield calls
     await calls.close()
 
 
-def request(remaining: float = 0.0) -> RankRequest:
+def request(remaining: float = 0.0) -> Job:
     return pending({STAGE: remaining}, arrived_s=asyncio.get_running_loop().time())
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rerank.engine.request import Completed, Progress, RankedWindow, RankRequest
+from rerank.engine.job import Completed
+from rerank.engine.progress import Progress, RankedWindow
+from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
@@ -233,7 +235,7 @@ def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
 def test_trace_warns_of_texts_that_a_model_of_english_does_not_read(language: str, query: str, warns: bool) -> None:
     progress = progress_for(2)
     progress.info = replace(progress.info, language=language, warning="its prompt is ours")
-    progress.request.query = Query(query)
+    progress.request = replace(progress.request, query=Query(query))
     warning = progress.ranking(0.0).trace.model_warning
     assert warning.startswith("its prompt is ours")
     assert ("; the model reads English only, and the query seems to be in German" in warning) == warns

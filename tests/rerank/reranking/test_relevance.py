@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, RelevanceCurves
-from rerank.config import IdentityModel, ServiceConfig
+from rerank.config import FirstModel, IdentityModel, ServiceConfig
 from rerank.engine.engine import Engine
-from rerank.engine.relevance import at_least, bundled_curves, gives_relevance, relevance_curves
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
-from rerank.errors import DeadlineExceeded
+from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.rankers.base import Ranker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.relevance import at_least, bundled_curves, gives_relevance, relevance_curves, with_relevance
 from rerank.types import Candidate, EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 
@@ -56,8 +57,16 @@ async def ranked(
     rankers: Mapping[str, Ranker], numbers: Sequence[float], steps: Sequence[Step], **options: Any
 ) -> Ranking:
     candidates = tuple(Candidate(passage) for passage in numbered_passages(numbers))
+    return await of_candidates(rankers, candidates, steps, **options)
+
+
+async def of_candidates(
+    rankers: Mapping[str, Ranker], candidates: tuple[Candidate, ...], steps: Sequence[Step], **options: Any
+) -> Ranking:
+    request = RankRequest(Query("q"), candidates, tuple(steps), RankOptions(**options))
     async with Engine(rankers, ServiceConfig().engine) as engine:
-        return await engine.run(RankRequest(Query("q"), candidates, tuple(steps), RankOptions(**options)))
+        ranking = await engine.run(request)
+    return with_relevance(ranking, rankers[steps[-1].model].info.relevance, request.passages)
 
 
 def relevances(ranking: Ranking) -> list[float | None]:
@@ -100,8 +109,7 @@ async def test_blank_text_has_no_relevance(blank: str) -> None:
             return [self._with_signals(WindowRanking(scores))]
 
     candidates = (Candidate(Passage("d0", blank)), Candidate(Passage("d1", "a text")))
-    async with Engine({"m": Blind()}, ServiceConfig().engine) as engine:
-        found = await engine.run(RankRequest(Query("q"), candidates, (Step("m", Single(10)),)))
+    found = await of_candidates({"m": Blind()}, candidates, [Step("m", Single(10))])
     assert relevances(found) == [0.0, pytest.approx(logistic(6 * 0.8 - 2))]
 
 
@@ -193,3 +201,52 @@ def test_model_that_gives_probabilities_needs_no_curve_and_others_take_the_bundl
     assert relevance_curves(model, logit, encoders) == bundled_curves()
     assert gives_relevance((Step("m", Single(2)),), {"m": probability})
     assert not gives_relevance((Step("m", Single(2)),), {"m": replace(logit, relevance=bundled_curves())})
+
+
+# --- requests for relevance ---
+
+
+def registry() -> ModelRegistry:
+    models = [
+        FirstModel(name="last", ranker="first", strategy="cascade", preranker="vectors", window_size=10),
+        IdentityModel(name="vectors", ranker="identity", window_size=10),
+        IdentityModel(name="plain", ranker="identity", window_size=10),
+    ]
+    last, vectors = NumberRanker(), NumberRanker()
+    last.info = replace(last.info, relevance=OF_COSINE)
+    vectors.info = replace(vectors.info, signals={"cosine": "e"})
+    return ModelRegistry(models, {"last": last, "vectors": vectors, "plain": NumberRanker()})
+
+
+def test_models_say_whether_they_give_relevance_by_default() -> None:
+    assert [model.gives_relevance for model in registry().describe()] == [True, False, False]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, math.inf])
+def test_min_relevance_that_is_no_probability_is_refused(value: float) -> None:
+    with pytest.raises(InvalidRequest, match=r"is not between 0 and 1; use a probability, such as 0\.5") as caught:
+        registry().resolve(RankOptions(min_relevance=value))
+    assert caught.value.field == "min_relevance"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (RankOptions("plain"), r"model plain gives no relevance; use a model that gives it \(last\), or leave it out"),
+        (
+            RankOptions(strategy="sliding"),
+            "sliding.* gives no relevance, as no step computes its signal; leave strategy and",
+        ),
+        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step computes its signal"),
+    ],
+)
+def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: RankOptions, message: str) -> None:
+    registry().resolve(options)
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        registry().resolve(replace(options, min_relevance=0.5))
+    assert caught.value.field == "min_relevance"
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_min_relevance_of_a_model_with_relevance_is_accepted(value: float) -> None:
+    assert registry().resolve(RankOptions(min_relevance=value)) == registry().resolve(RankOptions())

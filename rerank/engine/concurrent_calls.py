@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from rerank.engine.admission import Throughput
-from rerank.engine.request import ModelStage, RankRequest, Work
-from rerank.engine.stage import QueuedStage, now_s, shutting_down
+from rerank.engine.job import Job, ModelStage, Work
+from rerank.engine.stage import Observers, QueuedStage, now_s, shutting_down
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,6 +28,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
         call: work → its result.
         throughput: records the rate.
         max_in_flight: the most calls at a time.
+        observers: told of its work.
     """
 
     def __init__(
@@ -36,11 +37,14 @@ class ConcurrentCalls(QueuedStage[T, R]):
         call: Callable[[T], Awaitable[R]],
         throughput: Throughput,
         max_in_flight: int,
+        observers: Observers,
     ) -> None:
-        super().__init__(model_stage, throughput, max_batch_tokens=1)  # one piece of work at a time
+        super().__init__(
+            model_stage, throughput, max_batch_tokens=1, observers=observers
+        )  # one piece of work at a time
         self._call = call
         self._free = asyncio.Semaphore(max_in_flight)
-        self._tasks: dict[asyncio.Task[None], RankRequest] = {}
+        self._tasks: dict[asyncio.Task[None], Job] = {}
         #: The integral, see `_shared_s`, and when it was last updated.
         self._share_s, self._updated_s = 0.0, 0.0
 
@@ -60,7 +64,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
             return
         share_s = self._shared_s()
         task = asyncio.create_task(self._finish(work, share_s))
-        self._tasks[task] = work.request
+        self._tasks[task] = work.job
         task.add_done_callback(self._end)
         work.future.add_done_callback(lambda _: task.cancel())
 
@@ -76,8 +80,8 @@ class ConcurrentCalls(QueuedStage[T, R]):
             result = await self._call(work.input)
         except Exception as error:
             work.fail(self._failure(work, error))
-            for task, request in self._tasks.items():
-                if request is work.request and task is not asyncio.current_task():
+            for task, job in self._tasks.items():
+                if job is work.job and task is not asyncio.current_task():
                     task.cancel()  # nobody waits for the other results of a request that has failed
             return
         seconds = time.perf_counter() - start_s

@@ -1,0 +1,125 @@
+"""A job: one request's work in the queues of the engine, and the pieces of work that wait there."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: The least that a window counts, as scheduling, encoding and reporting it take time.
+MIN_WINDOW_TOKENS = 16
+
+
+class Stage(Enum):
+    """The two stages of a request that each model has, and work that no model does, see WorkThreads."""
+
+    PREPARE = "prepare"
+    RANK = "rank"
+    THREAD = "thread"
+
+
+class ModelStage(NamedTuple):
+    """One stage of one model: the unit for which throughput is measured.
+
+    Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
+    the texts to embed. That of a thread without a model, which has its name in place of the model's, is counted in
+    milliseconds.
+    """
+
+    stage: Stage
+    model: str
+
+
+class Completed(NamedTuple, Generic[R]):
+    """A result of a stage, with its time in the queue and the duration of its batch."""
+
+    result: R
+    queue_ms: float
+    batch_ms: float
+
+
+class ExpectedWork(NamedTuple):
+    """The work that a request will probably need of one model: its number of windows, and tokens of each stage."""
+
+    windows: float
+    rank_tokens: float
+    prepare_tokens: float
+
+
+@dataclass
+class _Windows:
+    """The windows that a job is expected to need of one model, and those encoded so far with their tokens."""
+
+    expected: float
+    encoded: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(eq=False)
+class Job:
+    """One request's work in the queues. All times are on the event loop's clock.
+
+    Attributes:
+        caller: the name of its caller; callers have equal shares of each stage.
+        latest_end_s: the time after which its result is of no use.
+        remaining: estimated tokens that remain, including those that are running.
+        probes: the stages that this job probes: their rates count only if they were measured after its arrival.
+        tags: in each stage where a part of it has run, the tag of its caller since then, see FairQueue.
+    """
+
+    caller: str = ""
+    arrived_s: float = 0.0
+    latest_end_s: float = math.inf
+    remaining: dict[ModelStage, float] = field(default_factory=dict)
+    probes: frozenset[ModelStage] = frozenset()
+    tags: dict[ModelStage, float] = field(default_factory=dict)
+    _windows: dict[str, _Windows] = field(init=False, default_factory=dict)
+
+    def expect(self, work: Mapping[str, ExpectedWork]) -> None:
+        """Sets what remains to this work of each model."""
+        for model, each in work.items():
+            self._windows[model] = _Windows(each.windows)
+            self.remaining[ModelStage(Stage.RANK, model)] = each.rank_tokens
+            self.remaining[ModelStage(Stage.PREPARE, model)] = each.prepare_tokens
+
+    def add_windows(self, model: str, tokens: Sequence[int], shares: Sequence[float] | None = None) -> None:
+        """Counts windows that were encoded and are ranked next, or slices that are these shares of their windows.
+
+        Later windows are expected to be like the average of those encoded so far.
+        """
+        windows = self._windows[model]
+        windows.encoded += len(tokens) if shares is None else sum(shares)
+        windows.tokens += sum(tokens)
+        further = max(0.0, windows.expected - windows.encoded) * (windows.tokens / windows.encoded)
+        self.remaining[ModelStage(Stage.RANK, model)] = further + sum(tokens)
+
+    def subtract(self, model_stage: ModelStage, tokens: float) -> None:
+        """Subtracts work that is done."""
+        self.remaining[model_stage] = max(0.0, self.remaining.get(model_stage, 0.0) - tokens)
+
+    def remaining_tokens(self, stage: Stage) -> float:
+        """The tokens that remain in a stage, of all models."""
+        return sum(tokens for model_stage, tokens in self.remaining.items() if model_stage.stage is stage)
+
+
+@dataclass(frozen=True, eq=False)
+class Work(Generic[T, R]):
+    """A piece of a job, such as one window, and the future of its result."""
+
+    input: T
+    job: Job
+    #: Its share of a batch's `max_batch_tokens`, 1 or more.
+    tokens: int
+    future: asyncio.Future[Completed[R]]
+    submitted_s: float
+
+    def fail(self, error: Exception) -> None:
+        """Ends the work with an error, unless its request has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)

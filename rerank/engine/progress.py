@@ -1,0 +1,252 @@
+"""Progress of a request: what was done for it so far, which becomes its ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from rerank.engine.job import Completed
+from rerank.engine.language import language_warning
+from rerank.engine.request import RankRequest
+from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
+from rerank.engine.strategies import Positions, Round, Step, describe
+from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, told
+from rerank.rankers.base import RankerInfo
+from rerank.types import (
+    Completeness,
+    EncodedWindow,
+    InterpolatedScores,
+    InterpolationReport,
+    OnFailure,
+    Prepared,
+    RankedCandidate,
+    Ranking,
+    ScoreKind,
+    Trace,
+    Window,
+    WindowRanking,
+    WindowTrace,
+)
+
+#: A window as model input, and its ranking.
+RankedWindow: TypeAlias = tuple[EncodedWindow, Completed[WindowRanking]]
+
+
+@dataclass
+class Progress:
+    """The work done for a request so far: its windows and their cost. `ranking` turns them into the answer.
+
+    Attributes:
+        info: the ranker of the request's own model.
+        order: all positions in the best order so far.
+        read: positions of the passages that were read by a model that reads passages.
+        unscored: positions of the passages that a model gave no score in some window.
+        unanswered: number of windows that kept their order, because the model did not end its thinking.
+        last: the ranking of the latest window, interpolated if its step asks for it.
+        interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
+        correlation: of the scores of the first stage with the signals of the last step's model; None if unknown.
+    """
+
+    request: RankRequest
+    info: RankerInfo
+    order: Sequence[int]
+    prepare_ms: float = 0.0
+    queue_ms: float = 0.0
+    model_ms: float = 0.0
+    rounds: int = 0
+    repairs: int = 0
+    truncated_doc_ids: set[str] = field(default_factory=set)
+    windows: list[WindowTrace] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
+    unscored: set[int] = field(default_factory=set)
+    unanswered: int = 0
+    last: WindowRanking | None = None
+    interpolated: InterpolatedScores | None = None
+    correlation: float | None = None
+
+    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, fuses: bool) -> Window:
+        """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker.
+
+        Args:
+            fuses: the ranker fuses the scores of the first stage, or of the preranker, itself.
+        """
+        request = self.request
+        passages = tuple(prepared.passages[position] for position in positions)
+        top_n = round_.top_n(positions, request.options.top_n) if step is request.steps[-1] else 0
+        window = Window(prepared.query, passages, top_n, request.options.ordered or step is not request.steps[0])
+        if not fuses:
+            return window
+        scores = self._scores_before(step, positions)
+        return replace(window, first_stage=tuple(scores), first_stage_weight=step.interpolation)
+
+    def add_prepared(self, done: Completed[Prepared]) -> None:
+        self.queue_ms += done.queue_ms
+        self.prepare_ms += done.batch_ms
+        self.truncated_doc_ids.update(done.result.truncated_doc_ids)
+
+    def add_round(
+        self, step: Step, round_: Round, ranked: Sequence[RankedWindow], info: RankerInfo, interpolates: bool = False
+    ) -> list[WindowRanking]:
+        """Adds a round of the ranker `info`. Returns its rankings, which are interpolated if the step is.
+
+        Its windows waited and ran concurrently, so it took as long as the slowest of them.
+        """
+        rankings = [done.result for _, done in ranked]
+        if self.interpolated in (InterpolatedScores.FIRST_STAGE, InterpolatedScores.BM25):
+            self.correlation = rankings[-1].first_stage_correlation
+        if interpolates:
+            rankings = [self._interpolate(step, round_.windows[0], rankings[0])]
+        _, slowest = max(ranked, key=lambda each: each[1].queue_ms + each[1].batch_ms)
+        self.queue_ms += slowest.queue_ms
+        self.model_ms += slowest.batch_ms
+        for positions, ranking, (encoded, done) in zip(round_.windows, rankings, ranked, strict=True):
+            read = (positions, ranking.permutation, encoded.tokens, done.result.scores, info.score_kind)
+            times = (done.queue_ms, done.batch_ms)
+            trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, *times, done.result.signals)
+            self.windows.append(trace)
+            self.repairs += ranking.repairs
+            self.unanswered += ranking.is_unanswered
+            self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
+            self.unscored.update(positions[place] for place in ranking.unscored)
+        self.rounds += 1
+        self.last = rankings[-1]
+        return rankings
+
+    def _interpolate(self, step: Step, positions: Positions, ranking: WindowRanking) -> WindowRanking:
+        """The ranking of a step's one window, interpolated with the retriever or the preranker."""
+        return interpolate(ranking, self._scores_before(step, positions), step.interpolation)
+
+    def _scores_before(self, step: Step, positions: Positions) -> Sequence[float]:
+        """The scores before a step: of the first stage, or of the preranker; records their source for the reply.
+
+        A preranker whose last window did not hold all these passages counts by its order, as reciprocal ranks.
+        """
+        if self.last is None:
+            scores, source = candidate_scores([self.request.candidates[position] for position in positions])
+        elif set(positions) <= set(self.windows[-1].positions):
+            score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
+            scores, source = [score_of[position] for position in positions], InterpolatedScores.PRERANKER
+        else:
+            scores, source = reciprocal_ranks(len(positions))
+        self.interpolated = source if step is self.request.steps[-1] else None
+        return scores
+
+    def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
+        """The answer: the first `top_n` of the order. `stopped`: what came before the final order, in words."""
+        candidates, order = self.request.candidates, self.order
+        if sorted(order) != list(range(len(candidates))):
+            raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
+        score_kind, scores = self._scores()
+        keep = self.request.options.top_n or len(order)
+        ranked = tuple(
+            RankedCandidate(candidates[position], position, score)
+            for position, score in zip(order[:keep], scores[:keep], strict=True)
+        )
+        completeness, reason = self._partial_completeness(stopped) if stopped else self._completeness()
+        return Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
+
+    def answer_instead(self, error: Exception, is_late: bool, total_ms: float) -> Ranking:
+        """The best order so far, with the failure that ended the ranking.
+
+        Args:
+            error: what ended the ranking.
+            is_late: whether the deadline has come, at which a TimeoutError ends it.
+
+        Raises:
+            DeadlineExceeded, Exception: the request asks for an error instead of such an answer.
+        """
+        options, is_deadline = self.request.options, is_late and isinstance(error, TimeoutError)
+        failure = self._deadline_reached(total_ms) if is_deadline else error
+        answers = options.on_failure == OnFailure.FIRST_STAGE and type(failure) in FAILURES
+        if not answers and not (options.allow_partial and is_deadline):
+            raise failure
+        ranking = self.ranking(total_ms, stopped=FAILURES[type(failure)])
+        reason = ranking.trace.reason if is_deadline else f"{ranking.trace.reason}: {told(failure)}"
+        return replace(ranking, trace=replace(ranking.trace, failure=type(failure), reason=reason))
+
+    def _deadline_reached(self, ms: float) -> DeadlineExceeded:
+        done = len(self.windows)
+        return DeadlineExceeded(
+            f"deadline reached after {ms:.0f} ms with {done} windows of {self.request.strategy} done; allow more time, "
+            "ask for fewer candidates, or allow a partial answer",
+            {"windows_done": str(done)},
+        )
+
+    def _scores(self) -> tuple[ScoreKind, list[float]]:
+        """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable.
+
+        Scores of a model that reads each passage alone stand if its last window held all passages of the answer.
+        """
+        n, kind = len(self.order), self.info.score_kind
+        answer = self.order[: self.request.options.top_n or n]
+        read = [(window.model, len(window.positions)) for window in self.windows]
+        is_scored = read == [(self.request.steps[-1].model, n)] or (
+            kind.is_pointwise and self._last_window_scored(answer)
+        )
+        if self.last is None or kind is ScoreKind.RANK or not is_scored:
+            return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
+        score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
+        kind = ScoreKind.INTERPOLATED if self.interpolated else kind
+        return kind, strictly_decreasing([score_of[position] for position in answer])
+
+    def _last_window_scored(self, answer: Sequence[int]) -> bool:
+        """True if the last window of the request's own model held the whole answer, and its scores stand alone."""
+        last = self.windows[-1] if self.windows and not self.interpolated else None
+        return last is not None and last.model == self.request.steps[-1].model and {*answer} <= {*last.positions}
+
+    def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
+        request, info = self.request, self.info
+        doc_ids = [passage.doc_id for passage in request.passages]
+        cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
+        cut |= self.truncated_doc_ids
+        return Trace(
+            model=request.steps[-1].model,
+            ranker=info.kind,
+            model_id=info.model_id,
+            model_revision=info.model_revision,
+            template_sha256=info.template_sha256,
+            precision=info.precision,
+            strategy=describe(request.steps),
+            windows=tuple(self.windows),
+            rounds=self.rounds,
+            repairs=self.repairs,
+            queue_ms=self.queue_ms,
+            prepare_ms=self.prepare_ms,
+            model_ms=self.model_ms,
+            truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
+            completeness=completeness,
+            reason=reason,
+            total_ms=total_ms,
+            interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].interpolation else None,
+            model_warning="; ".join(filter(None, [info.warning, self._language_warning()])),
+            unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
+            cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
+        )
+
+    def _language_warning(self) -> str:
+        texts = (candidate.passage.text for candidate in self.request.candidates)
+        return language_warning(self.info.language, self.request.query.text, texts)
+
+    def _interpolation(self, step: Step) -> InterpolationReport:
+        reason = "" if self.interpolated else step.obstacle(len(self.order)) or "no window was ranked"
+        return InterpolationReport(step.interpolation, self.interpolated, reason, self.correlation)
+
+    def _completeness(self) -> tuple[Completeness, str]:
+        n = len(self.order)
+        if n and not self.read and not self.info.reads_passages:
+            return Completeness.NONE, f"model {self.request.steps[-1].model} keeps the first-stage order"
+        if self.unanswered:
+            windows = f"{self.unanswered} of {len(self.windows)} windows kept their order"
+            reason = f"{windows}, because the model had not ended its thinking after its tokens for it"
+            return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
+        if len(self.read) < n:
+            return Completeness.PARTIAL, f"{self.request.strategy} read {len(self.read)} of {n} candidates"
+        return Completeness.FULL, ""
+
+    def _partial_completeness(self, stopped: str) -> tuple[Completeness, str]:
+        done = len(self.windows)
+        fewest, most = self.request.window_bounds()
+        bounds = f"{most}" if max(fewest, done) == most else f"{max(fewest, done)} to {most}"
+        reason = f"{stopped} after {done} of {bounds} windows of {self.request.strategy}"
+        return (Completeness.PARTIAL if self.read else Completeness.NONE), reason

@@ -1,0 +1,154 @@
+"""Queue of a stage: start-time fair queueing between callers, shortest remaining work first within a caller."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from rerank.engine.admission import Throughput
+from rerank.engine.job import Job, ModelStage
+
+
+class Queued(Protocol):
+    """A piece of a job, which has this share of a batch's tokens, 1 or more."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+E = TypeVar("E", bound=Queued)
+
+#: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
+_LOOK_AHEAD = 16
+
+_Heap: TypeAlias = list[tuple[float, int, Job]]
+
+
+@dataclass
+class _Caller:
+    """A caller's waiting jobs, and its tag: the virtual time in tokens at which its next work starts."""
+
+    tag: float = -math.inf
+    #: (priority, number, job); a job may be in it several times, or have no queue any more.
+    heap: _Heap = field(default_factory=list)
+
+
+class FairQueue(Generic[E]):
+    """The queue of a stage. It forms batches: work of the caller whose turn it is, and of others that fits beside it.
+
+    Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
+
+    - A caller's tag grows by the tokens that run for it, as soon as they start. Its tag and the remaining tokens of its
+      first request decide on its turn: a short request goes first, and a caller that is behind catches up.
+    - The virtual time is the tag of the caller that was served last. A caller that begins to wait has saved up no
+      share: its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now
+      and then may have two thirds beside one that always waits. A request keeps its place between its windows.
+    - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
+
+    The first request of a caller is that of highest priority. The work for a batch grows with the callers that wait,
+    not with their requests: these are in a heap for each caller, by the priority that they had when they were last
+    queued or refreshed, and only those at its top are looked at.
+
+    Args:
+        model_stage: the model and the stage of all work.
+        throughput: decides on priorities.
+        max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
+            a batch, and one of 1500 has its own.
+    """
+
+    def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
+        self._model_stage = model_stage
+        self._throughput = throughput
+        self.max_batch_tokens = max_batch_tokens
+        self._queues: dict[Job, deque[E]] = {}
+        self._callers: dict[str, _Caller] = {}
+        self._virtual_time = 0.0
+        self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
+
+    def __len__(self) -> int:
+        """The number of pieces of work."""
+        return sum(map(len, self._queues.values()))
+
+    def add(self, work: E) -> None:
+        """Adds a piece of work."""
+        if work.job not in self._queues:
+            self._queues[work.job] = deque()
+            self.refresh(work.job)
+        self._queues[work.job].append(work)
+
+    def refresh(self, job: Job) -> None:
+        """Computes the priority of a request again, because less of its work remains."""
+        if job in self._queues:
+            caller = self._callers.setdefault(job.caller, _Caller())
+            if not caller.heap:
+                least = job.tags.get(self._model_stage, self._virtual_time)
+                caller.tag = max(least, (least + caller.tag) / 2)
+            heapq.heappush(caller.heap, (self._throughput.priority(job), next(self._numbers), job))
+
+    def discard(self, job: Job) -> None:
+        """Removes the work of a job."""
+        self._queues.pop(job, None)
+
+    def first(self) -> Job | None:
+        """The request whose turn it is; None if nothing waits."""
+        heaps = self._turns()
+        return heaps[0][0][2] if heaps else None
+
+    def _turns(self) -> list[_Heap]:
+        """The heap of each caller that waits, in the order of their turns."""
+        for name, caller in list(self._callers.items()):
+            while caller.heap and caller.heap[0][2] not in self._queues:
+                heapq.heappop(caller.heap)
+            if not caller.heap and caller.tag <= self._virtual_time:
+                del self._callers[name]
+        waiting = [caller for caller in self._callers.values() if caller.heap]
+        waiting.sort(key=lambda each: each.tag + each.heap[0][2].remaining.get(self._model_stage, 0.0))
+        return [each.heap for each in waiting]
+
+    def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
+        """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.
+
+        Both are empty if nothing waits. Work of equal priority keeps its order.
+        """
+        batch, late, tokens = list[E](), list[E](), 0
+        heaps, heap, left_out = iter(self._turns()), _Heap(), _Heap()
+        while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
+            if not (heap := heap or next(heaps, [])):
+                break
+            queued_priority, number, job = heapq.heappop(heap)
+            if not (queue := self._queues.get(job)):
+                continue
+            priority = self._throughput.priority(job)
+            if heap and priority > max(queued_priority, heap[0][0]):  # the measured rate has changed
+                heapq.heappush(heap, (priority, number, job))
+                continue
+            if self._throughput.is_late(job, now_s):
+                late += self._queues.pop(job)
+                continue
+            while queue and (not batch or tokens + queue[0].tokens <= self.max_batch_tokens):
+                batch.append(queue.popleft())
+                tokens += batch[-1].tokens
+            if queue:
+                left_out.append((priority, number, job))
+            else:
+                del self._queues[job]
+        for each in left_out:
+            heapq.heappush(self._callers[each[2].caller].heap, each)
+        self._charge(batch)
+        return batch, late
+
+    def _charge(self, batch: Sequence[E]) -> None:
+        """Counts the tokens of a batch that starts as used by its callers."""
+        for work in batch:
+            caller = self._callers[work.job.caller]
+            self._virtual_time = max(self._virtual_time, caller.tag) + self._throughput.age_factor * work.tokens
+            caller.tag += work.tokens
+            work.job.tags[self._model_stage] = caller.tag

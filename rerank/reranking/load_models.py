@@ -1,0 +1,259 @@
+"""Loading: makes the rankers of the configured models, and tests each one with its golden scores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import language_of
+from rerank.config import (
+    ApiModel,
+    CheckpointModel,
+    CrossEncoderModel,
+    FirstModel,
+    FusionModel,
+    GenerationModel,
+    IdentityModel,
+    ModelConfig,
+    PERankModel,
+    PromptConfig,
+)
+from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
+from rerank.models.checkpoint_errors import loading
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.loading import load_tokenizer_of, pick_device
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.profiles import load_profile
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.published import PREFIX
+from rerank.prompting.style import PromptStyle
+from rerank.prompting.templates import Template, load_template
+from rerank.rankers import self_test
+from rerank.rankers.api import ApiRanker
+from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
+from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.rankers.failed import FailedRanker, unknown_info
+from rerank.rankers.first import FirstPrompts, FirstRanker
+from rerank.rankers.first_checkpoint import first_settings
+from rerank.rankers.first_early_exit import EarlyExitFirstRanker
+from rerank.rankers.fusion import FusionRanker
+from rerank.rankers.generation import GenerationPrompts, GenerationRanker
+from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.relevance import relevance_curves
+from rerank.util.files import cached_folder, sha256_of_files
+
+log = logging.getLogger(__name__)
+
+LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
+
+#: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
+_LATER_DEFAULTS = (("order_prior", 0.0), ("early_exit", False))
+
+
+def load_models(
+    models: Sequence[ModelConfig],
+    encoder: Encoder,
+    device: str,
+    sparse_encoder: LoadSparseEncoder = SparseEncoder,
+) -> ModelRegistry:
+    """Loads and self-tests each model; one that cannot be loaded, or fails its self-test, is logged and not served.
+
+    A model that inference servers run is tested when the service opens, and whenever a server comes back.
+
+    Args:
+        sparse_encoder: loads the learned sparse encoder, or returns the one that is loaded; called by models that read
+            its scores.
+
+    Raises:
+        ConfigError: a setting of a model cannot be used.
+        CheckpointError: no model can be loaded.
+    """
+    rankers: dict[str, Ranker | ServedRanker] = {}
+    infos: dict[str, RankerInfo] = {}
+    for model in models:
+        info, located = unknown_info(model.ranker, model.name), model
+        try:
+            located = with_path(model, encoder)
+            ranker = _load(located, encoder, device, sparse_encoder)
+            info = _described(located, ranker.info)
+            if not isinstance(ranker, ServedRanker):
+                _self_test(ranker, located, device)
+        except (CheckpointError, SelfTestFailed) as error:
+            log.error("model %s is not served: %s", model.name, error)
+            ranker = FailedRanker(model.name, info, str(error), type(error))
+        rankers[model.name], infos[model.name] = ranker, info
+    failed = [ranker for ranker in rankers.values() if isinstance(ranker, FailedRanker)]
+    if len(failed) == len(rankers) and all(ranker.kind is CheckpointError for ranker in failed):
+        raise failed[0].error
+    encoders = signal_encoders(rankers)
+    for model in models:
+        if not isinstance(rankers[model.name], FailedRanker):
+            curves = relevance_curves(with_path(model, encoder), infos[model.name], encoders)
+            infos[model.name] = replace(infos[model.name], relevance=curves)
+    return ModelRegistry(models, rankers, infos)
+
+
+def signal_encoders(rankers: Mapping[str, Ranker | ServedRanker]) -> dict[str, str]:
+    """Signal → SHA-256 of the encoder behind it, which is the same for all rankers of a service."""
+    return {signal: sha256 for ranker in rankers.values() for signal, sha256 in ranker.info.signals.items()}
+
+
+def _load(
+    model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder
+) -> Ranker | ServedRanker:
+    if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
+        return load_served(model)
+    return load_ranker(model, encoder, device, sparse_encoder)
+
+
+def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
+    """The description of a model: that of its ranker, with its warning and language. Logs precision and warning."""
+    if info.precision:
+        log.info("model %s computes in %s", model.name, info.precision)
+    if warning := _warning(model, info):
+        log.warning("model %s: %s", model.name, warning)
+    language = language_of(model.path) if isinstance(model, FirstModel | PERankModel) and model.path else ""
+    return replace(info, warning=warning, language=language or info.language)
+
+
+def scoring_settings(model: ModelConfig) -> dict[str, object]:
+    """The settings of a model that its scores depend on, besides weights, template and precision."""
+    of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation", "relevance"}
+    excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
+    settings = model.model_dump(mode="json", exclude=excluded)
+    return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}
+
+
+def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
+    """The model with the path of its checkpoint.
+
+    A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, for which it was
+    trained, and a zero-initialised checkpoint for any other encoder.
+    """
+    if not isinstance(model, PERankModel) or model.path is not None:
+        return model
+    path = bundled.PE_RANK if encoder.id.name == DEFAULT_ENCODER else zero_init_checkpoint(encoder)
+    return model.model_copy(update={"path": path})
+
+
+def zero_init_checkpoint(encoder: Encoder) -> Path:
+    """The zero-initialised PE-Rank checkpoint for an encoder; written to the user's cache on first use."""
+    name = f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
+    return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
+
+
+def load_ranker(
+    model: ModelConfig,
+    encoder: Encoder,
+    device: str,
+    sparse_encoder: LoadSparseEncoder = SparseEncoder,
+) -> Ranker:
+    """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
+
+    Raises:
+        ConfigError: a setting of the model cannot be used.
+        CheckpointError: its checkpoint cannot be loaded.
+    """
+    path = model.checkpoint
+    with loading("checkpoint", path) if path else nullcontext():
+        return _load_ranker(model, encoder, device, sparse_encoder)
+
+
+def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder) -> Ranker:
+    match model:
+        case IdentityModel():
+            return IdentityRanker()
+        case FusionModel():
+            return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
+        case PERankModel():
+            if model.path is None:
+                raise ConfigError(f"model {model.name} has no path; this is a bug")
+            return PERankRanker(
+                model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
+            )
+        case FirstModel():
+            return load_first(model, device)
+        case GenerationModel():
+            kind = IdentifierKind(model.identifiers)
+            template = _styled(model.template, model.prompt)
+            return GenerationRanker(model.path, template, kind, device, model.precision, model.generation)
+        case CrossEncoderModel():
+            return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
+        case ApiModel():
+            raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
+
+
+def load_first(model: FirstModel, device: str) -> FirstRanker:
+    """See `load_ranker`; this one needs no encoder."""
+    settings = first_settings(model)
+    template = _styled(settings.template, model.prompt)
+    options = (settings.identifiers, model.order_prior, device, model.precision, settings.passage_tokens)
+    if settings.early_exit_layer:
+        return EarlyExitFirstRanker(model.path, settings.early_exit_layer, template, *options)
+    return FirstRanker(model.path, template, *options)
+
+
+def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
+    """The ranker of a model that servers run; none of them is contacted.
+
+    Raises:
+        ConfigError: a setting of the model cannot be used.
+        CheckpointError: its tokenizer cannot be loaded, or does not fit.
+    """
+    if model.served_by is None:
+        raise ConfigError(f"model {model.name} has no served_by; this is a bug")
+    if isinstance(model, ApiModel):
+        return ApiRanker(model.name, model.served_by, model.served_by.api_key())
+    tokenizer = load_tokenizer_of(model.tokenizer or model.path)
+    has_golden = self_test.golden_files(model.path)
+    revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
+    tolerance = self_test.tolerance("cuda", model.precision)
+    check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
+    served = ModelOnServers(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
+    if isinstance(model, GenerationModel):
+        template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
+        return ServedGeneration(
+            served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.generation)
+        )
+    settings = first_settings(model)
+    template = _styled(settings.template, model.prompt)
+    return ServedFirst(
+        served,
+        lambda tokens: FirstPrompts(
+            tokenizer, tokens, template, settings.identifiers, model.order_prior, settings.passage_tokens
+        ),
+    )
+
+
+def _styled(template: str, prompt: PromptConfig) -> Template:
+    return load_template(template).with_style(PromptStyle(**prompt.model_dump()))
+
+
+def _warning(model: ModelConfig, info: RankerInfo) -> str:
+    """The difference that keeps a model from its published figures; empty if none is known."""
+    if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
+        return info.warning
+    template = model.template or "of the service"
+    if template.startswith(PREFIX) or Path(template).is_file():
+        return info.warning
+    return (
+        f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "
+        f"template {template} is ours: its published figures are not reached; leave `template` out"
+    )
+
+
+def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
+    if not isinstance(model, IdentityModel | FusionModel | ApiModel):
+        tolerance = self_test.tolerance(pick_device(device).type, ranker.info.precision)
+        ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
+        self_test.check(ranker, scoring_settings(model), model.path, tolerance)
