@@ -21,7 +21,7 @@ from rich.progress import (
 
 T = TypeVar("T")
 
-#: A line is printed after each of these shares of the work, and whenever nothing was printed for so many seconds.
+#: A line is printed after each of these shares of the work, and after a step that ends so many seconds after the last.
 _LINE_SHARE, _LINE_S = 0.05, 30.0
 #: Quick work prints no more lines than one in this time, in seconds.
 _SHORTEST_S = 2.0
@@ -36,7 +36,7 @@ class ProgressReport(Protocol):
 
 @contextmanager
 def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
-    """Shows progress while the block runs: a bar per stage, or a line per 5 % of the steps and at least one per 30 s.
+    """Shows progress while the block runs: a bar per stage, or a line per 5 % of the steps or per 30 s.
 
     Args:
         unit: of the steps, such as "passages", for the speed that is shown; empty: no speed.
@@ -47,14 +47,7 @@ def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
         with Progress(*columns, *times, console=console) as bars:
             yield _ProgressBars(bars, unit)
         return
-    lines, stopped = ProgressLines(console.print, unit), threading.Event()
-    thread = threading.Thread(target=_print_regularly, args=(lines, stopped), daemon=True)
-    thread.start()
-    try:
-        yield lines
-    finally:
-        stopped.set()
-        thread.join()
+    yield ProgressLines(console.print, unit)
 
 
 def with_progress(items: Iterable[T], stage: str, total: int, console: Console) -> Iterator[T]:
@@ -112,12 +105,6 @@ class ProgressLines:
             if waited_s >= _LINE_S or (advanced and waited_s >= _SHORTEST_S):
                 self._print()
 
-    def print_if_silent(self) -> None:
-        """Prints a line if a stage has begun and the last line is 30 seconds old."""
-        with self._lock:
-            if self._stage and self._clock() - self._line_s >= _LINE_S:
-                self._print()
-
     def _print(self) -> None:
         self._line_done, self._line_s = self._done, self._clock()
         of = f" of {self._total:,}" if self._total else ""
@@ -127,8 +114,3 @@ class ProgressLines:
         speed = f"{(self._done - self._start_done) / elapsed_s:,.0f}{unit}/s, " if unit else ""
         minutes, seconds = divmod(round(elapsed_s), 60)
         self._write(f"{self._stage}: {self._done:,}{of}{unit}{share}, {speed}{minutes}:{seconds:02} elapsed")
-
-
-def _print_regularly(lines: ProgressLines, stopped: threading.Event) -> None:
-    while not stopped.wait(1.0):
-        lines.print_if_silent()

@@ -63,7 +63,7 @@ def doc_ids(reply: Any) -> list[str]:
 
 def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
     reply = rank(candidates, "--json").json
-    assert rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json["results"] == reply["results"]
+    assert doc_ids(rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json) == doc_ids(reply)
     assert doc_ids(reply)[0] == "flea"
     assert sorted(doc_ids(reply)) == sorted(PASSAGES)
     assert reply["results"][0]["text"] == PASSAGES["flea"][1]
@@ -111,55 +111,53 @@ def test_names_have_hyphens_or_underscores_and_preranker_two_flags(
     assert reply["execution"]["strategy"].startswith(expected)
 
 
-def test_allow_partial_is_sent_to_the_service(
-    rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["rerank", "search"])
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        ([], "allow_partial", False),
+        (["--allow-partial"], "allow_partial", True),
+        ([], "on_failure", None),
+        (["--on-failure", "first_stage"], "on_failure", "first-stage"),
+    ],
+)
+def test_options_are_sent(
+    rank: Command,
+    search: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    flags: list[str],
+    field: str,
+    value: object,
 ) -> None:
-    sent: list[bool] = []
-    for method in ("rerank", "search"):
-        original = getattr(RerankClient, method)
-
-        def watched(*args: Any, original: Any = original, **options: Any) -> Any:
-            sent.append(options["allow_partial"])
-            return original(*args, **options)
-
-        monkeypatch.setattr(RerankClient, method, watched)
-    for flags in ([], ["--allow-partial"]):
-        rerank("rank", "--query", QUERY, "--target", service.address, "-", *flags, stdin=lines(ROWS))
-        rerank("search", "--target", service.address, QUERY, *flags)
-    assert sent == [False, False, True, True]
+    sent = watched_options(monkeypatch, command)
+    done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
+    assert done.code == 0
+    assert sent[0][field] == value
 
 
-def test_choice_on_failure_is_sent_and_a_wrong_one_refused(
-    rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[object] = []
-    original = RerankClient.rerank
+def test_kind_of_the_first_stage_is_sent(rank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = watched_options(monkeypatch, "rerank")
+    assert rank("-", "--first-stage-kind", "neural", stdin=lines(ROWS)).code == 0
+    assert sent[0]["first_stage_kind"] == "neural"
+
+
+def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[str, Any]]:
+    """The options of each call of a method of the client, as they come."""
+    sent: list[dict[str, Any]] = []
+    original = getattr(RerankClient, method)
 
     def watched(*args: Any, **options: Any) -> Any:
-        sent.append(options["on_failure"])
+        sent.append(options)
         return original(*args, **options)
 
-    monkeypatch.setattr(RerankClient, "rerank", watched)
-    arguments = ("rank", "--query", QUERY, "--target", service.address, "-")
-    for flags in ([], ["--on-failure", "first_stage"], ["--on-failure", "error"]):
-        assert rerank(*arguments, *flags, stdin=lines(ROWS)).code == 0
-    assert sent == [None, "first-stage", "error"]
-    refused = rerank(*arguments, "--on-failure", "fallback", stdin=lines(ROWS))
+    monkeypatch.setattr(RerankClient, method, watched)
+    return sent
+
+
+def test_wrong_choice_is_refused_with_the_right_ones(rank: Command) -> None:
+    refused = rank("-", "--on-failure", "fallback", stdin=lines(ROWS))
     assert "choices: error, first-stage" in " ".join(refused.err.replace("│", " ").split())
-
-
-def test_kind_of_the_first_stage_is_sent(rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[object] = []
-    original = RerankClient.rerank
-
-    def watched(*args: Any, **options: Any) -> Any:
-        sent.append(options["first_stage_kind"])
-        return original(*args, **options)
-
-    monkeypatch.setattr(RerankClient, "rerank", watched)
-    for flags in ([], ["--first-stage-kind", "neural"]):
-        assert rerank("rank", "--query", QUERY, "--target", service.address, "-", *flags, stdin=lines(ROWS)).code == 0
-    assert sent == [None, "neural"]
 
 
 def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:
