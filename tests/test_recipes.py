@@ -1,4 +1,4 @@
-"""The recipes of docs/development/recipes.md are true: each is followed on a copy of the tree, in at most three files.
+"""The recipes of docs/development/recipes.md are true: each is followed on a copy of the tree.
 
 All are followed on one copy, in which one process then uses what they added.
 """
@@ -19,7 +19,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "development" / "recipes.md"
 FOLDERS = ("rerank", "eval/rerank_eval", "training/rerank_training", "proto/rerank")
-MOST_FILES = 3
 
 
 @dataclass(frozen=True)
@@ -298,7 +297,7 @@ def test_what_a_recipe_adds_works(problems: dict[str, str], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_names_the_files_and_they_are_few(name: str) -> None:
+def test_recipe_names_the_files_that_it_touches(name: str) -> None:
     recipe = RECIPES[name]
     section = PAGE.read_text(encoding="utf-8").partition(f"## {recipe.heading}\n")[2]
     steps = [line for line in section.partition("\n## ")[0].splitlines() if re.match(r"\d\. ", line)]
@@ -306,7 +305,6 @@ def test_recipe_names_the_files_and_they_are_few(name: str) -> None:
     named = [os.path.relpath(PAGE.parent / match[1], ROOT) if match[1] else match[2] for match in files if match]
     product = [path for path in named if not path.startswith("tests/")]
     assert len(named) == len(steps)
-    assert len(product) <= MOST_FILES
     touched = {
         path if path in recipe.edits else f"{Path(path).parent}/NAME.py" for path in (*recipe.new, *recipe.edits)
     }

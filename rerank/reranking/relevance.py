@@ -79,7 +79,7 @@ def check_min_relevance(
         )
     else:
         ways = [f"use a model that gives it ({', '.join(others)})"] if others else []
-        ways += ["leave it out", f"fit it with `eval-relevance {name} --fit`"]
+        ways += ["leave it out", f"fit it with `eval-relevance {name} --requests FILE --qrels FILE --fit`"]
         problem = f"model {name} gives no relevance; {', or '.join(ways)}"
     raise InvalidRequest("min_relevance", problem, {"model": name})
 
