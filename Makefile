@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench report proto env
+.PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench report proto env wheel release
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -55,7 +55,8 @@ ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ports/ray_serve tests/rerank/retrieval/test_ray_workers.py tests/deploy/test_ray_serve.py
 
-# deploy/: manifests against their schemas, and what the Dockerfile does, in a fresh environment of 2 GB. Some minutes.
+# deploy/: manifests against their schemas; what the Dockerfile does, and the wheel alone, in fresh environments of 2 GB.
+# Some minutes.
 image-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --image tests/deploy
@@ -75,6 +76,20 @@ bench: $(VENV)/ready
 
 proto: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/gen_proto.sh
+
+# The wheel in dist/, or DIST=FOLDER; its version is that of the git tag.
+DIST ?= dist
+wheel: $(VENV)/ready
+	$(BIN)/python -m hatchling build -t wheel -d $(DIST)
+
+# What a release uploads, in dist/, checked. Uploads nothing.
+release: $(VENV)/ready
+	@git describe --tags --exact-match --match 'v[0-9]*' --dirty | grep -v dirty || { echo "commit everything, and tag it first: git tag v1.2.3" >&2; exit 2; }
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[release]'
+	rm -rf $(DIST)
+	$(BIN)/python -m build --outdir $(DIST)
+	$(BIN)/twine check --strict $(DIST)/*
+	@echo "To publish: $(BIN)/twine upload $(DIST)/*"
 
 env: $(VENV)/ready
 

@@ -135,7 +135,7 @@ def test_every_shown_command_exists_with_its_flags(page: str, words: list[str]) 
 
 def test_the_check_finds_a_wrong_flag_and_a_wrong_command() -> None:
     for wrong in ("rerank search x --first-stag bm25", "make nothing", "rerank-it x", "pip install .[none]"):
-        with pytest.raises(Exception, match="first-stag|no nothing|command rerank-it|none"):
+        with pytest.raises(Exception, match=r"first-stag|no nothing|command rerank-it|none"):
             check_command(shlex.split(wrong))
 
 
