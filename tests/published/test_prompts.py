@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rerank.models.tokenizer import load_tokenizer
 from rerank.profiles import load_profile
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
-from rerank.readers.requests import read_requests
 from rerank.types import Passage, Query, Window
-from tests.small_tokenizers import INSTRUCT_CHAT, ZEPHYR_CHAT, metaspace
+from tests.small_tokenizers import metaspace
 
 ftfy = pytest.importorskip("ftfy")
 
@@ -92,34 +89,3 @@ def test_prompts_over_difficult_texts(tmp_path: Path, profile: str, chat: str) -
     for titles in (TITLES, [""] * 4):
         found = found_ids(renderer, "how do fleas live", TEXTS, names, titles)
         assert found == expected_ids(tokenizer, "how do fleas live", TEXTS, names, titles)
-
-
-@pytest.mark.shared
-@pytest.mark.public_tokenizers
-@pytest.mark.parametrize(
-    ("profile", "file", "chat"),
-    [
-        ("rank-zephyr", "tokenizer.model.v1", ZEPHYR_CHAT),
-        ("first-mistral", "mistral_instruct_tokenizer_240323.model.v3", INSTRUCT_CHAT),
-    ],
-)
-def test_prompts_over_the_windows_of_dl_2019(
-    shared: Path, tmp_path: Path, request: pytest.FixtureRequest, profile: str, file: str, chat: str
-) -> None:
-    data = request.config.getoption("--public-tokenizers") / "mistral_common" / "data"
-    shutil.copy(data / file, tmp_path / "tokenizer.model")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}', encoding="utf-8")
-    tokenizer = load_tokenizer(tmp_path)
-    tokenizer.chat_template = chat
-    renderer, names = renderer_and_names(profile, tmp_path, tokenizer)
-    unequal = []
-    for row in read_requests(shared / "trec-dl-2019" / "requests.jsonl"):
-        texts = [candidate.text or "" for candidate in row.candidates[:100]]
-        for start in range(0, len(texts), 20):
-            window = texts[start : start + 20]
-            titles = [""] * len(window)
-            found = found_ids(renderer, row.query.text, window, names, titles)
-            if found != expected_ids(tokenizer, row.query.text, window, names, titles):
-                unequal.append((row.query.query_id, start))
-    # Of 215 windows, the two with "[ 77 ]" in a passage, which RankLLM leaves: it could be read as an identifier.
-    assert unequal == [("1129237", 20), ("1129237", 40)]

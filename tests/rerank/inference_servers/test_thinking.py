@@ -12,8 +12,7 @@ import pytest
 
 from rerank.config import EngineConfig, GenerationModel
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Single, Sliding, Step
+from rerank.engine.strategies import Single, Sliding
 from rerank.errors import DeadlineExceeded
 from rerank.reranking.load_models import load_served
 from rerank.types import Completeness, Ranking, RankOptions
@@ -91,21 +90,6 @@ async def test_one_window_without_an_answer_makes_the_reply_partial(vllm: StandI
     assert order(ranking) == [3, 2, 1, 0, 4, 5]
     assert ranking.trace.completeness is Completeness.PARTIAL
     assert ranking.trace.reason.startswith("1 of 2 windows kept their order")
-
-
-async def test_cascade_keeps_the_order_of_the_stage_before(vllm: StandIn) -> None:
-    def steps(asked: RankRequest) -> RankRequest:
-        numbered = tuple(
-            replace(each, passage=replace(each.passage, text=f"passage {place}"))
-            for place, each in enumerate(asked.candidates)
-        )
-        return replace(asked, candidates=numbered, steps=(Step("number", Single(100)), Step("zephyr", Single(WINDOW))))
-
-    async with engine_at(vllm, lambda _: TEXTS["budget"][0]) as engine:
-        ranking = await engine.run(steps(request()))
-    assert order(ranking) == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert ranking.trace.completeness is Completeness.PARTIAL
-    assert "1 of 2 windows kept their order" in ranking.trace.reason
 
 
 async def test_deadline_ends_the_thinking(vllm: StandIn) -> None:

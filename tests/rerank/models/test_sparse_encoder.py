@@ -88,49 +88,6 @@ def test_scores_of_states_are_the_dot_products_of_whole_vectors(kind: dict[str, 
     np.testing.assert_allclose(encoder.scores(query, mixed), expected[:4], rtol=2e-3, atol=1e-2)
 
 
-def test_bundled_model_gives_the_weights_of_its_formula(bundled: SparseEncoder) -> None:
-    """Token by token in float64, from the names of the weights in the file, without any library of models."""
-    weights = {name: tensor.double() for name, tensor in load_file(bundled.folder / "model.safetensors").items()}
-    vector, query = bundled.encode(["The moon causes the tides."], "float32")[0], bundled.encode_query("moon tides")
-    ids = [101, 1996, 4231, 5320, 1996, 22487, 1012, 102]
-    assert bundled.token_counts(["The moon causes the tides."]) == [len(ids)]
-    expected = slow_weights(weights, ids)
-    np.testing.assert_allclose(dense(vector, 30522), expected, atol=1e-4)
-    assert set(query.terms.tolist()) >= {4231, 22487}
-
-
-def slow_weights(weights: dict[str, torch.Tensor], ids: list[int]) -> np.ndarray:
-    """(vocabulary,) weights of the terms by a BERT of two layers and two heads."""
-
-    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-12).sqrt()
-        return scaled * weights[f"{name}.LayerNorm.gamma"] + weights[f"{name}.LayerNorm.beta"]
-
-    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    def gelu(x: torch.Tensor) -> torch.Tensor:
-        return x * (1 + torch.erf(x / 2**0.5)) / 2
-
-    table = "bert.embeddings"
-    x = weights[f"{table}.word_embeddings.weight"][ids] + weights[f"{table}.token_type_embeddings.weight"][0]
-    x = norm(x + weights[f"{table}.position_embeddings.weight"][: len(ids)], table)
-    for layer in (f"bert.encoder.layer.{number}" for number in range(2)):
-        heads = []
-        for head in (slice(0, 64), slice(64, 128)):
-            query, key, value = (
-                linear(x, f"{layer}.attention.self.{name}")[:, head] for name in ("query", "key", "value")
-            )
-            heads.append((query @ key.T / 8).softmax(-1) @ value)
-        x = norm(x + linear(torch.cat(heads, 1), f"{layer}.attention.output.dense"), f"{layer}.attention.output")
-        inner = gelu(linear(x, f"{layer}.intermediate.dense"))
-        x = norm(x + linear(inner, f"{layer}.output.dense"), f"{layer}.output")
-    x = norm(gelu(linear(x, "cls.predictions.transform.dense")), "cls.predictions.transform")
-    logits = x @ weights[f"{table}.word_embeddings.weight"].T + weights["cls.predictions.bias"]
-    return logits.relu().log1p().amax(0).numpy()
-
-
 def test_related_passage_scores_higher(bundled: SparseEncoder) -> None:
     texts = ["A flea lives 100 days, with eggs and larvae.", "The moon causes the tides.", ""]
     scores = bundled.scores(bundled.encode_query("life cycle of a flea"), bundled.states(texts))

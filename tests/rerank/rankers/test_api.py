@@ -143,28 +143,6 @@ async def test_one_window_of_a_listwise_api_has_the_models_scores() -> None:
     assert [each.score for each in ranking.ranked] == [0.3, 0.2, 0.1]
 
 
-async def test_scores_are_interpolated_with_the_first_stage() -> None:
-    request = request_of([1, 2, 3], interpolation=5.0, must_interpolate=True)
-    scored = tuple(replace(each, score=float(-place)) for place, each in enumerate(request.candidates))
-    async with server_of(numbers) as server, engine_over(model_at(server.url)) as engine:
-        assert order(await engine.run(replace(request, candidates=scored))) == [1, 2, 3]
-
-
-async def test_api_is_the_preranker_and_the_last_step_of_a_cascade() -> None:
-    last, first = NumberRanker(), NumberRanker()
-    async with server_of(numbers) as server:
-        async with engine_over(model_at(server.url), number=last) as engine:
-            steps = (Step("bge", Single(1000)), Step("number", Single(5)))
-            ranking = await engine.run(replace(request_of(range(30)), steps=steps))
-        assert order(ranking) == list(range(29, -1, -1))
-        assert [len(window.passages) for window in last.ranked] == [5]
-        async with engine_over(model_at(server.url), number=first) as engine:
-            steps = (Step("number", Single(100)), Step("bge", Single(5)))
-            server.requests.clear()
-            assert order(await engine.run(replace(request_of(range(30)), steps=steps)))[0] == 29
-        assert [len(body["documents"]) for _, body in server.requests if body] == [5]
-
-
 async def test_instruction_is_sent_to_a_model_that_reads_one() -> None:
     async with server_of(numbers) as server:
         async with engine_over(model_at(server.url, instruction=True)) as engine:

@@ -6,7 +6,6 @@ import string
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import grpc
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
@@ -16,7 +15,6 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.encoder import Encoder
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
@@ -24,13 +22,9 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.permutations import parse_permutation
-from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.reranker import AsyncReranker, load_reranker
+from rerank.reranking.reranker import load_reranker
 from rerank.types import Candidate, Completeness, Passage, Query, ScoreKind, Window
-from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.causal_lms import write_causal_lm
-from tests.serving import config_for, numbered_candidates, serving
 from tests.small_tokenizers import FAMILIES, byte_level, metaspace
 
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
@@ -167,22 +161,6 @@ def test_long_passages_are_truncated_and_reported(tmp_path: Path) -> None:
     window = Window(Query("q"), (Passage("short", "w1"), Passage("long", "w2 " * 4000)))
     assert ranker.encode(window).tokens <= 4096
     assert ranker.encode(window).truncated == (1,)
-
-
-def test_service_reports_repaired_identifiers(tmp_path: Path, encoder: Encoder) -> None:
-    checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    rankers = {"generation": GenerationRanker(checkpoint, "first", device="cpu")}
-    with (
-        serving(
-            AsyncReranker(config_for(rankers), encoder, None, ModelRegistry(config_for(rankers).models, rankers))
-        ) as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
-        request = pb.RerankRequest(query="q", candidates=numbered_candidates([0.5, 0.7, 0.6]))
-        reply = RerankServiceStub(channel).Rerank(request, timeout=60)
-    assert sorted(result.original_position for result in reply.results) == [0, 1, 2]
-    assert (reply.execution.ranker, reply.score_kind) == ("generation", pb.SCORE_KIND_RANK)
-    assert reply.execution.repaired_identifiers > 0
 
 
 def test_configuration_of_a_generation_ranker(tmp_path: Path) -> None:

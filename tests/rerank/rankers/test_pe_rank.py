@@ -196,16 +196,6 @@ def test_checkpoint_for_an_encoder_of_another_width_is_rejected(
         PERankRanker(copy, encoder, device="cpu")
 
 
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_incomplete_checkpoint_is_rejected_with_the_missing_file(
-    checkpoint: Path, encoder: Encoder, tmp_path: Path, missing: str
-) -> None:
-    copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
-    (copy / missing).unlink()
-    with pytest.raises(CheckpointError, match=f"holds no {missing}"):
-        PERankRanker(copy, encoder, device="cpu")
-
-
 @pytest.mark.gpu
 def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: PERankRanker) -> None:
     """For windows in which no two scores are closer than 1e-3."""
