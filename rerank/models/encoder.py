@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.known_classes import read_settings
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
@@ -180,6 +180,16 @@ class Encoder:
     def max_text_tokens(self) -> int:
         """The number of tokens of a text that `encode` reads, without special tokens."""
         return self.id.max_tokens - self._model.tokenizer.num_special_tokens_to_add()
+
+    def check_query(self, text: str, way_out: str = "shorten it") -> None:
+        """Raises: InvalidRequest if a query is longer than the encoder reads."""
+        (tokens,), limit = self.token_counts([text]), self.max_text_tokens
+        if tokens > limit:
+            raise InvalidRequest(
+                "query",
+                f"the query is {tokens} tokens long, but {self.id.name} reads at most {limit}; {way_out}",
+                {"tokens": str(tokens), "limit": str(limit)},
+            )
 
     def beginning(self, text: str) -> str:
         """The beginning of a text that `encode` and `is_truncated` treat as the whole text; short texts are whole."""

@@ -45,19 +45,15 @@ class LastTokenReader:
         self.between_layers: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
-    def read(self, sequences: Sequence[torch.Tensor], tail: int = 1) -> torch.Tensor:
-        """(B · tail, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device.
-
-        Args:
-            tail: the number of last positions of each sequence that have outputs; none is longer than a sequence.
-        """
+    def read(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns (B, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device."""
         if self.batching == "packed":
-            return self.read_packed(sequences, tail)[0]
-        return self.read_at(sequences, [range(len(sequence) - tail, len(sequence)) for sequence in sequences])
+            return self.read_packed(sequences)[0]
+        return self.read_at(sequences, [[len(sequence) - 1] for sequence in sequences])
 
     @torch.inference_mode()
     def read_at(self, sequences: Sequence[torch.Tensor], positions: Sequence[Sequence[int]]) -> torch.Tensor:
-        """(P, outputs) at P positions, some of each of the sequences; see `read`."""
+        """Returns (P, outputs) at P positions, some of each of the sequences; see `read`."""
         at = [torch.tensor(list(some), device=sequences[0].device) for some in positions]
         if self.batching == "one_by_one":
             return torch.cat([self.read_row(sequence, some) for sequence, some in zip(sequences, at, strict=True)])
@@ -65,11 +61,9 @@ class LastTokenReader:
         pack.read_at(at)
         return self._read_pack(sequences, pack)
 
-    def read_packed(
-        self, sequences: Sequence[torch.Tensor], tail: int = 1, **options: Any
-    ) -> tuple[torch.Tensor, Pack]:
-        """(B · tail, outputs) of B sequences in one row, and the pack, which counts the layers that read it."""
-        pack = Pack([len(sequence) for sequence in sequences], sequences[0].device, tail)
+    def read_packed(self, sequences: Sequence[torch.Tensor], **options: Any) -> tuple[torch.Tensor, Pack]:
+        """Returns (B, outputs) of B sequences in one row, and the pack, which counts the layers that read it."""
+        pack = Pack([len(sequence) for sequence in sequences], sequences[0].device)
         return self._read_pack(sequences, pack, **options), pack
 
     def _read_pack(self, sequences: Sequence[torch.Tensor], pack: Pack, **options: Any) -> torch.Tensor:
@@ -78,7 +72,7 @@ class LastTokenReader:
         return self.read_row(row, pack.outputs_at, position_ids=pack.position_ids, pack=pack, **options)
 
     def read_row(self, row: torch.Tensor, positions: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(B, outputs) at B positions of one row, (T,) token ids or (T, D) input vectors."""
+        """Returns (B, outputs) at B positions of one row of (T,) token ids or (T, D) input vectors."""
         inputs = {"inputs_embeds" if row.is_floating_point() else "input_ids": row[None]}
         if self._has_logits_to_keep and not ("pack" in options and self.last_layer_shortened):
             options["logits_to_keep"] = positions

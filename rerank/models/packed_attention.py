@@ -30,11 +30,12 @@ _VARLEN_KNOWS_GQA = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class Pack:
-    """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
+    """Tells attention layers where the sequences of a packed row are, and counts the layers that have read it.
 
     Attributes:
-        outputs_at: (P,) index in the row of the positions that have outputs: the last ones of each sequence.
-        tail: all outputs are at this number of last positions of each sequence.
+        outputs_at: (P,) index in the row of the positions that have outputs: the last one of each sequence, or those of
+            `read_at`.
+        ends_only: the outputs are at the last positions.
         position_ids: (1, T) position ids, which start from 0 in every sequence.
         cu_seqlens: (B + 1,) int32 cumulative lengths, as FlashAttention takes them.
         max_length: length of the longest sequence.
@@ -44,11 +45,10 @@ class Pack:
         on_call: called by each of them.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 1) -> None:
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self._boundaries = [0, *accumulate(lengths)]
-        ends = torch.tensor(self._boundaries[1:], device=device)
-        self.outputs_at = (ends[:, None] + torch.arange(-tail, 0, device=device)).flatten()
-        self.tail = tail
+        self.outputs_at = torch.tensor(self._boundaries[1:], device=device) - 1
+        self.ends_only = True
         self.position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
         self.cu_seqlens = torch.tensor(self._boundaries, dtype=torch.int32, device=device)
         self.max_length = max(lengths)
@@ -61,10 +61,10 @@ class Pack:
         """Moves the outputs to some positions of each sequence, which are counted from its start."""
         starts = self._boundaries[:-1]
         self.outputs_at = torch.cat([start + some for start, some in zip(starts, positions, strict=True)])
-        self.tail = self.max_length
+        self.ends_only = False
 
     def slices(self) -> Iterator[slice]:
-        """The slice of the row that holds each sequence."""
+        """Yields the slice of the row that holds each sequence."""
         return (slice(start, end) for start, end in pairwise(self._boundaries))
 
 
@@ -128,12 +128,12 @@ def packed_attention(
         kv_cache.store(cast(int, module.layer_idx), key, value)
     if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
         return _varlen_attention(query, key, value, form, pack), None
-    tail = pack.tail if last_only else pack.max_length
+    queries = 1 if last_only and pack.ends_only else pack.max_length
     parts = [
-        _attend_causally(query[:, :, row][:, :, -tail:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
+        _attend_causally(query[:, :, row][:, :, -queries:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
         for row in pack.slices()
     ]
-    attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
+    attended = torch.cat(parts, dim=1)  # (1, T or B, H, D)
     if attended.shape[1] == pack.total_tokens:
         return attended, None
     return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.outputs_at, attended), None
@@ -161,9 +161,9 @@ def _varlen_attention(
 
 
 def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores) -> torch.Tensor:
-    """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D)."""
+    """Causal attention of all L positions of a sequence, or of its last one (Q = 1): (1, H, Q, D)."""
     queries, length = q.shape[2], k.shape[2]
-    if not form.is_plain or (form.sliding_window or length) < length or queries not in (1, length):
+    if not form.is_plain or (form.sliding_window or length) < length:
         return _attend(q, k, v, form, _causal_mask(queries, length, form.sliding_window, q.device))
     if queries == length and torch.is_autocast_enabled("cpu"):
         return attend_in_blocks(q, k, v, form.scaling)

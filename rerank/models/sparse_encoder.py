@@ -138,7 +138,7 @@ class SparseEncoder:
 
     def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
         """The passages, each with `sparse`: its own, that of its text in the cache, or states, which are then kept."""
-        filled = self.cache.fill(passages)
+        filled = [self.cache.filled(passage) for passage in passages]
         new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
         computed = dict(zip(new, self.states(new, dtype), strict=True))
         for text, states in computed.items():

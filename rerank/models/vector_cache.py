@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from rerank.models.byte_cache import ByteCache, text_key
@@ -25,12 +24,8 @@ class VectorCache(ByteCache[bytes, tuple[Vector, bool]]):
         entry[0].flags.writeable = False
         self.keep(text_key(text), entry, _ENTRY_BYTES + vector.nbytes)
 
-    def fill(self, passages: Iterable[Passage]) -> list[Passage]:
-        """The passages as `filled` gives each of them."""
-        return [self.filled(passage) for passage in passages]
-
     def filled(self, passage: Passage) -> Passage:
-        """The passage; one without a vector with that of its text if it is known."""
+        """Gives a passage without a vector that of its text, if it is known."""
         if passage.vector is not None:
             return passage
         if (found := self.get(text_key(passage.text))) is None:
@@ -47,12 +42,8 @@ class SparseCache(ByteCache[bytes, SparseText]):
         sparse.freeze()
         self.keep(text_key(text), sparse, _ENTRY_BYTES + sparse.nbytes)
 
-    def fill(self, passages: Iterable[Passage]) -> list[Passage]:
-        """The passages as `filled` gives each of them."""
-        return [self.filled(passage) for passage in passages]
-
     def filled(self, passage: Passage) -> Passage:
-        """The passage; one without `sparse` with that of its text if it is known."""
+        """Gives a passage without `sparse` that of its text, if it is known."""
         if passage.sparse is not None:
             return passage
         found = self.get(text_key(passage.text))

@@ -17,7 +17,6 @@ import torch
 from torch.nn import functional
 
 from rerank.config import FusionModel
-from rerank.errors import InvalidRequest
 from rerank.models.batches import batches_by_length
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -97,7 +96,7 @@ class FusionRanker:
             InvalidRequest: the query is longer than the encoder reads.
         """
         if query.vector is None:
-            self._check_query(query)
+            self._encoder.check_query(query.text)
             query = replace(query, vector=self._encoder.encode([query.text])[0])
         if self._sparse is None:
             return Prepared(query, tuple(passages))
@@ -130,15 +129,6 @@ class FusionRanker:
     def call_between_layers(self, function: Callable[[], None]) -> None:
         """See InterruptibleRanker; this one calls the function between two batches of texts."""
         self._between_batches = function
-
-    def _check_query(self, query: Query) -> None:
-        (tokens,), limit = self._encoder.token_counts([query.text]), self._encoder.max_text_tokens
-        if tokens > limit:
-            raise InvalidRequest(
-                "query",
-                f"the query is {tokens} tokens long, but {self._encoder.id.name} reads at most {limit}; shorten it",
-                {"tokens": str(tokens), "limit": str(limit)},
-            )
 
     def _missing(self, window: Window) -> list[str]:
         """The texts of the passages whose cosine is read and whose vector is not known."""

@@ -283,14 +283,7 @@ class AsyncReranker:
 
     def _with_vector(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
-        (tokens,), limit = self._encoder.token_counts([query.text]), self._encoder.max_text_tokens
-        if tokens > limit:
-            raise InvalidRequest(
-                "query",
-                f"the query is {tokens} tokens long, but {self._encoder.id.name} reads at most {limit}; shorten it, or "
-                "search by bm25",
-                {"tokens": str(tokens), "limit": str(limit)},
-            )
+        self._encoder.check_query(query.text, "shorten it, or search by bm25")
         return with_vector(self._encoder, query)
 
     async def _resolve(self, candidates: Iterable[CandidateLike]) -> Found:

@@ -79,7 +79,7 @@ class NumberEncoder:
 
     id = SimpleNamespace(name="number", sha256="r1")
     device = SimpleNamespace(type="cpu")
-    vector_cache = cache = SimpleNamespace(fill=list, put=lambda *_: None, max_bytes=0)
+    vector_cache = cache = SimpleNamespace(put=lambda *_: None, max_bytes=0)
     max_text_tokens = 256
 
     def __init__(self) -> None:
@@ -87,6 +87,9 @@ class NumberEncoder:
 
     def pick_dtype(self, dtype: str) -> str:
         return "float32"
+
+    def check_query(self, text: str) -> None:
+        pass
 
     def beginning(self, text: str) -> str:
         return text
