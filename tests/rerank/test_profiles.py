@@ -78,9 +78,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(published: Path, encoder: Encoder) -> None:
     config = load_config(None, [served_model(f"it=first-qwen3:{published}") | {"template": "first"}])
-    ranker = load_models(config.models[:1], encoder, "cpu").rankers["it"]
+    registry = load_models(config.models[:1], encoder, "cpu")
+    ranker = registry.rankers["it"]
     assert isinstance(ranker, FirstRanker)
-    assert "needs its publisher's prompt (rank_zephyr_alpha_template.yaml of" in ranker.info.warning
+    (described,) = registry.describe()
+    assert "needs its publisher's prompt (rank_zephyr_alpha_template.yaml of" in described.info.warning
     (text,) = ranker.prepare(Query("q"), [Passage("a", "donâ€™t " * 500)]).passages
     assert text.text == "don't " * 299 + "don't"
 
@@ -93,7 +95,7 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
     try:
         models = load_config(None, [served_model(f"it=first-qwen3:{folder}")]).models[:1]
         assert models[0].template == str(folder / "template.yaml")  # type: ignore[union-attr]
-        assert load_models(models, encoder, "cpu").rankers["it"].info.warning == ""
+        assert load_models(models, encoder, "cpu").describe()[0].info.warning == ""
     finally:
         template.unlink()
 
