@@ -376,9 +376,10 @@ class MeanCorrelation:
 
 @dataclass(frozen=True, slots=True)
 class InterpolationReport:
-    """The interpolation of a ranking with its first stage, which has weight `first_stage`.
+    """The interpolation of a ranking with its first stage.
 
     Attributes:
+        weight: of the first stage.
         scores: what stood for the first stage; None if the interpolation was not applied.
         reason: why it was not applied; otherwise empty.
         correlation: of the first stage's scores with the other signals of a fusion; None: the model is no fusion, the
@@ -386,7 +387,7 @@ class InterpolationReport:
         of_caller: the mean of it over the caller's lists so far, see `rerank.rankers.first_stage_correlation`.
     """
 
-    first_stage: float
+    weight: float
     scores: InterpolatedScores | None = None
     reason: str = ""
     correlation: float | None = None

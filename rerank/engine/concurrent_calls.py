@@ -54,7 +54,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
-        """Starts the call of the only piece of work as soon as there is room."""
+        """Starts the call of the only piece of work as soon as fewer than `max_in_flight` run."""
         (work,) = batch
         await self._free.acquire()
         if self._closed:

@@ -208,7 +208,7 @@ class Engine:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         request, needed = progress.request, progress.request.window_bounds().min_windows
         info = self._infos[step.model]
-        interpolates = step.interpolation > 0 and step.can_interpolate(len(request.candidates))
+        interpolates = step.first_stage_weight > 0 and step.can_interpolate(len(request.candidates))
         fuses = interpolates and info.fuses_first_stage
         prepared: Prepared | None = None
         schedule = step.strategy.schedule(progress.order)

@@ -1,4 +1,4 @@
-"""Tells texts in another language than English by their script and their most frequent words.
+"""Recognises texts in other languages than English by their script and their most frequent words.
 
 It serves to warn about models that read English only. So it is cheap, and silent in doubt: on keywords, code and names.
 """
@@ -81,11 +81,10 @@ _MIN_FOUND, _MIN_SHARE = 3, 0.1
 
 
 def language_warning(reads: str, query: str, passages: Iterable[str]) -> str:
-    """The warning that a model gets texts in a language that it does not read; empty if there is no such doubt.
+    """Warns that a model gets texts in a language that it does not read; empty if nothing suggests it.
 
     Args:
-        reads: the ISO 639-1 code of the only language that the model reads; empty: not known. Others than "en" are not
-            told apart from one another, and give no warning.
+        reads: the ISO 639-1 code of the only language that the model reads; empty: not known. Only "en" gives warnings.
         query, passages: see `foreign_language`.
     """
     what, language = foreign_language(query, passages) if reads == "en" else ("", "")
@@ -115,7 +114,7 @@ def foreign_language(query: str, passages: Iterable[str]) -> tuple[str, str]:
 
 
 def _script(text: str) -> str:
-    """The script of more than half of the letters, if it is not Latin; empty otherwise."""
+    """The script of most letters; empty if that is Latin."""
     others = [ord(letter) for letter in _OTHER_LETTER.findall(text)]
     if sum(1 + (code >= _SYLLABLES) for code in others) < _MIN_LETTERS:
         return ""
@@ -127,7 +126,7 @@ def _script(text: str) -> str:
 
 
 def _of_words(text: str, tells: Callable[[Sequence[str], int, int], bool]) -> str:
-    """The language whose frequent words the text has most of, if they tell it from English; empty otherwise."""
+    """The language whose frequent words are most in the text; empty if they may as well be English."""
     pieces = text.lower().split()
     words = _WORD.findall(" ".join(piece for piece in pieces if piece.isalpha() or not _CODE.search(piece)))
     english = sum(map(_ENGLISH_WORDS.__contains__, words))

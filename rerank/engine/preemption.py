@@ -8,8 +8,8 @@
                                                          …
     A is answered                           ←            done; the time of B does not count as A's
 
-A ranker that can pause calls `ThreadStage.run_given` between its layers (see InterruptibleRanker), which runs what was
-given to the thread meanwhile. This file decides whether something is given.
+A ranker that can pause calls `ThreadStage.run_given` between its layers (see InterruptibleRanker). That runs the
+batches that were given to the thread meanwhile. This file decides whether one is given.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Progress:
     correlation: float | None = None
 
     def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, fuses: bool) -> Window:
-        """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker.
+        """Makes a window of a round. Its order has a meaning in an ordered list, and after a preranker.
 
         Args:
             fuses: the ranker fuses the scores of the first stage, or of the preranker, itself.
@@ -78,9 +78,10 @@ class Progress:
         if not fuses:
             return window
         scores = self._scores_before(step, positions)
-        return replace(window, first_stage=tuple(scores), first_stage_weight=step.interpolation)
+        return replace(window, first_stage=tuple(scores), first_stage_weight=step.first_stage_weight)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
+        """Adds the times and the truncated passages of a slice that was prepared."""
         self.queue_ms += done.queue_ms
         self.prepare_ms += done.batch_ms
         self.truncated_doc_ids.update(done.result.truncated_doc_ids)
@@ -88,9 +89,9 @@ class Progress:
     def add_round(
         self, step: Step, round_: Round, ranked: Sequence[RankedWindow], info: RankerInfo, interpolates: bool = False
     ) -> list[WindowRanking]:
-        """Adds a round of the ranker `info`. Returns its rankings, which are interpolated if the step is.
+        """Adds a round of the ranker `info`, and returns its rankings, interpolated if the step is.
 
-        Its windows waited and ran concurrently, so it took as long as the slowest of them.
+        The windows waited and ran concurrently, so the round took as long as the slowest of them.
         """
         rankings = [done.result for _, done in ranked]
         if self.interpolated in (InterpolatedScores.FIRST_STAGE, InterpolatedScores.BM25):
@@ -115,12 +116,12 @@ class Progress:
 
     def _interpolate(self, step: Step, positions: Positions, ranking: WindowRanking) -> WindowRanking:
         """The ranking of a step's one window, interpolated with the retriever or the preranker."""
-        return interpolate(ranking, self._scores_before(step, positions), step.interpolation)
+        return interpolate(ranking, self._scores_before(step, positions), step.first_stage_weight)
 
     def _scores_before(self, step: Step, positions: Positions) -> Sequence[float]:
-        """The scores before a step: of the first stage, or of the preranker; records their source for the reply.
+        """The scores of the first stage or the preranker, before a step; records their source for the reply.
 
-        A preranker whose last window did not hold all these passages counts by its order, as reciprocal ranks.
+        A preranker counts by reciprocal ranks if its last window did not hold all these passages.
         """
         if self.last is None:
             scores, source = candidate_scores([self.request.candidates[position] for position in positions])
@@ -133,7 +134,7 @@ class Progress:
         return scores
 
     def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
-        """The answer: the first `top_n` of the order. `stopped`: what came before the final order, in words."""
+        """The answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
         candidates, order = self.request.candidates, self.order
         if sorted(order) != list(range(len(candidates))):
             raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
@@ -218,7 +219,7 @@ class Progress:
             completeness=completeness,
             reason=reason,
             total_ms=total_ms,
-            interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].interpolation else None,
+            interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].first_stage_weight else None,
             model_warning="; ".join(filter(None, [info.warning, self._language_warning()])),
             unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
             cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
@@ -230,7 +231,7 @@ class Progress:
 
     def _interpolation(self, step: Step) -> InterpolationReport:
         reason = "" if self.interpolated else step.obstacle(len(self.order)) or "no window was ranked"
-        return InterpolationReport(step.interpolation, self.interpolated, reason, self.correlation)
+        return InterpolationReport(step.first_stage_weight, self.interpolated, reason, self.correlation)
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)

@@ -1,4 +1,4 @@
-"""Measurement of the batch size, in tokens, that saturates a device. Runs when the engine starts."""
+"""Measures, when the engine starts, the batch size in tokens that saturates a device."""
 
 from __future__ import annotations
 

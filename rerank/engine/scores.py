@@ -15,7 +15,7 @@ import numpy as np
 from rerank.retrieval.hybrid import RRF_K, z_scores
 from rerank.types import Candidate, InterpolatedScores, WindowRanking
 
-#: Scores that stand for the first stage, and where they come from.
+#: Scores of the first stage, or in its place, and their source.
 FirstStageScores: TypeAlias = tuple[Sequence[float], InterpolatedScores]
 
 
@@ -45,7 +45,7 @@ def reciprocal_ranks(n: int) -> FirstStageScores:
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """The scores, each lowered to the float32 below its predecessor if it is not smaller than that in float32.
+    """Lowers each score that is not below its predecessor in float32 to the next smaller float32.
 
     trec_eval reads scores as float32, sorts by them and ignores the rank column, so tied scores would lose the order.
     """

@@ -1,4 +1,4 @@
-"""Strategies: each divides a list of candidates into windows and merges the windows' rankings into a final order.
+"""Strategies divide a list of candidates into windows, and merge the rankings of the windows into a final order.
 
 A schedule is a generator. It yields rounds (windows that may run concurrently; a window is a tuple of candidate
 positions), is sent one WindowRanking per window, and returns the final order as positions, best first. It does not
@@ -77,7 +77,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class _Windowed:
-    """The size of the windows of a strategy, in passages."""
+    """A strategy with one size of windows, in passages."""
 
     window_size: int = 20
 
@@ -242,14 +242,14 @@ class Step:
     request's model orders the top window, which is the strategy Single.
 
     Attributes:
-        interpolation: weight of the order before the step (that of the first stage, or of the preranker) in the order
-            of a step that reads one window, see `rerank.engine.scores`. 0: none.
-        must_interpolate: a list that needs several windows is refused, instead of ranked without interpolation.
+        first_stage_weight: weight of the scores before the step, of the first stage or the preranker, in the order of a
+            step that reads one window, see `rerank.engine.scores`. 0: none.
+        must_interpolate: refuses a list that needs several windows, instead of ranking it without interpolation.
     """
 
     model: str
     strategy: Strategy
-    interpolation: float = 0.0
+    first_stage_weight: float = 0.0
     must_interpolate: bool = False
 
     def can_interpolate(self, n: int) -> bool:
@@ -283,7 +283,7 @@ def describe(steps: Steps) -> str:
     text = str(last.strategy)
     if prerankers:
         text = f"cascade({prerankers[-1].model}: {describe(tuple(prerankers))} > {last.strategy.window_size})"
-    return f"{text} + {last.interpolation:g} first stage" if last.interpolation else text
+    return f"{text} + {last.first_stage_weight:g} first stage" if last.first_stage_weight else text
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:

@@ -101,7 +101,7 @@ def _execution(trace: Trace) -> pb.Execution:
 
 def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport:
     return pb.InterpolationReport(
-        first_stage=report.first_stage,
+        first_stage=report.weight,
         applied=report.scores is not None,
         scores=INTERPOLATED_SCORES[report.scores] if report.scores else None,
         reason=report.reason,

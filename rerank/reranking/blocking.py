@@ -17,7 +17,6 @@ from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.errors import InvalidRequest, RerankError, UsageError
 from rerank.rankers.base import Ranker, ServedRanker
-from rerank.reranking.cross_encoder_calls import check_arguments
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult, load_reranker
 from rerank.types import (
@@ -33,6 +32,19 @@ from rerank.types import (
 from rerank.util.many import Pace, in_order, pair_of, with_bar
 
 T = TypeVar("T")
+
+#: Arguments of `CrossEncoder.rank` and `predict` that divide the work, say where it runs, or show its progress.
+WITHOUT_EFFECT = (
+    "batch_size",
+    "chunk_size",
+    "convert_to_numpy",
+    "device",
+    "num_workers",
+    "pool",
+    "show_progress_bar",
+)
+#: Arguments that change the result, unless they are None or false.
+_WITH_EFFECT = ("activation_fn", "apply_softmax", "convert_to_tensor", "prompt", "prompt_name")
 
 
 class Reranker:
@@ -236,6 +248,17 @@ class Reranker:
             work.close()
             raise UsageError("this Reranker is closed; make a new one, or use it inside its `with` block")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def check_arguments(given: Mapping[str, object]) -> None:
+    """Raises: TypeError for an argument that `CrossEncoder` does not have, or that would change what is returned."""
+    for name, value in given.items():
+        if name in _WITH_EFFECT and value:
+            raise TypeError(f"{name} would change the result, which a Reranker does not do; leave it out")
+        if name not in (*WITHOUT_EFFECT, *_WITH_EFFECT):
+            raise TypeError(
+                f"unexpected argument {name!r}; of CrossEncoder's, {', '.join(WITHOUT_EFFECT)} are accepted and ignored"
+            )
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

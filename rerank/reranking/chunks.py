@@ -235,9 +235,9 @@ def _divide(
     title_ends = token_ends(title)[: chunk_tokens // 2]
     if len(title_ends) == chunk_tokens // 2:
         title = title[: title_ends[-1]]
-    room = chunk_tokens - len(title_ends)
-    found = yield from read(sent[: max_chunks * room * CHARS_PER_TOKEN], token_ends, (max_chunks + 1) * room)
-    spans = divide(found, room, max_chunks)
+    tokens_each = chunk_tokens - len(title_ends)
+    found = yield from read(sent[: max_chunks * tokens_each * CHARS_PER_TOKEN], token_ends, (max_chunks + 1) * tokens_each)
+    spans = divide(found, tokens_each, max_chunks)
     is_whole, is_long = found.length == len(sent), len(title_ends) + len(found.tokens) > readers.least_tokens
     if len(spans) < 2 and is_whole:
         return _Document(document, is_long=is_long)

@@ -1,4 +1,4 @@
-"""Unordered lists, which are read in an order that depends on their content: the one in which they came has no effect.
+"""Unordered lists: the order in which the candidates came has no effect, because their content decides on it.
 
 Each text is ranked once. Candidates with the same text share its score, and follow one another in the ranking.
 """
@@ -77,7 +77,7 @@ class UnorderedList:
         return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
 
     def steps(self, steps: Steps) -> Steps:
-        """The steps without interpolation with the order, for which reciprocal ranks would stand.
+        """Drops the interpolation with ranks, because the order means nothing.
 
         Interpolation with the scores of the candidates, or with those of a cascade's preranker, stays.
 
@@ -85,12 +85,12 @@ class UnorderedList:
             InvalidRequest: the request asked for the interpolation that is left out.
         """
         first, *others = steps
-        if self.has_scores or not first.interpolation:
+        if self.has_scores or not first.first_stage_weight:
             return steps
         if first.must_interpolate:
             problem = f"{_NO_SCORES}; send a score with each one, or use interpolation 0"
             raise InvalidRequest("strategy.interpolation", problem)
-        return replace(first, interpolation=0.0), *others
+        return replace(first, first_stage_weight=0.0), *others
 
     def ranking(self, of_distinct: Ranking, steps: Steps, top_n: int) -> Ranking:
         """The first `top_n` (0: all) of the ranking of all candidates, made from that of `distinct`.
@@ -104,7 +104,7 @@ class UnorderedList:
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
             ranked += [replace(item, candidate=self.candidates[place], position=place, score=score) for place in same]
-        trace = self._trace(of_distinct.trace, steps[-1].interpolation)
+        trace = self._trace(of_distinct.trace, steps[-1].first_stage_weight)
         return Ranking(tuple(ranked[: top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Candidate]) -> Candidate:
@@ -115,7 +115,7 @@ class UnorderedList:
         return Candidate(replace(passage, doc_id=first.passage.doc_id), score)
 
     def _trace(self, trace: Trace, weight: float) -> Trace:
-        """The trace with the positions of the candidates as they came, and the doc_ids of all that share a text."""
+        """Translates positions to those of the candidates as they came, and names all doc_ids that share a text."""
         unread = trace.completeness is not Completeness.FULL and not self.has_scores
         interpolation = trace.interpolation
         if weight and interpolation is None:
@@ -135,14 +135,14 @@ class UnorderedList:
         )
 
     def _all_doc_ids(self, doc_ids: Collection[str]) -> tuple[str, ...]:
-        """The doc_ids of all candidates whose text is that of a candidate of `distinct` with one of these doc_ids."""
+        """Adds the doc_ids of all other candidates with the same texts."""
         wanted = set(doc_ids)
         of_groups = [[self.candidates[position].passage.doc_id for position in same] for same in self.groups]
         return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
 
 
 def shared_words(query: str, texts: Sequence[str]) -> InSlices[list[float]]:
-    """For each text, the sum of log(1 + n / df) over the words of the query in its beginning; df of n texts have it."""
+    """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df) if df texts have one."""
     words = set(_WORD.findall(query.lower()))
     shared = list[set[str]]()
     for text in texts:

@@ -144,7 +144,7 @@ async def test_default_that_needs_several_windows_is_left_out_and_the_reason_rep
     assert positions(ranking) == positions(await ranked(*lists, step(strategy)))
     report = ranking.trace.interpolation
     assert report is not None
-    assert (report.first_stage, report.scores) == (99.0, None)
+    assert (report.weight, report.scores) == (99.0, None)
     assert report.reason.startswith(f"{strategy} reads 4 candidates in up to ")
 
 

@@ -75,7 +75,7 @@ def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptio
 @pytest.mark.parametrize("model", ["number", "identity"])
 def test_weight_of_zero_is_no_interpolation(model: str) -> None:
     (step,) = interpolating_registry().resolve(RankOptions(model, interpolation=0.0))
-    assert (step.strategy, step.interpolation) == (Sliding(20, 10), 0.0)
+    assert (step.strategy, step.first_stage_weight) == (Sliding(20, 10), 0.0)
 
 
 def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:

@@ -21,7 +21,6 @@ from rerank import (
     Reranker,
     UsageError,
 )
-from rerank.reranking.cross_encoder_calls import check_arguments
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
