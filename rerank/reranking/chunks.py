@@ -236,7 +236,9 @@ def _divide(
     if len(title_ends) == chunk_tokens // 2:
         title = title[: title_ends[-1]]
     tokens_each = chunk_tokens - len(title_ends)
-    found = yield from read(sent[: max_chunks * tokens_each * CHARS_PER_TOKEN], token_ends, (max_chunks + 1) * tokens_each)
+    found = yield from read(
+        sent[: max_chunks * tokens_each * CHARS_PER_TOKEN], token_ends, (max_chunks + 1) * tokens_each
+    )
     spans = divide(found, tokens_each, max_chunks)
     is_whole, is_long = found.length == len(sent), len(title_ends) + len(found.tokens) > readers.least_tokens
     if len(spans) < 2 and is_whole:

@@ -21,6 +21,7 @@ from rerank import (
     Reranker,
     UsageError,
 )
+from rerank.reranking.blocking import check_arguments
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
