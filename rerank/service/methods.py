@@ -47,7 +47,7 @@ class RerankMethods:
             request.candidates,
             self._options(record.caller, request.options),
             self._deadline(record),
-            Share(record.key or record.peer, record.caller.queueing),
+            _share(record),
         )
         record.ranking = ranking
         return ranking
@@ -63,7 +63,7 @@ class RerankMethods:
             self._options(record.caller, request.options),
             self._deadline(record),
             request.feedback,
-            Share(record.key or record.peer, record.caller.queueing),
+            _share(record),
         )
         record.search, record.ranking = result, result.ranking
         return result
@@ -87,6 +87,11 @@ class RerankMethods:
 def served_models(reranker: AsyncReranker) -> ServedModels:
     """The models of a reranker, and its index."""
     return ServedModels(reranker.models(), reranker.index.manifest if reranker.index else None)
+
+
+def _share(record: CallRecord) -> Share:
+    """The caller's share of the engine: that of its key, or that of its connection if calls need no key."""
+    return Share(record.key or record.peer, record.caller.queueing)
 
 
 def _is_large(request: RerankRequest) -> bool:

@@ -72,14 +72,25 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
 
 @contextmanager
 def _metrics(listen: str, reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[tuple[str, OnEnd]]:
-    """Serves /metrics; yields its address, and the function that counts a call."""
+    """Serves /metrics; yields its address, and the function that counts a call. Raises: see `telemetry`."""
+    from prometheus_client import start_http_server
+
     from rerank.telemetry.metrics import Metrics
-    from rerank.telemetry.metrics_server import metrics_server
 
     metrics = Metrics(reranker, calls)
     reranker.engine.observe_batches(metrics.on_batch)
-    with metrics_server(listen, metrics.registry) as address:
-        yield address, metrics.on_end
+    host, _, port = listen.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
+    except (OSError, OverflowError, ValueError) as error:
+        problem = f"telemetry.metrics: cannot listen on {listen}: {error}; choose another HOST:PORT"
+        raise ConfigError(problem) from error
+    try:
+        yield f"{host}:{server.server_port}", metrics.on_end
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -85,23 +85,6 @@ def watch_handler(watch: Callable[[Any, Context], Any], parse: Parse, calls: Cal
         try:
             await watch(parse(bytes(await calls.receive(GrpcCall(context, hang_up)))), context)
         except RerankError as error:
-            await abort(context, error)
-
-    return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
-
-
-def stream_handler(answer_all: Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]], parse: Parse) -> Handler:
-    """The handler of a method that answers a stream with a stream."""
-
-    async def handle(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
-        async def requests() -> AsyncIterator[Any]:
-            async for message in messages:
-                yield parse(message)
-
-        try:
-            async for response in answer_all(requests(), context):
-                yield response
-        except InvalidRequest as error:
             await abort(context, error)
 
     return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())

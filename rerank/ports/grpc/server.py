@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection
 
 from rerank.access.tls import server_credentials
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import SERVICE
 from rerank.ports.connection_bounds import HANDSHAKE_S, connection_bounds
-from rerank.ports.grpc.handlers import stream_handler, unary_handlers, watch_handler
+from rerank.ports.grpc.handlers import unary_handlers, watch_handler
 from rerank.ports.grpc.rerank_stream import STREAM, request_stream_handler
 from rerank.ports.health import HealthServicer
 from rerank.ports.message_methods import MessageMethods, health_methods, parser, rerank_methods
@@ -106,11 +105,4 @@ def add_services(
     checks = unary_handlers(health_methods(health, calls), hang_up) | {"Watch": watch}
     server.add_registered_method_handlers(_HEALTH.full_name, checks)
     if config.reflection or (config.reflection is None and config.keys is None):
-        _add_reflection(server, calls)
-
-
-def _add_reflection(server: grpc.aio.Server, calls: CallsInFlight) -> None:
-    servicer: Any = reflection.aio.ReflectionServicer((SERVICE, _HEALTH.full_name, reflection.SERVICE_NAME))
-    parse = parser(reflection_pb2.ServerReflectionRequest.DESCRIPTOR, calls)
-    handlers = {"ServerReflectionInfo": stream_handler(servicer.ServerReflectionInfo, parse)}
-    server.add_registered_method_handlers(reflection.SERVICE_NAME, handlers)
+        reflection.enable_server_reflection((SERVICE, _HEALTH.full_name, reflection.SERVICE_NAME), server)

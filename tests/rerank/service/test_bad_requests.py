@@ -183,13 +183,3 @@ def test_service_answers_after_a_message_over_the_limit(stub: RerankServiceStub)
     (request,) = BAD["message over the limit"][0]
     error_of(stub, request)
     assert len(stub.Rerank(rerank(), timeout=TIMEOUT_S).results) == 1
-
-
-@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x22\x02\xff\xfe", b"\x22\x7f"], ids=["tag", "utf-8", "length"])
-def test_bytes_that_are_no_reflection_request_are_invalid_and_leave_no_traceback(
-    channel: grpc.Channel, caplog: pytest.LogCaptureFixture, data: bytes
-) -> None:
-    method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-    error = refusal(lambda: list(channel.stream_stream(method)(iter([data]), timeout=TIMEOUT_S)))
-    assert (error.code, error.fields) == (INVALID, ["request"])
-    assert not caplog.records

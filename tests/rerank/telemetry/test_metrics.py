@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import EngineConfig, Limits, TelemetryConfig
@@ -22,8 +18,9 @@ from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloa
 from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
+from rerank.service.in_flight import CallsInFlight
 from rerank.telemetry.metrics import part_ms, refusal_reason
-from rerank.telemetry.metrics_server import metrics_server
+from rerank.telemetry.setup import telemetry
 from rerank.types import FeedbackMethod, FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -156,12 +153,13 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
 
 
 @pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])
-def test_unusable_address_is_named(address: str) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"telemetry\.metrics: cannot listen on"),
-        metrics_server(address, CollectorRegistry()),
-    ):
-        pass
+async def test_unusable_address_is_named(encoder: Encoder, address: str) -> None:
+    async with reranker_of(encoder, {"number": NumberRanker()}, telemetry={"metrics": address}) as reranker:
+        with (
+            pytest.raises(ConfigError, match=r"telemetry\.metrics: cannot listen on"),
+            telemetry(reranker, CallsInFlight(reranker.config.limits)),
+        ):
+            pass
 
 
 def test_documentation_lists_every_metric(service: Served) -> None:
@@ -181,54 +179,3 @@ def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
         wait_for(lambda: value(served, "rerank_requests_total", status="OK", model="number") == 1)
         assert value(served, "rerank_requests_total", method="POST /v1/rerank") == 1
         assert value(served, "rerank_candidates_total", model="number") == 2
-
-
-def test_silent_connections_have_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 2 * TIMEOUT_S)
-    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
-        for _ in range(100):
-            stack.enter_context(silent_connection(address))
-        wait_for(lambda: threads_of_connections() == 100)
-        connections = [stack.enter_context(silent_connection(address)) for _ in range(20)]
-        wait_for(lambda: threads_of_connections() <= 100)
-        assert threads_of_connections() == 100
-        assert all(is_open(each) for each in connections)
-
-
-def test_page_is_answered_beside_silent_connections_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest of them end for it."""
-    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 2 * TIMEOUT_S)
-    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
-        silent = [stack.enter_context(silent_connection(address)) for _ in range(300)]
-        for _ in range(5):
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
-                assert page.status == 200
-        assert not any(is_open(each) for each in silent[:200])
-        assert sum(is_open(each) for each in silent) >= 90
-
-
-def test_silent_connection_ends_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 0.1)
-    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, silent_connection(address) as connection:
-        assert connection.recv(1) == b"", "the server closes the connection"
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as page:
-            assert page.status == 200
-
-
-def silent_connection(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), TIMEOUT_S)
-
-
-def is_open(connection: socket.socket) -> bool:
-    """Whether the server has not closed a connection."""
-    connection.settimeout(0.01)
-    try:
-        return connection.recv(1) != b""
-    except TimeoutError:
-        return True
-
-
-def threads_of_connections() -> int:
-    """The number of threads that answer a connection of /metrics, by the name that Python gives them."""
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())

@@ -17,13 +17,11 @@ pytestmark = pytest.mark.ray
 
 #: Fixtures that here stand for the service on Ray Serve.
 _OURS = {"stub", "channel"}
-#: Reflection is answered by Ray Serve's proxy, in which bytes that are no message end in a status of gRPC's own.
-_NOT_OURS = {"test_bytes_that_are_no_reflection_request_are_invalid_and_leave_no_traceback"}
 
 
 def _tests_of(module: ModuleType) -> dict[str, object]:
     """The tests of a module that call the service over the network."""
-    tests = {name: test for name, test in vars(module).items() if name.startswith("test_") and name not in _NOT_OURS}
+    tests = {name: test for name, test in vars(module).items() if name.startswith("test_")}
     return {name: test for name, test in tests.items() if callable(test) and _OURS & set(signature(test).parameters)}
 
 
