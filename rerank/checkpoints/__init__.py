@@ -1,1 +1,1 @@
-"""The bundled checkpoints, and readers of the files in a checkpoint's folder."""
+"""Holds the bundled checkpoints, and reads the files in a checkpoint's folder."""

@@ -1,4 +1,4 @@
-"""Paths of the checkpoints that are bundled with the package; `scripts/reproduce/defaults.sh` trains them."""
+"""Names the folders of the bundled checkpoints, which `scripts/reproduce/defaults.sh` trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the files of a cross-encoder, without the libraries that will load it."""
+"""Checks the files of a cross-encoder without loading the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD, _CAUSAL = "ForSequenceClassification", "ForCausalLM"
 
 
 def is_cross_encoder(folder: Path) -> bool:
-    """True if the files of a folder say that it is a cross-encoder: those of sentence-transformers, or the head."""
+    """Returns True if the files of a folder say that it is a cross-encoder, or that it has the head of one."""
     if (folder / "config_sentence_transformers.json").is_file() or (folder / "modules.json").is_file():
         return _kind(folder) == "CrossEncoder"
     return (folder / "config.json").is_file() and _architecture(read_settings(folder / "config.json")).endswith(_HEAD)
@@ -48,7 +48,7 @@ def check_cross_encoder(folder: Path) -> None:
 
 
 def is_causal_without_modules(folder: Path) -> bool:
-    """True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
+    """Returns True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
     return not read_modules(folder) and _architecture(read_settings(folder / "config.json")).endswith(_CAUSAL)
 
 
@@ -69,7 +69,7 @@ def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str,
 
 
 def _kind(folder: Path) -> str:
-    """The class of sentence-transformers that saved the folder; files of earlier versions name none."""
+    """Returns the class of sentence-transformers that saved the folder; files of earlier versions name none."""
     settings = read_settings(folder / "config_sentence_transformers.json")
     return str(settings.get("model_type", "SentenceTransformer"))
 

@@ -1,4 +1,4 @@
-"""The classes that the files of a model's folder may name, and the sizes: one decision for all loaders.
+"""Decides which classes and sizes the files of a model's folder may name.
 
 sentence-transformers, transformers and peft import what the JSON files of a folder name, and call it. A folder from
 elsewhere could name any function of any installed package, such as one that starts a process. So every name has to be
@@ -204,7 +204,7 @@ def _check_processor(folder: Path, name: str) -> None:
 
 
 def _is_placeholder(found: object) -> bool:
-    """True for what transformers has in the place of a class whose package is missing, which it then names."""
+    """Returns True for transformers' placeholder of a class whose package is missing."""
     return str(getattr(found, "__module__", "")).startswith("transformers.utils.dummy_")
 
 
@@ -219,7 +219,7 @@ def refuse_code(where: Path, config: Mapping[str, Any], kind: str = "model") -> 
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The object in a JSON file that belongs to a model; empty if there is no such file.
+    """Returns the object in a JSON file that belongs to a model, empty if there is no such file.
 
     Raises:
         CheckpointError: the file cannot be read, is too large, or holds something else.
@@ -228,7 +228,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """The modules of a model that sentence-transformers saved; none if it has no modules.json.
+    """Returns the modules of a model that sentence-transformers saved; none if it has no modules.json.
 
     Raises:
         CheckpointError: see `read_settings`.
@@ -314,7 +314,7 @@ def _check_classes(path: Path, content: dict[str, Any]) -> set[str]:
 
 
 def _folders(here: Path, parts: Iterable[Any]) -> Iterator[Path]:
-    """The folders of modules. Raises: CheckpointError if one is not inside of the folder that names it."""
+    """Yields the folders of modules. Raises: CheckpointError if one is not inside of the folder that names it."""
     for part in parts:
         where = PureWindowsPath(part) if isinstance(part, str) else None  # it knows the roots of Unix, too
         if where is None or where.anchor or ".." in where.parts or "\0" in str(part):
@@ -323,7 +323,7 @@ def _folders(here: Path, parts: Iterable[Any]) -> Iterator[Path]:
 
 
 def _object(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """The object at a key; empty if there is something else, which a loader refuses."""
+    """Returns the object at a key, empty if there is something else, which a loader refuses."""
     return value if isinstance(value := content.get(key), dict) else {}
 
 

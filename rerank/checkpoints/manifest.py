@@ -79,7 +79,7 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def served_model(name_and_path: str) -> dict[str, object]:
-    """The configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
+    """Returns the configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
 
     Raises:
         ConfigError: the text is not of these forms, or see `model_in`.
@@ -92,7 +92,7 @@ def served_model(name_and_path: str) -> dict[str, object]:
 
 
 def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str, object]:
-    """The configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
+    """Returns the configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
 
     A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
     or named: cross-encoder:PATH.
@@ -139,12 +139,12 @@ def _check_is_checkpoint(path: Path, given: str) -> None:
 
 
 def profiled(profile: str) -> dict[str, object]:
-    """The settings of a published checkpoint with a profile."""
+    """Returns the settings of a published checkpoint with a profile."""
     return {"profile": profile, "ranker": profiles.load_profile(profile).ranker}
 
 
 def read_manifest(folder: Path) -> CheckpointManifest | None:
-    """The manifest of a checkpoint, checked against the files beside it; None if the folder has no manifest.
+    """Returns the manifest of a checkpoint, checked against the files beside it, or None if the folder has no manifest.
 
     Raises:
         CheckpointError: the manifest cannot be read, or the SHA-256 of weights or template differ from it.
@@ -165,7 +165,7 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
 
 
 def model_id(checkpoint: Path) -> str:
-    """The name of a checkpoint in results: of its folder, for the result of a training of the folder of the run.
+    """Returns the name of a checkpoint in results: that of its folder, or of the run that trained it.
 
     `runs/mine/final` is `mine`, and `runs/mine/checkpoint-200`, a save of the run, is `mine/checkpoint-200`.
     """
@@ -176,7 +176,7 @@ def model_id(checkpoint: Path) -> str:
 
 
 def trained_window(folder: Path) -> int | None:
-    """The window size of a checkpoint's training; None without a manifest that can be read.
+    """Returns the window size of a checkpoint's training; None without a manifest that can be read.
 
     It does not check the files beside the manifest, as `read_manifest` does when the model is loaded.
     """
@@ -187,7 +187,7 @@ def trained_window(folder: Path) -> int | None:
 
 
 def trained_with_instructions(folder: Path) -> bool:
-    """True if the manifest counts training lists with instructions; see `trained_window`."""
+    """Returns True if the manifest counts training lists with instructions; see `trained_window`."""
     try:
         return int(read_json(folder / MANIFEST_FILE)["instructions"]) > 0
     except (ConfigError, ValueError, KeyError, TypeError):
@@ -195,7 +195,7 @@ def trained_with_instructions(folder: Path) -> bool:
 
 
 def language_of(folder: Path) -> str:
-    """The only language that the manifest says the checkpoint reads; empty if it says none; see `trained_window`."""
+    """Returns the only language that the checkpoint reads by its manifest, or an empty text; see `trained_window`."""
     try:
         return str(read_json(folder / MANIFEST_FILE)["language"])
     except (ConfigError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Relevance: the probability that a passage answers the query, as a function of one signal of the two."""
+"""Relevance is the probability that a passage answers the query, as a function of one signal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RelevanceCurve(BaseModel):
     encoder_sha256: str = ""
 
     def probability(self, value: float) -> float:
-        """The relevance of a passage with this value of the signal."""
+        """Returns the relevance of a passage with this value of the signal."""
         return 1 / (1 + math.exp(-min(700.0, max(-700.0, self.intercept + self.slope * value))))
 
 
@@ -46,7 +46,7 @@ OWN_LOG_ODDS: RelevanceCurves = (RelevanceCurve(intercept=0.0, slope=1.0),)
 
 
 def relevance(curves: RelevanceCurves, signals: Mapping[str, float]) -> float | None:
-    """The relevance of a passage by the first curve whose signal is known of it; None if none is."""
+    """Returns the relevance of a passage by the first curve whose signal is known of it, or None if none is."""
     return next((curve.probability(signals[curve.signal]) for curve in curves if curve.signal in signals), None)
 
 

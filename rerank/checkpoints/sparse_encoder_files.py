@@ -1,4 +1,4 @@
-"""Files of a sparse encoder: finds the bundled one and checks a folder, without the libraries that will load it."""
+"""Finds the bundled sparse encoder, and checks the files of one without loading the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHECKED_FORMATS = ("F64", "F32", "F16")
 
 
 def locate_sparse_encoder(name: str) -> Path:
-    """The folder of a sparse encoder; for the name `splade-tiny`, that of the installed package which brings it.
+    """Returns the folder of a sparse encoder. `splade-tiny` names the one in an installed package.
 
     The package (PyPI, Apache-2.0, 17 MB) is found and never imported: only files of its folder of the model are read.
 

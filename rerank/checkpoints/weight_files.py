@@ -1,4 +1,4 @@
-"""Files of weights: whether they are whole and hold tensors only, without the libraries that will load them."""
+"""Checks that files of weights are whole and hold tensors only, without loading them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_weights(folder: Path) -> None:
 
 
 def _foreign(path: Path) -> str:
-    """A name in pickled weights that is not one of tensors; empty if there is none, or the format is the old one."""
+    """Returns a name in pickled weights that tensors do not have, or an empty text. It skips the old format."""
     if not zipfile.is_zipfile(path):
         return ""
     with zipfile.ZipFile(path) as archive:

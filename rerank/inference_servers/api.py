@@ -1,4 +1,4 @@
-"""The HTTP APIs of inference servers: requests for log-probabilities and texts, and how the answers are read.
+"""Describes the HTTP APIs of inference servers: how to ask for log-probabilities and texts, and read the answers.
 
 Nothing here sends anything. Prompts are token ids, so that the server reads exactly what was rendered here.
 """
@@ -57,7 +57,7 @@ class ServerApi(ABC):
 
     @abstractmethod
     def log_probs(self, answer: Any) -> LogProbs:
-        """The log-probabilities in an answer to `score`; others than those asked for may be among them."""
+        """Returns the log-probabilities in an answer to `score`; others than those asked for may be among them."""
 
     @abstractmethod
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
@@ -65,19 +65,19 @@ class ServerApi(ABC):
 
     @abstractmethod
     def text(self, answer: Any) -> str:
-        """The text in an answer to `generate`."""
+        """Returns the text in an answer to `generate`."""
 
     @abstractmethod
     def tokenize(self, text: str) -> Post:
         """Asks for the tokens of a text, without any that the tokenizer adds by itself."""
 
     def tokens(self, answer: Any) -> list[int]:
-        """The tokens in an answer to `tokenize`."""
+        """Returns the tokens in an answer to `tokenize`."""
         return [int(token) for token in answer["tokens"]]
 
     @abstractmethod
     def models(self, answer: Any) -> list[ModelCard]:
-        """The models in an answer to GET /v1/models."""
+        """Returns the models in an answer to GET /v1/models."""
 
 
 def cards_with_adapters(answer: Any) -> list[tuple[str, str | None, int | None]]:

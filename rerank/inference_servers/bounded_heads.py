@@ -1,4 +1,4 @@
-"""Connections to inference servers, from which the head of an answer is read up to a limit.
+"""Bounds the headers that an inference server may answer with.
 
 The head of an answer is its headers and the informational answers before it ("100 Continue", "103 Early Hints"). The
 HTTP library reads any number of those, and each takes some 25 µs of the event loop.

@@ -1,4 +1,4 @@
-"""The servers of one model: each call goes to the one with the fewest in flight, and one that fails is left out.
+"""Sends each call of a model to the server with the fewest calls in flight, and leaves out servers that fail.
 
 Every server is looked at about once a second. One that was gone is checked in full before it is used again, as at the
 start: it may have come back with another model. Scoring and greedy generation change nothing at the server, so a call
@@ -76,7 +76,7 @@ class ServerPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def call(self, use: Callable[[Server], Awaitable[T]]) -> T:
-        """The result of `use` on one of the servers; on another one, or once more on the same, if it gets no answer.
+        """Returns the result of `use` on a server. A call without an answer is sent again, if possible to another one.
 
         Waits for the first look at a server if it has not ended yet and no other server can be used.
 
@@ -103,7 +103,7 @@ class ServerPool:
             await asyncio.sleep(_jittered(wait_s))
 
     def _pick(self, tried: Sequence[Server]) -> Server:
-        """The usable server that was tried least often for this call, and has the fewest in flight among those."""
+        """Returns the usable server that this call tried least often, and of those the one with fewest in flight."""
         usable = [server for server in self._servers if server.problem is None]
         if not usable:
             raise self._all_problems()

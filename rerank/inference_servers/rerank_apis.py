@@ -1,4 +1,4 @@
-"""The rerank APIs: what is sent for a query and passages, and how the scores of the passages are read.
+"""Describes the rerank APIs: what is sent for a query and passages, and how their scores are read.
 
 Nothing here sends anything. The APIs differ in names only, so each is a row of names.
 """
@@ -52,7 +52,7 @@ class RerankApi:
         return Post(self.path, {**self.always, **fields, **body})
 
     def scores(self, answer: Any, n: int) -> list[float]:
-        """The scores of n passages, in the order of the request.
+        """Returns the scores of n passages, in the order of the request.
 
         Raises: LookupError, TypeError or ValueError unless the answer has each passage once, with a finite score.
         """
@@ -70,7 +70,7 @@ class RerankApi:
 
 
 def _finite(score: Any) -> float:
-    """The score. Raises: ValueError if it is no number, or not finite."""
+    """Returns the score. Raises: ValueError if it is no number, or not finite."""
     if type(score) not in (int, float) or not math.isfinite(number := _as_float(score)):
         raise ValueError(f"score {str(score)[:20]}, which is no finite number")
     return number

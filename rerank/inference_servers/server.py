@@ -1,4 +1,4 @@
-"""One inference server: its HTTP calls, the number of those in flight, and why it cannot be used at the moment."""
+"""Calls one inference server over HTTP, and knows why it cannot be used at the moment."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Server:
         self.doubt = asyncio.Event()
 
     async def post(self, post: Post) -> Any:
-        """The JSON answer to a request.
+        """Returns the JSON answer to a request.
 
         Raises:
             NoAnswer: the request may be sent once more.
@@ -83,7 +83,7 @@ class Server:
             self.in_flight -= 1
 
     async def get(self, path: str) -> Any:
-        """The JSON answer to a GET request. Raises as `post` does."""
+        """Returns the JSON answer to a GET request. Raises as `post` does."""
         return self._json(path, await self._send("GET", path))
 
     async def check_health(self) -> None:
@@ -92,7 +92,7 @@ class Server:
             await self._send("GET", self._health, _HEALTH_S)
 
     async def _send(self, method: str, path: str, within_s: float | None = None, **options: Any) -> bytes:
-        """The body of the answer, which is there as a whole within a time; by default, within that of the client."""
+        """Returns the body of the answer. All of it must arrive within a time; by default, that of the client."""
         within_s = within_s or self._client.timeout.read
         try:
             async with asyncio.timeout(within_s):
@@ -135,7 +135,7 @@ class Server:
             ) from error
 
     def _quoted(self, content: bytes) -> str:
-        """The beginning of an answer, without the API key, which some servers repeat."""
+        """Returns the beginning of an answer, without the API key, which some servers repeat."""
         text = " ".join(content[: 10 * _QUOTED].decode(errors="replace").split())
         key = self._client.headers.get("authorization", "").removeprefix("Bearer ")
         return (text.replace(key, "(the API key)") if key else text)[:_QUOTED]
@@ -146,7 +146,7 @@ class _BodyRefused(Exception):
 
 
 async def _read(response: httpx2.Response, most_bytes: int) -> bytes:
-    """The body of a response; only its beginning if that says why the server refuses the request.
+    """Returns the body of a response; only its beginning if that says why the server refuses the request.
 
     Raises: _BodyRefused, HTTPError; zlib.error if it is damaged.
     """
@@ -181,7 +181,7 @@ class _NoCookies(CookieJar):
 
 
 def client_of(timeout_s: float, api_key: str) -> httpx2.AsyncClient:
-    """The HTTP client for the servers of one model.
+    """Returns the HTTP client for the servers of one model.
 
     Args:
         timeout_s: seconds from the beginning of a call to the end of its answer.
@@ -201,5 +201,5 @@ def client_of(timeout_s: float, api_key: str) -> httpx2.AsyncClient:
 
 
 def _seconds(retry_after: str) -> float:
-    """The seconds of a Retry-After header; 0 if it has none, or a date."""
+    """Returns the seconds of a Retry-After header; 0 if it has none, or a date."""
     return float(retry_after) if retry_after.isdecimal() else 0.0

@@ -1,4 +1,4 @@
-"""Batches of texts of like lengths."""
+"""Groups texts of similar lengths into batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BATCH_TOKENS = 1024
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows of texts of like lengths in tokens, the longest first, so that little is padded; one text at least."""
+    """Yields batches of texts of similar lengths in tokens, the longest first, so that little is padded."""
     rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while rows:
         size = max(1, batch_tokens // max(lengths[rows[0]], 1))

@@ -39,7 +39,7 @@ class SharedBeginnings:
 
     @staticmethod
     def can_share(model: Any) -> bool:
-        """True if each layer of the model attends to all earlier positions, and keeps their keys and values."""
+        """Returns True if each layer of the model attends to all earlier positions, and keeps their keys and values."""
         try:
             layers = DynamicCache(config=model.config).layers
         except Exception:  # whatever a foreign configuration raises, its model can be served without

@@ -1,4 +1,4 @@
-"""Causal attention in bfloat16 on a CPU, in blocks of queries: two thirds of the time of torch's kernel.
+"""Computes causal attention in bfloat16 on a CPU, in two thirds of the time of torch's kernel.
 
 torch's kernel multiplies by a slow path on processors without AMX. Here oneDNN multiplies whole blocks, each with the
 keys up to its end.

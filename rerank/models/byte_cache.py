@@ -30,7 +30,7 @@ class ByteCache(Generic[K, V]):
         self._entries: Any = LRUCache(max_bytes, getsizeof=lambda entry: entry[1])
 
     def __contains__(self, key: K) -> bool:
-        """True if the key has an entry; this is no use of it, and no hit."""
+        """Returns True if the key has an entry; this is no use of it, and no hit."""
         with self._lock:
             return key in self._entries
 
@@ -41,7 +41,7 @@ class ByteCache(Generic[K, V]):
             return int(self._entries.currsize)
 
     def get(self, key: K) -> V | None:
-        """The entry of a key; None if there is none."""
+        """Returns the entry of a key, or None if there is none."""
         with self._lock:
             found = self._entries.get(key)
             self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
@@ -62,5 +62,5 @@ class ByteCache(Generic[K, V]):
 
 
 def text_key(text: str) -> bytes:
-    """The key of a text: its SHA-256, so that the key of a long text is as small as that of a short one."""
+    """Returns the key of a text: its SHA-256, so that the key of a long text is as small as that of a short one."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -16,7 +16,7 @@ _WAY_OUT = "copy the checkpoint again, or use another one"
 
 @contextmanager
 def loading(subject: str, folder: Path) -> Iterator[None]:
-    """Wraps the code that loads a folder: first checks the folder, then turns every other error into a CheckpointError.
+    """Checks a folder before the wrapped code loads it, and turns every other error into a CheckpointError.
 
     A damaged file makes the libraries raise almost anything: a KeyError for a missing setting, a ZeroDivisionError for
     a model without heads, an AttributeError for a text in the place of an object.

@@ -28,7 +28,7 @@ _WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_config(checkpoint: Path) -> PretrainedConfig:
-    """The checkpoint's config.json. PE-Rank's "embed_mistral" is read as "mistral"; no code is loaded from the folder.
+    """Reads config.json without loading code of the folder. PE-Rank's "embed_mistral" is read as "mistral".
 
     Raises:
         CheckpointError: the folder holds no configuration that transformers can read.
@@ -64,7 +64,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file that torch.save wrote; no code in it is run.
+    """Returns the tensors of a file that torch.save wrote; no code in it is run.
 
     Raises:
         CheckpointError: the file holds something else.
@@ -76,7 +76,7 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
 
 
 def weight_files(checkpoint: Path) -> list[Path]:
-    """model.safetensors, or the shards that its index names; else pytorch_model.bin or its shards.
+    """Returns model.safetensors or the shards that its index names, or else pytorch_model.bin or its shards.
 
     Raises:
         CheckpointError: there are none, the index cannot be read, or a shard is missing.
@@ -111,7 +111,7 @@ def build_transformer(
     device: torch.device,
     precision: Precision = "auto",
 ) -> PreTrainedModel:
-    """The transformer without its vocabulary head, ready for inference. No random weights are drawn first.
+    """Returns the transformer without its vocabulary head, ready for inference. No random weights are drawn first.
 
     Args:
         config: a causal architecture.

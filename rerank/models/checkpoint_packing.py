@@ -81,7 +81,7 @@ def _is_adapter(checkpoint: Path) -> bool:
 
 
 def _mean(saves: Sequence[Weights], like: Weights) -> Weights:
-    """The mean of each weight. Raises: CheckpointError when names or shapes differ from those of `like`."""
+    """Returns the mean of each weight. Raises: CheckpointError when names or shapes differ from those of `like`."""
     for save in saves:
         _check_same_shapes(like, save, "--save must be a save of the same run")
     return {name: torch.stack([save[name].float() for save in saves]).mean(dim=0) for name in like}

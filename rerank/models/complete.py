@@ -1,4 +1,4 @@
-"""Check that a model was loaded whole: transformers fills missing weights with random ones and ignores unknown ones."""
+"""Checks that a model was loaded whole: transformers draws missing weights at random, and ignores unknown ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross-encoders of sentence-transformers: loads one from a folder, renders pairs of texts, and scores rendered ones.
+"""Loads a cross-encoder of sentence-transformers, renders pairs of texts, and scores them.
 
 Prompt, chat template, token ids, activation and truncation are those of the checkpoint's own files, as the library
 reads them. Batches are the caller's.
@@ -131,12 +131,12 @@ class PairScorer:
         return [dict(zip(names, values, strict=True)) for values in columns]
 
     def count(self, text: str) -> int:
-        """The number of tokens of a text."""
+        """Returns the number of tokens of a text."""
         with self._lock:
             return len(self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
 
     def beginning(self, query: str, instruction: str = "") -> TokenIds:
-        """The token ids with which the pairs of a query begin; none if the model cannot read them once for all.
+        """Returns the token ids with which the pairs of a query begin; none if the model cannot read them once for all.
 
         A pair may begin otherwise: a token can span the end of the prompt and the start of a passage.
         """
@@ -147,7 +147,7 @@ class PairScorer:
 
     @torch.inference_mode()
     def scores(self, pairs: Sequence[Pair], beginning: TokenIds = ()) -> list[float]:
-        """The scores of pairs that are padded to the longest of them, in one forward pass.
+        """Returns the scores of pairs that are padded to the longest of them, in one forward pass.
 
         The activation is computed in float64, where probabilities near 1 still differ.
 
@@ -170,7 +170,7 @@ class PairScorer:
         return [float(score) for score in activated.flatten().tolist()]
 
     def _problem_of_sharing(self) -> str:
-        """The reason why a beginning must be read with each pair; empty if that gives the same scores."""
+        """Returns the reason why a beginning must be read with each pair, empty if that gives the same scores."""
         pairs = self.render("a b", ["c", "d e f g"])
         try:
             apart, shared = self.scores(pairs), self.scores(pairs, self.beginning("a b"))

@@ -1,4 +1,4 @@
-"""Early exit of a FIRST model: the scores of passages are read in an early layer, and no layer above it is computed.
+"""Reads the scores of passages in an early layer of a FIRST model, and computes no layer above it.
 
 A causal LM that shows the identifier behind each passage has read query and passage where the identifier stands. The
 probe loss of `train-first` makes one number of the state there, in a layer at two thirds of the depth, the score of the
@@ -20,7 +20,7 @@ _KNOWN = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def score_direction(width: int) -> torch.Tensor:
-    """(width,) the direction of a state onto which it is projected: random, of unit length on average, always the same.
+    """Returns the (width,) direction onto which a state is projected: always the same random one, of about unit length.
 
     It is no parameter, so that a checkpoint needs no weights besides those of its model.
     """

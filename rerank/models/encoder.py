@@ -1,4 +1,4 @@
-"""Sentence encoder: texts → unit vectors, for dense retrieval and for PE-Rank."""
+"""Encodes texts as unit vectors, for dense retrieval, the fusion and PE-Rank."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Encoder:
         self.names = frozenset({self.id.name, published_name, str(stated)} - {""})
 
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
-        """A copy of the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
+        """Copies the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
         return copy.deepcopy(self._model.tokenizer)
 
     @property
@@ -122,7 +122,7 @@ class Encoder:
         return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
     def encode(self, texts: Sequence[str], dtype: Precision = "float32") -> Matrix:
-        """(N, D) float32 unit vectors. Equal texts get bitwise equal vectors; text after `id.max_tokens` is ignored.
+        """Returns (N, D) float32 unit vectors. Equal texts get equal bits; text beyond `id.max_tokens` is ignored.
 
         Args:
             texts: what to encode.
@@ -148,7 +148,7 @@ class Encoder:
         return pick_encoder_dtype(self.device, dtype)
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Rows of texts of like numbers of tokens, the longest first, so that little is padded.
+        """Yields batches of texts of similar numbers of tokens, the longest first, so that little is padded.
 
         By their numbers of characters, as sentence-transformers sorts, texts beside code are padded by a quarter.
         """
@@ -157,7 +157,7 @@ class Encoder:
         return batches_by_length([specials + count for count in counts], BATCH_TOKENS)
 
     def _model_in(self, dtype: Precision) -> SentenceTransformer:
-        """The model that computes in `dtype`: on a CPU a copy with other linear layers, made at its first use."""
+        """Returns the model that computes in `dtype`: on a CPU a copy with other linear layers, made on first use."""
         if dtype not in self._computing:
             self._computing[dtype] = copy_computing_in(self._model, self.device, dtype)
         return self._computing[dtype]
@@ -192,11 +192,11 @@ class Encoder:
             )
 
     def beginning(self, text: str) -> str:
-        """The beginning of a text that `encode` and `is_truncated` treat as the whole text; short texts are whole."""
+        """Returns the beginning of a text that `encode` and `is_truncated` treat as the whole text."""
         return beginning(text, self.max_text_tokens, lambda start: self.token_counts([start])[0])
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """The length of each text in tokens, without special tokens."""
+        """Returns the length of each text in tokens, without special tokens."""
         if not texts:
             return []
         options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
@@ -204,12 +204,12 @@ class Encoder:
             return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
 
     def cut(self, text: str, tokens: int) -> str:
-        """The text up to the end of its first `tokens` tokens; the whole text if it has no more."""
+        """Returns the text up to the end of its first `tokens` tokens; the whole text if it has no more."""
         ends = self.token_ends(beginning(text, tokens, lambda part: self.token_counts([part])[0]))
         return text if len(ends) <= tokens else text[: ends[tokens - 1]]
 
     def token_ends(self, text: str) -> npt.NDArray[np.int64]:
-        """(T,) the end of each token of the text, in characters. Does not wait for a batch that `encode` computes."""
+        """Returns the (T,) end of each token, in characters, without waiting for a batch that `encode` computes."""
         (encoded,) = self._splitter.encode_batch([text], add_special_tokens=False)
         return np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
 
@@ -223,14 +223,14 @@ class Encoder:
         return splitter
 
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
-        """For each text, True if it has more tokens than `encode` reads. Equal texts are read once."""
+        """Returns for each text whether it has more tokens than `encode` reads. Equal texts are read once."""
         distinct = list(dict.fromkeys(texts))
         tokens_of = dict(zip(distinct, self.token_counts(distinct), strict=True))
         return [tokens_of[text] > self.max_text_tokens for text in texts]
 
 
 def _locate(name: str) -> Path:
-    """The folder of the model files; downloads them if needed."""
+    """Returns the folder of the model files; downloads them if needed."""
     if Path(name).is_dir():
         return Path(name)
     package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
@@ -248,7 +248,7 @@ def _locate(name: str) -> Path:
 
 
 def _load(folder: Path, device: str) -> SentenceTransformer:
-    """The model, if its architecture is known without code of its folder and all of its weights are there."""
+    """Returns the model, if its architecture is known without code of its folder and all of its weights are there."""
     settings = read_settings(folder / "config.json")
     if is_jina_bert(settings):
         with native_folder(folder, settings) as native:

@@ -1,4 +1,4 @@
-"""GGUF files: read by transformers, which dequantises their weights, through the package `gguf`."""
+"""Lets transformers read GGUF files, whose weights it dequantises by the package `gguf`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rerank.errors import CheckpointError
 
 
 def gguf_options(checkpoint: Path) -> dict[str, str]:
-    """The arguments with which `from_pretrained` reads a GGUF file from its folder; none for another checkpoint.
+    """Returns the arguments with which `from_pretrained` reads a GGUF file; none for another checkpoint.
 
     Raises:
         CheckpointError: there is no such file, or the package `gguf` is not installed.

@@ -1,4 +1,4 @@
-"""Check that a model can be had before anything is loaded: from a folder, the local cache, or the Hugging Face hub.
+"""Checks before anything is loaded that a model is in a folder, in the local cache or on the Hugging Face hub.
 
 The libraries that download models ask a hub that cannot be reached again and again, for a minute.
 """
@@ -48,7 +48,7 @@ def check_findable(name: str, what: str, instead: str) -> None:
 
 
 def _problem_with_hub(name: str) -> str:
-    """The reason for which the model can neither be read from the cache nor be downloaded; empty if there is none."""
+    """Returns why the model can neither be read from the cache nor be downloaded, or an empty text."""
     try:
         if any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
             return ""

@@ -1,4 +1,4 @@
-"""The head of a causal LM, cut down to the identifiers of passages."""
+"""Cuts the head of a causal LM down to the identifiers of passages."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class JinaBertModel(PreTrainedModel):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """The slopes of ALiBi (Press et al., ICLR 2022): 2^(-8 k / n) for a power of two n.
+    """Returns the slopes of ALiBi (Press et al., ICLR 2022): 2^(-8 k / n) for a power of two n.
 
     For another number of heads, those of the power of two below it, then every other one of the power above it.
     """
@@ -135,7 +135,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def is_jina_bert(settings: dict[str, Any]) -> bool:
-    """True for a config.json of jina-embeddings-v2: its remote code, ALiBi, and MLPs gated by GELU."""
+    """Returns True for a config.json of jina-embeddings-v2: its remote code, ALiBi, and MLPs gated by GELU."""
     code = str(settings.get("auto_map", {}).get("AutoModel", ""))
     published = code.endswith("modeling_bert.JinaBertModel")
     return published and (settings.get("position_embedding_type"), settings.get("feed_forward_type")) == (
@@ -146,7 +146,7 @@ def is_jina_bert(settings: dict[str, Any]) -> bool:
 
 @contextmanager
 def native_folder(folder: Path, settings: dict[str, Any]) -> Iterator[Path]:
-    """A temporary folder with the files of `folder`, whose config.json names our architecture and no code."""
+    """Yields a temporary folder with the files of `folder`, whose config.json names our architecture and no code."""
     native = {key: value for key, value in settings.items() if key not in ("auto_map", "architectures")}
     with TemporaryDirectory() as temporary:
         out = Path(temporary)

@@ -1,4 +1,4 @@
-"""KV cache and decode states, with which PE-Rank's dynamic decoding extends prefilled sequences step by step."""
+"""Keeps the keys and values of sequences that PE-Rank's dynamic decoding extends step by step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KVCache:
         return keys[:, :, : column + 1], values[:, :, : column + 1]
 
     def mask(self, window: int | None) -> torch.Tensor | None:
-        """(B or 1, 1, 1, columns) booleans, True where this step's position attends; None: everywhere."""
+        """Returns (B or 1, 1, 1, columns) booleans, True where this step's position attends; None: everywhere."""
         columns = self._prefill_columns + self._steps + 1
         filled = None if self._filled is None else self._filled[..., :columns]
         if window is None or window >= columns:

@@ -88,7 +88,7 @@ class LastTokenReader:
         return PackedDecodeState(self._forward, kv_cache, outputs)
 
     def _forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
-        """The model's output. Its first element is the logits or, without a head, the last hidden states."""
+        """Returns the model's output. Its first element is the logits or, without a head, the last hidden states."""
         with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self.autocast):
             return self._model(**inputs)
 

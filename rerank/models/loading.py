@@ -1,4 +1,4 @@
-"""Loads causal LMs, and chooses the device."""
+"""Loads causal LMs, and chooses the device that they run on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device to compute on; `auto` is CUDA if available, otherwise the CPU.
+    """Returns the device to compute on; `auto` is CUDA if available, otherwise the CPU.
 
     Raises:
         ConfigError: torch does not know the device, or CUDA is requested and not available.
@@ -51,7 +51,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def readable_positions(model: nn.Module, stated: int) -> int:
-    """The most tokens that a model can read, given the number that its files state.
+    """Returns the most tokens that a model can read, given the number that its files state.
 
     Raises:
         CheckpointError: it is no number, or the model reads none.
@@ -119,7 +119,7 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint, a GGUF file, a LoRA adapter or a model on the hub, without its weights.
+    """Loads the tokenizer of a checkpoint, a GGUF file, a LoRA adapter or a model on the hub, without the weights.
 
     Raises:
         CheckpointError: there is none that can be loaded.
@@ -144,7 +144,7 @@ def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
 
 
 def base_model_of(checkpoint: Path) -> str:
-    """Name or path of the base model of a LoRA adapter; otherwise the checkpoint, or the folder of a GGUF file.
+    """Returns the base model of a LoRA adapter, the folder of a GGUF file, or the checkpoint itself.
 
     Raises:
         CheckpointError: the adapter's configuration names no base model.
@@ -158,5 +158,5 @@ def base_model_of(checkpoint: Path) -> str:
 
 
 def has_tokenizer(checkpoint: Path) -> bool:
-    """True if the folder holds a tokenizer; that of an adapter may leave it to its base."""
+    """Returns True if the folder holds a tokenizer; that of an adapter may leave it to its base."""
     return (checkpoint / "tokenizer_config.json").is_file()

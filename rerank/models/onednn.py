@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN with reordered weights, which on a CPU are faster than torch's own."""
+"""Computes linear layers by oneDNN with reordered weights, which is faster on a CPU than torch's own way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def use_onednn(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def linears_of_layers(model: PreTrainedModel) -> Iterator[nn.Linear]:
-    """The linear layers of attention and MLP that are read by their output only."""
+    """Yields the linear layers of attention and MLP that are read by their output only."""
     base: Any = model.base_model
     layers: Any = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
     changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))

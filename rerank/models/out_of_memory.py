@@ -13,7 +13,7 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 @contextmanager
 def translate_out_of_memory() -> Iterator[None]:
-    """Raises torch's out-of-memory errors as MemoryError, which needs no torch, and frees memory for another try."""
+    """Raises torch's out-of-memory errors as MemoryError, and frees memory for another try."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Attention inside each of many sequences that are packed into one row.
+"""Computes attention inside each of many sequences that are packed into one row.
 
 Packing needs neither padding nor a mask: the lengths of the sequences travel as the keyword argument `pack` of the
 model's forward to every attention layer, where each sequence attends to itself only.
@@ -195,7 +195,7 @@ def _attend(
 
 
 def _causal_mask(queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(Q, L) booleans: True where one of the last Q positions attends to one of all L."""
+    """Returns (Q, L) booleans: True where one of the last Q positions attends to one of all L."""
     positions = torch.arange(length, device=device)
     distance = positions[length - queries :, None] - positions
     return (distance >= 0) & (distance < (length if window is None else window))

@@ -1,4 +1,4 @@
-"""Check at load: packs a model's sequences if packed outputs equal those of reading the sequences one by one."""
+"""Packs a model's sequences only if a check at load gives the outputs of reading them one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOISE_FACTOR, _MAX_NOISE_TOLERANCE = 4, 0.2
 
 @torch.inference_mode()
 def make_last_token_reader(model: PreTrainedModel, precision: Precision = "float32") -> LastTokenReader:
-    """A reader that packs sequences if the model allows it, and makes a model on a CPU compute in a precision.
+    """Returns a reader that packs sequences if the model allows it, and sets the precision of a model on a CPU.
 
     A few random sequences are read one by one and packed. Where the outputs differ, or the packed row fails, the model
     stays as it is and reads one sequence at a time, and a warning gives the reason: no AttentionInterface, a recurrent
@@ -95,7 +95,7 @@ class _Check:
         return cls(model.config, sequences, expected, tolerance)
 
     def problem_of(self, packed: LastTokenReader) -> str:
-        """The reason why packed sequences must not be used; empty if they give what they give one by one."""
+        """Returns why packed sequences must not be used, or an empty text if their outputs are those of one by one."""
         try:
             outputs, pack = packed.read_packed(self.sequences)
         except Exception as error:  # whatever a foreign architecture raises on a packed row, it can be served unpacked
@@ -118,7 +118,7 @@ def _random_sequences(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _read_in_longer_rows(reader: LastTokenReader, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
-    """(B, outputs) of sequences that others follow. A causal model ignores those, so that only rounding differs."""
+    """Returns (B, outputs) of sequences that others follow, which a causal model ignores: only rounding differs."""
     following = torch.cat(list(sequences))
     lasts = [torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences]
     rows = [torch.cat([sequence, following]) for sequence in sequences]
@@ -126,7 +126,7 @@ def _read_in_longer_rows(reader: LastTokenReader, sequences: Sequence[torch.Tens
 
 
 def _unsupported_config(config: PretrainedConfig) -> str:
-    """The reason why a configuration excludes packing, where short sequences would not show it; empty if none."""
+    """Returns why a configuration excludes packing where short sequences would not show it, or an empty text."""
     rope = getattr(config, "rope_parameters", None) or {}
     rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
     if length_dependent := rope_types & {"dynamic", "longrope"}:
@@ -138,7 +138,7 @@ def _unsupported_config(config: PretrainedConfig) -> str:
 
 
 def _skipped_layers(config: PretrainedConfig, pack: Pack) -> str:
-    """The reason if not all layers ran packed attention, with their sliding windows; empty if they did.
+    """Returns the problem if not all layers ran packed attention with their sliding windows, or an empty text.
 
     The sequences of the check are shorter than any window, so that their outputs would not show a missing one.
     """

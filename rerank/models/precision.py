@@ -1,4 +1,4 @@
-"""The number format that a model computes in, by its device, its width and what the processor can do."""
+"""Chooses the number format of a model by its device, its width and what the processor can do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
 
 
 def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
-    """A copy of the model, on a CPU with other linear layers, see `compute_in`. It shares all other weights.
+    """Copies a model, on a CPU with other linear layers (see `compute_in`). The copy shares all other weights.
 
     Args:
         model: a transformer, or a module that contains one.
@@ -70,15 +70,15 @@ def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
 
 
 def weights_dtype(device: torch.device, precision: Precision) -> torch.dtype:
-    """float32 on the CPU at every precision, see `uses_autocast`; bfloat16 on CUDA unless float32 is configured."""
+    """Returns float32 on the CPU at every precision, and bfloat16 on CUDA unless float32 is configured."""
     return torch.float32 if device.type == "cpu" or precision == "float32" else torch.bfloat16
 
 
 def uses_autocast(device: torch.device, precision: Precision) -> bool:
-    """True if float32 weights compute in bfloat16: on a CPU, where the residual stream between layers stays float32."""
+    """Returns True if float32 weights compute in bfloat16, as on a CPU, where the residual stream stays float32."""
     return device.type == "cpu" and precision == "bfloat16"
 
 
 def has_bfloat16() -> bool:
-    """True if the processor multiplies bfloat16: by AVX512_BF16, which those with AMX have, too."""
+    """Returns True if the processor multiplies bfloat16: by AVX512_BF16, which those with AMX have, too."""
     return torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()

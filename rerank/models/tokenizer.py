@@ -1,4 +1,4 @@
-"""Loading of tokenizers; one in SentencePiece's format is converted and compared with SentencePiece itself."""
+"""Loads tokenizers. One in SentencePiece's format is converted, and compared with SentencePiece itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHECKED_TEXTS = ("Passage 1: [", "]\n\n[2] ", " [A] > [B]  is   naïve", "27 °
 
 
 def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or a model on the hub.
+    """Returns the tokenizer of a folder or a model on the hub.
 
     A folder with tokenizer.model and without tokenizer.json is converted as transformers 4 did it: merges in the order
     of the scores, and (`legacy`) a "▁" before every text between special tokens. transformers 5 orders the merges by

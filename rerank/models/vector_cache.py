@@ -1,4 +1,4 @@
-"""Vectors of texts that come again: caches between requests, bounded in bytes."""
+"""Keeps the vectors of texts for later requests, in caches that are bounded in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last step of a SPLADE model: token states × vocabulary, pooled over the tokens of each text."""
+"""Multiplies token states with the vocabulary of a SPLADE model, and pools over the tokens of each text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TERMS_AT_ONCE = 2048
 
 
 class VocabularyProduct:
-    """States → weights of terms.
+    """Turns token states into weights of terms.
 
     Args:
         decoder: the layer that multiplies a state with the vocabulary, with or without a bias.
@@ -32,7 +32,7 @@ class VocabularyProduct:
 
     @torch.inference_mode()
     def of_terms(self, texts: Sequence[npt.NDArray[np.floating]], terms: TermIds) -> npt.NDArray[np.float32]:
-        """(N, K) float32 weights of K terms in N texts.
+        """Returns (N, K) float32 weights of K terms in N texts.
 
         Args:
             texts: (tokens, hidden) states of each text, in any floating-point type.
@@ -48,7 +48,7 @@ class VocabularyProduct:
 
     @torch.inference_mode()
     def pooled(self, texts: Sequence[torch.Tensor], dtype: Literal["float32", "bfloat16"]) -> npt.NDArray[np.float32]:
-        """(N, vocabulary) float32 weights of all terms.
+        """Returns (N, vocabulary) float32 weights of all terms.
 
         Args:
             texts: (tokens, hidden) states of each text; all on the decoder's device.

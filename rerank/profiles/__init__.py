@@ -1,4 +1,4 @@
-"""Profiles of published models: facts that a checkpoint's files do not state, one YAML file per model."""
+"""Profiles state what the files of published models do not, in one YAML file per model."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Profile(_Facts):
 
 
 def names() -> list[str]:
-    """The names of all profiles."""
+    """Returns the names of all profiles."""
     files = [item.name for item in resources.files(__package__).iterdir()]
     return sorted(file.removesuffix(".yaml") for file in files if file.endswith(".yaml"))
 
 
 def load_profile(name: str) -> Profile:
-    """The profile of a name. Raises: ConfigError if there is none."""
+    """Returns the profile of a name. Raises: ConfigError if there is none."""
     if name not in names():
         raise ConfigError(f"there is no profile {name!r}; the profiles are {', '.join(names())}")
     text = (resources.files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A cache that is bounded in bytes, because texts from outside are of any length."""
+"""Bounds caches in bytes, because texts from outside are of any length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_BYTES = 32 * 1024 * 1024
 def cached_by_bytes(
     function: Callable[..., R], size_of: Callable[..., int], max_bytes: int = _MAX_BYTES
 ) -> Callable[..., R]:
-    """The function with a cache of its results, from which the least recently used go first.
+    """Returns the function with a cache of its results. The least recently used go first.
 
     Args:
         size_of: estimate of the bytes of a result, given the result and its arguments.

@@ -1,4 +1,4 @@
-"""Conversations in the chat markup of a model, by the chat template of its tokenizer."""
+"""Writes conversations in the chat markup of a model, by the chat template of its tokenizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def render_chat(
     turns: Sequence[tuple[str, str]] = (),
     thinks: bool = False,
 ) -> str:
-    """A system message and the user's turn in the model's chat markup, up to where the answer begins.
+    """Returns a system message and the user's turn in the model's chat markup, up to where the answer begins.
 
     Args:
         tokenizer: has a chat template.

@@ -1,4 +1,4 @@
-"""Identifiers of passages, "[A]" or "[1]", and their token ids, derived from the tokenizer and verified.
+"""Derives the identifiers of passages, "[A]" or "[1]", and their token ids from a tokenizer, and verifies them.
 
 FIRST reads the logits of all identifiers at one position. Tokenizers split "[A]" in different ways: some have "A" and
 "▁A", some merge "[A" for most letters but not for O and Q, some merge "][". So the prompt ends with the opening bracket
@@ -48,7 +48,7 @@ class Identifiers:
 
 
 def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind, prompt_end: str = "\n") -> Identifiers:
-    """The identifiers of a kind that are single tokens after an opening bracket, up to the first that is not.
+    """Returns the identifiers of a kind that are single tokens after an opening bracket, up to the first that is not.
 
     Args:
         prompt_end: the text before the bracket, such as `ListwiseRenderer.prompt_end`.
@@ -76,7 +76,7 @@ def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind,
 def find_identifiers(
     tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], identifier_ids: Sequence[int]
 ) -> tuple[int, ...]:
-    """The positions of identifiers in a prompt that shows each behind its passage, after an opening bracket.
+    """Returns the positions of identifiers in a prompt that shows each behind its passage, after an opening bracket.
 
     Sanitized passages cannot contain one themselves.
 
@@ -97,7 +97,7 @@ def find_identifiers(
 
 
 def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:
-    """All identifiers of a kind, in order; lower-case letters only for a tokenizer without capitals."""
+    """Returns all identifiers of a kind, in order. A tokenizer without capitals gets lower-case letters only."""
     if kind is IdentifierKind.NUMBERS:
         return [str(number) for number in range(1, _MAX_NUMBER + 1)]
     has_capitals = _decoded(tokenizer, _plain_ids(tokenizer, "A")) == "A"
@@ -105,7 +105,7 @@ def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[s
 
 
 def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
-    """The token of the bracket after the prompt; the bare one if the bracket merges with the text before it."""
+    """Returns the token of the bracket after the prompt; the bare one if the bracket merges with the text before it."""
     before, after = _plain_ids(tokenizer, prompt_end), _plain_ids(tokenizer, prompt_end + OPEN)
     if len(after) == len(before) + 1 and after[:-1] == before:
         return after[-1]
@@ -116,7 +116,7 @@ def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
 
 
 def _identifier_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str, bracket_id: int, text: str) -> int | None:
-    """The token of an identifier after the bracket; None if it is not a single token."""
+    """Returns the token of an identifier after the bracket, or None if it is not a single token."""
     for token_id in (_token_after_bracket(tokenizer, prompt_end, text), _vocabulary_id(tokenizer, text)):
         if token_id is not None and _decoded(tokenizer, [bracket_id, token_id]).endswith(OPEN + text):
             return token_id
@@ -124,7 +124,7 @@ def _identifier_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str, bracket_
 
 
 def _token_after_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, text: str) -> int | None:
-    """The single token between the brackets of "[text]"; None if it merges with a bracket or is several tokens."""
+    """Returns the token between the brackets of "[text]", or None if it merges with a bracket or is several tokens."""
     opened = _plain_ids(tokenizer, prompt_end + OPEN)
     closed = _plain_ids(tokenizer, prompt_end + OPEN + text + CLOSE)
     between = closed[len(opened) : -1]
@@ -132,7 +132,7 @@ def _token_after_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, te
 
 
 def _vocabulary_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
-    """The id of a token with exactly this spelling, without a word-start marker."""
+    """Returns the id of a token with exactly this spelling, without a word-start marker."""
     ids: list[int | None] = cast(Any, tokenizer).convert_tokens_to_ids([token])  # get_vocab() copies the vocabulary
     (token_id,) = ids
     return None if token_id in {None, tokenizer.unk_token_id, *tokenizer.all_special_ids} else token_id

@@ -1,4 +1,4 @@
-"""Listwise prompts: a window of passages → token ids, sanitized, and truncated to fit the model's context.
+"""Renders windows of passages as listwise prompts, sanitized, and truncated to fit the model's context.
 
 A prompt is assembled from segments: its passages, and the text between them. A passage is tokenised once, however many
 windows it appears in. Tokens can span the boundary of two segments ("." and a line end are one token of Llama-3), so
@@ -130,7 +130,7 @@ class ListwiseRenderer:
         return Prepared(query, prepared)
 
     def prompt(self, window: Window, names: Sequence[str], answer_tokens: int = 0) -> ListwisePrompt:
-        """The prompt of a window whose query and passages are sanitized.
+        """Returns the prompt of a window whose query and passages are sanitized.
 
         Args:
             names: identifiers of the passages, in order; at least as many as passages.
@@ -153,7 +153,7 @@ class ListwiseRenderer:
         return beginning(text, self.passage_tokens, lambda start: len(self._segments.tokenize(self.sanitize(start))))
 
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
-        """The text of a prompt with these passage texts, including chat markup."""
+        """Returns the text of a prompt with these passage texts, including chat markup."""
         example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
         passages = [values | {"rank": name, "candidate": text} for name, text in zip(names, texts, strict=True)]
@@ -172,7 +172,7 @@ class ListwiseRenderer:
         return "\n".join(text for text in (system, *chain.from_iterable(turns), user) if text)
 
     def tokenize(self, text: str) -> list[int]:
-        """The token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
+        """Returns the token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
 
         Raises:
             CheckpointError: it begins with two BOS tokens, and the style does not say so.
@@ -195,7 +195,7 @@ class ListwiseRenderer:
         return self.render(Query("query"), ["A"], ["passage"])[-16:]
 
     def _make_skeleton(self, text: str, instruction: str, names: tuple[str, ...]) -> _Skeleton:
-        """The skeleton for a query: a prompt of placeholders without these, verified on a prompt of others."""
+        """Returns the skeleton for a query: a prompt of placeholders without these, verified on a prompt of others."""
         query, n = Query(text, instruction=instruction), len(names)
         texts = ("", PLACEHOLDER, _OTHER)
         empty, tokenised, expected = (self.tokenize(self.render(query, names, [each] * n)) for each in texts)
@@ -210,7 +210,7 @@ class ListwiseRenderer:
         return _Skeleton(len(empty))
 
     def _assemble(self, skeleton: _Skeleton, passages: Sequence[Passage]) -> list[int] | None:
-        """The token ids of a prompt from those of its segments; None if a token spans a boundary."""
+        """Returns the token ids of a prompt from those of its segments, or None if a token spans a boundary."""
         if skeleton.segments is None or (self._ends_turns and any(map(_may_be_trimmed, passages))):
             return None
         token_ids = list(skeleton.segments[0])
@@ -224,28 +224,28 @@ class ListwiseRenderer:
         return token_ids
 
     def _context_between(self) -> PassageContext:
-        """The context of a passage between two others."""
+        """Returns the context of a passage between two others."""
         parts = self.render(Query(PLACEHOLDER), ("A", "B", "C"), [_PASSAGE_MARKER] * 3).split(_PASSAGE_MARKER)
         return passage_contexts(parts)[1] if len(parts) == 4 else PassageContext("", "", "", "")
 
     def _as_inner_context(self, context: PassageContext) -> PassageContext:
-        """The inner context if the white space is the same: the token ids do not depend on the identifiers around."""
+        """Returns the inner context if the white space is the same: identifiers around do not change token ids."""
         inner = self._inner_context
         same = (context.space_before, context.space_after) == (inner.space_before, inner.space_after)
         return inner if same else context
 
     def _length(self, passage: Passage) -> int:
-        """The number of tokens that the passage adds to a prompt in which it was empty."""
+        """Returns the number of tokens that the passage adds to a prompt in which it was empty."""
         ids = passage.token_ids or self._segments.tokenize_passage(passage.text, self._inner_context)
         return len(self.token_ends(passage.text)) if ids is None else max(0, len(ids) - self._empty_tokens)
 
     def _truncate(self, passage: Passage, tokens: int) -> Passage:
-        """The passage with only the first tokens of its text."""
+        """Returns the passage with only the first tokens of its text."""
         ends = self.token_ends(passage.text)
         return Passage(passage.doc_id, passage.text[: ends[tokens - 1]]) if len(ends) > tokens else passage
 
     def _fitting(self, passages: Sequence[Passage], skeleton_tokens: int, prompt_tokens: int) -> Sequence[Passage]:
-        """The passages, truncated to what is shown of each at most, and so that all of them fit into the prompt."""
+        """Truncates passages to `passage_tokens`, and so that all of them fit into the prompt."""
         lengths = [self._length(passage) for passage in passages]
         room, shown = prompt_tokens - skeleton_tokens, [min(length, self.passage_tokens) for length in lengths]
         fits = sum(shown) + SLACK_TOKENS * len(shown) <= max(0, room)
@@ -259,10 +259,10 @@ class ListwiseRenderer:
 
 
 def fill_fields(part: str, values: dict[str, str]) -> str:
-    """The template part with its fields replaced in one pass, so that values are never read as fields."""
+    """Returns the template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
 
 
 def _may_be_trimmed(passage: Passage) -> bool:
-    """True if a chat template that trims the white space of turns could change a turn that ends with the passage."""
+    """Returns True if a chat template that trims turns could change a turn that ends with the passage."""
     return not passage.text or passage.text.strip() != passage.text

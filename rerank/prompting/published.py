@@ -1,4 +1,4 @@
-"""Prompt templates in the package `rank-llm`, read without running its code, and checked by their hash."""
+"""Reads prompt templates of the package `rank-llm` without running its code, and checks their hashes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHA256 = {
 
 
 def read_published(name: str) -> str:
-    """The content of a template that is named with PREFIX.
+    """Returns the content of a template that is named with PREFIX.
 
     Raises:
         ConfigError: there is no such template, the package is not installed, or its file is another one.

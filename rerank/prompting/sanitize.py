@@ -1,4 +1,4 @@
-"""Removes from texts of outside everything that a model could read as markup of its prompt."""
+"""Removes from texts of callers everything that a model could read as markup of its prompt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sanitizer:
 
 
 def _without_identifier(match: re.Match[str]) -> str:
-    """The bracketed text, in parentheses if it is an identifier once a tokenizer has normalised it."""
+    """Returns the bracketed text, in parentheses if it is an identifier once a tokenizer has normalised it."""
     text = match[1]
     if text.isascii() and len(text) > 5:  # " 123 "
         return match[0]

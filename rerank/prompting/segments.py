@@ -57,11 +57,11 @@ class SegmentTokenizer:
         return self._encode([text])[0]
 
     def token_ends(self, text: str) -> tuple[int, ...]:
-        """The end of each token of the text, in characters."""
+        """Returns the end of each token of the text, in characters."""
         return tuple(end for _, end in self._backend.encode(text, add_special_tokens=False).offsets)
 
     def tokenize_passages(self, texts: Sequence[str], context: PassageContext) -> list[TokenIds | None]:
-        """The token ids of each text and its white space in a context; None if a token spans a boundary."""
+        """Returns the token ids of each text and its white space in a context, or None if a token spans a boundary."""
         anchor = PLACEHOLDER + context.space_after
         left, anchor_ids, with_right = self._encode([context.left, anchor, anchor + context.right])
         right = with_right[len(anchor_ids) :]
@@ -69,7 +69,7 @@ class SegmentTokenizer:
         return [_strip(ids, left, right) for ids in self._encode([before + text + after for text in texts])]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """In parallel, and without the offsets that a call of the transformers tokenizer computes as well."""
+        """Encodes texts in parallel, without the offsets that a call of transformers' tokenizer computes as well."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
@@ -78,7 +78,7 @@ def segment_bytes(ids: Sequence[int] | None, text: str, *_: object) -> int:
 
 
 def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
-    """The contexts of the n passages between the n + 1 parts of a prompt."""
+    """Returns the contexts of the n passages between the n + 1 parts of a prompt."""
     trimmed = [match.groups() for part in parts if (match := _TRIMMED.fullmatch(part))]
     return tuple(
         PassageContext(left[-1:], before, after, right[:_RIGHT_CHARS])
@@ -87,7 +87,7 @@ def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
 
 
 def split_segments(ids: list[int], separators: Sequence[TokenIds | None]) -> tuple[TokenIds, ...] | None:
-    """The token ids before, between and after the separators; None if one is unknown or not found."""
+    """Returns the token ids before, between and after the separators, or None if one is unknown or not found."""
     segments, start = list[TokenIds](), 0
     for separator in separators:
         size = len(separator or ())
@@ -100,7 +100,7 @@ def split_segments(ids: list[int], separators: Sequence[TokenIds | None]) -> tup
 
 
 def _strip(ids: list[int], left: list[int], right: list[int]) -> TokenIds | None:
-    """The token ids between two known ends; None if the ids do not begin and end with these."""
+    """Returns the token ids between two known ends, or None if the ids do not begin and end with these."""
     end = len(ids) - len(right)
     matches = end >= len(left) and ids[: len(left)] == left and ids[end:] == right
     return tuple(ids[len(left) : end]) if matches else None

@@ -1,4 +1,4 @@
-"""Prompt style: what the prompts of a published model have besides the words of its template."""
+"""Describes what the prompts of a published model have besides the words of its template."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PromptStyle:
         return self.ftfy or self.max_words > 0 or bool(self.title)
 
     def passage_text(self, text: str, title: str = "") -> str:
-        """The text of a passage as the model was trained on it, with single spaces between words.
+        """Returns the text of a passage as the model was trained on it, with single spaces between words.
 
         Args:
             title: the title, with which `text` begins; empty for a passage without one.

@@ -1,4 +1,4 @@
-"""Prompt templates: YAML files in the format of RankLLM, loaded and checked."""
+"""Loads and checks prompt templates, which are YAML files in the format of RankLLM."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class Template:
         return self.body.find("{rank}") > self.body.find("{candidate}")
 
     def without_instruction(self) -> Template:
-        """The template of a model that does not read the instruction of a query: it keeps its hash."""
+        """Returns the template without the instruction of a query. It keeps its hash."""
         prefix, body, suffix = (part.replace("{instruction}", "") for part in (self.prefix, self.body, self.suffix))
         return replace(self, prefix=prefix, body=body, suffix=suffix)
 
     def with_style(self, style: PromptStyle) -> Template:
-        """The template in another style; its hash is that of both."""
+        """Returns the template in another style. Its hash is that of both."""
         sha256 = hashlib.sha256(f"{self.sha256} {style}".encode()).hexdigest()
         return self if style == self.style else replace(self, style=style, sha256=sha256)
 

@@ -1,4 +1,4 @@
-"""Truncation of texts: before they are tokenized, so that a long text costs about what is kept, and to fit a prompt."""
+"""Truncates texts: before they are tokenized, so that their ends cost nothing, and to fit a prompt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLACK_TOKENS = 2
 
 
 def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
-    """The beginning of a text, which has the same first tokens; the whole text if it has few tokens.
+    """Returns a beginning of a text that has the same first tokens, or the whole text if it has few.
 
     Reads `CHARS_PER_TOKEN` characters per token, and twice as many as long as they have too few tokens. So a text of up
     to tokens * CHARS_PER_TOKEN characters is returned as it is; a longer one that is cut has more than `tokens` tokens.
@@ -34,7 +34,7 @@ def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
 
 
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
-    """The length of passages with which all fit into the room; short passages leave theirs to long ones.
+    """Returns the length to which passages are cut so that all fit. Short passages leave their share to long ones.
 
     Args:
         lengths: of the passages, in tokens, which do not fit.

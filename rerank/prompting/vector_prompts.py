@@ -1,4 +1,4 @@
-"""PE-Rank prompts: a window → token ids with slots, which the vectors of passages and query replace."""
+"""Renders windows as PE-Rank prompts: token ids with slots, which vectors of passages and query replace."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class VectorPrompts:
         self._cached = cached_by_bytes(self._render, _prompt_bytes)
 
     def sanitize(self, query: Query) -> Query:
-        """The query as the prompt may contain it; unchanged without chat markup, which no text can imitate then."""
+        """Returns the query as the prompt may contain it. Without chat markup, no text can imitate any."""
         if not self._in_chat:
             return query
         return replace(query, text=self._sanitize(query.text), instruction=self._sanitize(query.instruction))
 
     def shown_text(self, passage: Passage) -> str:
-        """The text of a passage that a template with `{text}` shows: sanitized and truncated."""
+        """Returns the text of a passage that a template with `{text}` shows: sanitized and truncated."""
         start = beginning(
             passage.text, self._text_tokens, lambda text: len(self._renderer.token_ends(self._sanitize(text)))
         )
@@ -76,16 +76,16 @@ class VectorPrompts:
         return text[: ends[self._text_tokens - 1]] if len(ends) > self._text_tokens else text
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
-        """Token ids and slots of a sanitized query and passages with their `shown_text`; slots in window order."""
+        """Returns token ids and slots of a sanitized query, and of passages with their `shown_text`, in their order."""
         texts = tuple(passage.text for passage in passages) if self.reads_text else ("",) * len(passages)
         return self._cached(query.text, query.instruction, texts)  # windows of a request share theirs
 
     def length(self, n: int) -> int:
-        """The number of positions of a prompt with an empty query and n passages without text."""
+        """Returns the number of positions of a prompt with an empty query and n passages without text."""
         return len(self._render("", "", ("",) * n))
 
     def _render_plain(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
-        """Without chat markup. Texts are data, so special tokens written in them are read as plain words."""
+        """Renders without chat markup. Special tokens that are written in texts are read as plain words."""
         ids: list[int] = []
         for segment in _segments(self._template, Query(text, instruction=instruction), texts):
             if isinstance(segment, int):
@@ -96,7 +96,7 @@ class VectorPrompts:
         return tuple(ids)
 
     def _render_chat(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
-        """With chat markup: rendered and tokenised with markers, which the slots then replace."""
+        """Renders and tokenises with chat markup and with markers, which the slots then replace."""
         names = [str(rank) for rank in range(1, len(texts) + 1)]
         ids = self._renderer.tokenize(self._renderer.render(Query(text, instruction=instruction), names, texts))
         marker = cast(int, self._tokenizer.convert_tokens_to_ids(_VECTOR_MARKER))
@@ -116,12 +116,12 @@ def _prompt_bytes(ids: Sequence[int], text: str, instruction: str, texts: Sequen
 
 
 def _slots(part: str) -> list[int]:
-    """The slots of a template part, in order."""
+    """Returns the slots of a template part, in order."""
     return [_SLOTS[field] for field in _FIELD.findall(part) if field in _SLOTS]
 
 
 def _segments(template: Template, query: Query, texts: Sequence[str]) -> Iterator[str | int]:
-    """The slots of a prompt, and the text before, between and after them."""
+    """Yields the slots of a prompt, and the text before, between and after them."""
     values = {"num": str(len(texts)), "query": query.text, "instruction": query.instruction, "rank": "", "text": ""}
     bodies = [(template.body, values | {"rank": str(rank), "text": text}) for rank, text in enumerate(texts, 1)]
     text = ""
@@ -141,7 +141,7 @@ def _segments(template: Template, query: Query, texts: Sequence[str]) -> Iterato
 
 
 def _with_markers(template: Template) -> Template:
-    """The template with markers in place of vectors, and the passage's text as its candidate."""
+    """Returns the template with markers in place of vectors, and the passage's text as its candidate."""
 
     def mark(part: str) -> str:
         return part.replace("{candidate}", _VECTOR_MARKER).replace("{query_vector}", _VECTOR_MARKER)

@@ -1,4 +1,4 @@
-"""Rerank APIs as rankers: a server is sent the query and the passages as texts, and returns a score for each."""
+"""Ranks by rerank APIs: a server is sent the query and the passages as texts, and returns a score for each."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class ApiRanker(OnServers):
         return Prepared(query, tuple(passages))
 
     def encode(self, window: Window) -> EncodedWindow:
-        """The window, at about four characters per token; the server makes the prompts."""
+        """Estimates the tokens of a window at about four characters each. The server makes the prompts."""
         texts = (window.query.text, *(passage.text for passage in window.passages))
         return EncodedWindow(window, tokens=sum(2 + len(text) // 4 for text in texts))
 
     async def rank_window(self, window: EncodedWindow) -> WindowRanking:
-        """The scores as the API returns them. See `ServedRanker`."""
+        """Returns the scores as the API returns them. See `ServedRanker`."""
         query, texts = window.window.query, [passage.text for passage in window.window.passages]
         size = self._servers.passages_per_call
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
@@ -72,7 +72,7 @@ class ApiRanker(OnServers):
             return await self._pool.call(partial(self._scores, query, texts))
 
     async def _scores(self, query: Query, texts: Sequence[str], server: Server) -> list[float]:
-        """The scores of texts by one server. Raises: NoAnswer, ModelServerUnfit."""
+        """Returns the scores of texts by one server. Raises: NoAnswer, ModelServerUnfit."""
         sent = [_as_utf8(text) for text in texts]
         asked = self._api.ask(
             self._servers.model, _as_utf8(query.text), sent, self._servers.fields, _as_utf8(query.instruction)
@@ -85,5 +85,5 @@ class ApiRanker(OnServers):
 
 
 def _as_utf8(text: str) -> str:
-    """The text with question marks in place of halves of surrogate pairs, which JSON cannot carry."""
+    """Returns the text with question marks in place of halves of surrogate pairs, which JSON cannot carry."""
     return text.encode("utf-8", "replace").decode("utf-8")

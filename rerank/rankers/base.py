@@ -1,4 +1,4 @@
-"""The Ranker protocol: the interface between the engine and the models."""
+"""Defines the protocols between the engine and the models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rerank.types import (
 
 @dataclass(frozen=True, slots=True)
 class RankerInfo:
-    """Description of a ranker, as traces and `ListModels` report it."""
+    """Describes a ranker, as traces and `ListModels` report it."""
 
     kind: str
     model_id: str
@@ -68,18 +68,18 @@ class RankerInfo:
 
     @property
     def reads_alone(self) -> bool:
-        """True if everything that is read of a passage depends on no other passage, so that a list may be longer."""
+        """True if what is read of a passage depends on no other passage, so that a list may be longer."""
         return self.score_kind.is_pointwise or self.fuses_first_stage
 
     def is_ready(self, passage: Passage) -> bool:
-        """True if `prepare` has nothing to compute for the passage."""
+        """Returns True if `prepare` has nothing to compute for the passage."""
         if self.reads_sparse:
             return passage.sparse is not None
         return self.reads_vectors and passage.vector is not None
 
 
 class WindowEncoder(Protocol):
-    """The preparation of windows for a model. The engine calls both methods on threads of their own, concurrently."""
+    """Prepares windows for a model. The engine calls both methods on threads of their own, concurrently."""
 
     info: RankerInfo
 
@@ -106,7 +106,7 @@ class Ranker(WindowEncoder, Protocol):
     """Orders windows of passages. The engine calls `rank`, too, on a thread of its own."""
 
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """One ranking per window, in the same order, each with one finite score per passage.
+        """Returns one ranking per window, in the same order, each with one finite score per passage.
 
         Raises:
             MemoryError: the windows do not fit into the device's memory together; the engine tries fewer at once.
@@ -121,7 +121,7 @@ class InterruptibleRanker(Protocol):
     info: RankerInfo
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
-        """From now on `rank` calls the function, on its own thread, in each layer of a model that packs windows.
+        """Makes `rank` call the function, on its own thread, in each layer of a model that packs windows.
 
         The function may call `rank` again.
         """
@@ -133,7 +133,7 @@ class CachingRanker(Protocol):
     """A ranker whose encoders keep what they computed of texts for later requests."""
 
     def filled(self, passage: Passage) -> Passage:
-        """The passage, with what earlier requests left of its text."""
+        """Returns the passage with what earlier requests computed of its text."""
         ...
 
 
@@ -160,7 +160,7 @@ class ServedRanker(WindowEncoder, Protocol):
         ...
 
     async def rank_window(self, window: EncodedWindow) -> WindowRanking:
-        """The ranking of a window. If it is cancelled, the server stops its work on it.
+        """Returns the ranking of a window. If it is cancelled, the server stops its work on it.
 
         Raises:
             ModelServerUnavailable: no server answered.

@@ -36,7 +36,7 @@ _MOST_PADDING, _FEW_POSITIONS = 0.15, 256
 
 @dataclass(frozen=True, slots=True)
 class EncodedPairs(EncodedWindow):
-    """A window as the pairs that a cross-encoder reads, one per passage; each begins with `beginning`."""
+    """Holds a window as the pairs that a cross-encoder reads, one per passage. Each begins with `beginning`."""
 
     pairs: tuple[Pair, ...] = ()
     beginning: TokenIds = ()
@@ -76,7 +76,7 @@ class CrossEncoderRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Keeps special tokens out of the texts, and the ends of long ones that are never read.
+        """Divides special tokens in the texts, and cuts off the ends that are never read.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
@@ -96,7 +96,7 @@ class CrossEncoderRanker:
         return Prepared(replace(query, text=text, instruction=instruction), prepared)
 
     def encode(self, window: Window) -> EncodedPairs:
-        """One pair of the query and each passage, rendered as the model's files say."""
+        """Renders one pair of the query and each passage, as the model's files say."""
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
         full = [place for place, pair in enumerate(pairs) if len(pair["input_ids"]) >= self._scorer.max_tokens]
@@ -110,14 +110,14 @@ class CrossEncoderRanker:
         return EncodedPairs(window, tokens=tokens, truncated=truncated, pairs=tuple(pairs), beginning=shared)
 
     def _uncounted(self, shared: TokenIds) -> int:
-        """The tokens of a beginning that are yet to be read for it; the parts of a window are encoded one by one."""
+        """Returns the tokens of a beginning that was not counted yet: the parts of a window are encoded one by one."""
         is_new = shared not in self._counted
         self._counted[shared] = True
         return len(shared) if is_new else 0
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """The score of each pair. Pairs of one beginning and of like lengths share a forward pass, of any window."""
+        """Returns the score of each pair. Pairs of one beginning and of similar lengths share a forward pass."""
         given = [window for window in windows if isinstance(window, EncodedPairs)]
         pairs = [(window.beginning, pair) for window in given for pair in window.pairs]
         scores = [0.0] * len(pairs)

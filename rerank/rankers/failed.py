@@ -1,4 +1,4 @@
-"""The place of a model that is not served: it has a description, and fails whatever it is given."""
+"""Stands for a model that is not served: it has a description, and every call fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANY_WINDOW = 1_000_000
 
 @dataclass
 class FailedRanker:
-    """A ranker in the place of a model that cannot be loaded or failed its self-test. All its methods raise `error`.
+    """Stands for a model that cannot be loaded or failed its self-test. All its methods raise `error`.
 
     Attributes:
         name: of the model in the configuration.
@@ -46,7 +46,7 @@ class FailedRanker:
 
 
 def unknown_info(kind: str, model_id: str) -> RankerInfo:
-    """The description of a model that could not be loaded; it allows what a request may ask of any model."""
+    """Describes a model that could not be loaded. It allows what a request may ask of any model."""
     return RankerInfo(
         kind=kind,
         model_id=model_id,

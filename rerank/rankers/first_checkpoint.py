@@ -1,4 +1,4 @@
-"""Settings of a FIRST checkpoint: read from its manifest, with which the operator's settings must agree."""
+"""Reads the settings of a FIRST checkpoint from its manifest, with which the operator's settings must agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.util.files import sha256_of_files
 
 @dataclass(frozen=True, slots=True)
 class FirstSettings:
-    """The settings a checkpoint was trained with; those of the operator or the defaults if it has no manifest.
+    """Holds the settings of a checkpoint's training; without a manifest, the operator's or the defaults.
 
     Attributes:
         early_exit_layer: the layer of the early exit, counted from 1; 0: all layers are computed.
@@ -29,7 +29,7 @@ class FirstSettings:
 
 
 def first_settings(model: FirstModel) -> FirstSettings:
-    """The settings of a configured model: its manifest's; without a manifest, the operator's or the defaults.
+    """Returns the settings of a model's manifest; without a manifest, the operator's or the defaults.
 
     Raises:
         CheckpointError: the checkpoint's manifest is broken, belongs to another kind of ranker, or contradicts the

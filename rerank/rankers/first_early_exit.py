@@ -71,7 +71,7 @@ class EarlyExitFirstRanker(FirstRanker):
         exit_after(model, self._layer)
 
     def _positions(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
-        """The positions of the identifiers behind the passages."""
+        """Returns the positions of the identifiers behind the passages."""
         found = find_identifiers(self._tokenizer, prompt, self.identifiers.token_ids[:count])
         if len(found) < count:
             raise CheckpointError(

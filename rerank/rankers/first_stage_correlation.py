@@ -1,4 +1,4 @@
-"""Correlation of the first stage's scores with a fusion's other signals: of one list, and its mean per caller.
+"""Correlates the first stage's scores with a fusion's other signals, for one list and on average per caller.
 
 The mean tells whether the candidates of a caller come from a lexical or a neural first stage. One list tells nothing.
 Measured over 50 to 225 queries each: BM25 has .33 to .53, neural first stages have .55 to .74.
@@ -35,7 +35,7 @@ _MAX_CALLERS = 1000
 def first_stage_correlation(
     first_stage: Floats, sparse: Floats, cosines: Floats, weights: tuple[float, float]
 ) -> float | None:
-    """Correlation of the first stage's scores with the weighted sum of the other signals' z-scores, over a whole list.
+    """Correlates the first stage's scores with the weighted sum of the other signals' z-scores, over a whole list.
 
     The cosine is read for the best passages by the other two only, and among these alone the correlation would be too
     low. So the cosine's regression on the other two, which is the same in the whole list, stands for the cosines that
@@ -69,7 +69,7 @@ def first_stage_correlation(
 
 
 class CallerCorrelations:
-    """The running mean of the correlation for each caller and kind; of the latest 1,000 that sent a list.
+    """Keeps the mean of the correlation for each caller and kind, for the latest 1,000 that sent a list.
 
     It is written on the event loop, and may be read on any thread.
     """
@@ -78,7 +78,7 @@ class CallerCorrelations:
         self._means: dict[tuple[str, FirstStageKind], MeanCorrelation] = {}
 
     def add(self, caller: str, kind: FirstStageKind, correlation: float) -> MeanCorrelation:
-        """Counts a list whose first stage was taken for one of this kind. Logs a line if the kind looks wrong.
+        """Counts a list of a caller who says that its first stage is of this kind. Logs a line if that looks wrong.
 
         Args:
             caller: the name of an API key, or the address of a connection, which counts without its port.
@@ -101,11 +101,11 @@ class CallerCorrelations:
         return mean
 
     def means(self) -> Mapping[tuple[str, FirstStageKind], MeanCorrelation]:
-        """The means by the caller and the kind that it said."""
+        """Returns the means by the caller and the kind that it said."""
         return dict(self._means)
 
     def means_by_key(self) -> Mapping[tuple[str, FirstStageKind], MeanCorrelation]:
-        """The means by the API key and the kind. All callers without a key are one, whose name is empty."""
+        """Returns the means by API key and kind. All callers without a key count as one, whose name is empty."""
         found: dict[tuple[str, FirstStageKind], MeanCorrelation] = {}
         for (caller, kind), each in self.means().items():
             key = "" if ":" in caller else caller, kind  # names of keys have no colon, addresses have
@@ -114,7 +114,7 @@ class CallerCorrelations:
 
 
 def _better_kind(kind: FirstStageKind, mean: float) -> FirstStageKind | None:
-    """The other kind, if the mean is clearly one of that kind."""
+    """Returns the other kind, if the mean is clearly one of that kind."""
     if kind is FirstStageKind.LEXICAL:
         return FirstStageKind.NEURAL if mean > _MAX_LEXICAL else None
     return FirstStageKind.LEXICAL if mean < _MIN_NEURAL else None

@@ -111,12 +111,12 @@ class FusionRanker:
         return EncodedWindow(window, tokens=len(window.passages) + sum(self._encoder.token_counts(texts)))
 
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Fused scores of the passages of each window, with their signals."""
+        """Returns the fused scores of the passages of each window, with their signals."""
         vector_of = self._vectors(dict.fromkeys(text for each in windows for text in self._missing(each.window)))
         return [self._ranking(each.window, vector_of) for each in windows]
 
     def rank_by(self, window: Window, settings: Sequence[FusionModel]) -> list[WindowRanking]:
-        """The ranking of a prepared window by each of several settings, with their first_stage_weight.
+        """Returns the ranking of a prepared window by each of several settings, with their first_stage_weight.
 
         Each text is encoded once, so that a further setting costs no forward pass.
         """
@@ -131,12 +131,12 @@ class FusionRanker:
         self._between_batches = function
 
     def _missing(self, window: Window) -> list[str]:
-        """The texts of the passages whose cosine is read and whose vector is not known."""
+        """Returns the texts of the passages whose cosine is read and whose vector is not known."""
         passages = [window.passages[place] for place in self._best(window, self._cheap_scores(window))]
         return [passage.text for passage in passages if passage.vector is None]
 
     def _vectors(self, texts: Collection[str]) -> dict[str, Vector]:
-        """The vectors of texts, which are kept for later requests."""
+        """Returns the vectors of texts, which are kept for later requests."""
         read = {text: self._encoder.beginning(text) for text in texts}
         counts = self._encoder.token_counts(list(read.values()))
         found: dict[str, Vector] = {}
@@ -151,7 +151,7 @@ class FusionRanker:
         return found
 
     def _best(self, window: Window, scores: Floats) -> npt.NDArray[np.intp]:
-        """Places of the passages whose cosine is read: the best ones by `scores`, and those with a vector of an index.
+        """Returns the places whose cosine is read: the best passages by `scores`, and those with a vector of an index.
 
         A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
         """
@@ -165,7 +165,7 @@ class FusionRanker:
     def _cheap_scores(
         self, window: Window, places: npt.NDArray[np.intp] | None = None, agreement: float = 1.0
     ) -> Floats:
-        """(n,) weighted sum of the signals that every passage has, each as a z-score over these places; None: all."""
+        """Returns the (n,) weighted sum of the cheap signals, each as a z-score over these places; None: all."""
         of_sparse = np.array([passage.sparse_score or 0.0 for passage in window.passages])
         of_first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
         if places is not None:
@@ -211,7 +211,7 @@ class FusionRanker:
         return FusedWindow(scores, cosines)
 
     def _agreement(self, window: Window, places: npt.NDArray[np.intp], cosines: Floats) -> float:
-        """0 to 1: how far the two models agree about the passages, by the correlation of their scores.
+        """Returns 0 to 1: how far the two models agree about the passages, by the correlation of their scores.
 
         Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which
         is that of the smaller model, and the feedback, which trusts the leading passages, then count less.
@@ -223,7 +223,7 @@ class FusionRanker:
         return min(max(correlation / self._settings.full_agreement, 0.0), 1.0)
 
     def _moved(self, query: Vector, passages: Matrix, fused: Floats, weight: float) -> Vector:
-        """The query's unit vector, moved towards the leading passages, weighted by a softmax of their scores."""
+        """Moves the query's unit vector towards the leading passages, weighted by a softmax of their scores."""
         first = np.argsort(-fused, kind="stable")[: self._settings.feedback_passages]
         relevant = np.zeros(len(fused), dtype=np.float32)
         relevant[first] = np.exp(fused[first] - fused.max())

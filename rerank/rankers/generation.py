@@ -1,4 +1,4 @@
-"""Permutation generation (RankGPT, RankZephyr): a causal LM writes the order of a window as text, "[2] > [1] > …".
+"""Lets a causal LM write the order of a window as text, "[2] > [1] > …" (RankGPT, RankZephyr).
 
 Generation costs one step of the model per token, where FIRST needs one step per window. The text may leave passages
 out, name them twice or name unknown ones, so it is parsed and repaired, and the repairs are counted.
@@ -40,7 +40,7 @@ _AT_ONCE = AnswerConfig()
 
 
 class GenerationPrompts(TextPrompts):
-    """Permutation generation without its model: the prompts of windows, and the rankings of the answers.
+    """Renders windows as prompts of permutation generation, and reads the orders in the answers.
 
     Args:
         tokenizer: of the model.
@@ -78,18 +78,18 @@ class GenerationPrompts(TextPrompts):
         self.answer_tokens = cache(self._count_answer_tokens)
 
     def encode(self, window: Window) -> EncodedWindow:
-        """The prompt, which leaves room for the longest reasoning and answer; all count as tokens."""
+        """Renders the prompt, which leaves tokens for the longest reasoning and answer. All of them count."""
         answer_tokens = self.new_tokens(len(window.passages))
         prompt = self.renderer.prompt(window, self._names, answer_tokens)
         tokens = len(prompt.token_ids) + answer_tokens
         return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
 
     def new_tokens(self, n: int) -> int:
-        """The most tokens that the model writes about n passages."""
+        """Returns the most tokens that the model writes about n passages."""
         return self._thinking_tokens + self.answer_tokens(n)
 
     def ranking(self, n: int, text: str) -> WindowRanking:
-        """Minus the rank of each of n passages in the text that the model wrote; their order if it has no answer."""
+        """Scores n passages by minus their rank in the model's text. Without an answer they keep their order."""
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
             return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True)
@@ -100,13 +100,13 @@ class GenerationPrompts(TextPrompts):
         return WindowRanking(tuple(scores), repairs=parsed.repairs)
 
     def with_little_thinking(self) -> Self:
-        """The same with a few tokens for thinking, for the self-test."""
+        """Returns a copy with a few tokens for thinking, for the self-test."""
         other = copy.copy(self)
         other._thinking_tokens = min(self._thinking_tokens, _SELF_TEST_TOKENS)
         return other
 
     def _count_answer_tokens(self, n: int) -> int:
-        """The token budget of an answer about n passages."""
+        """Returns the token budget of an answer about n passages."""
         answer = " > ".join(f"{OPEN}{name}{CLOSE}" for name in self._names[:n])
         return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + self._slack_tokens
 
@@ -145,13 +145,13 @@ class GenerationRanker(GenerationPrompts):
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Minus the generated rank of each passage. One window at a time: padding would change what is generated."""
+        """Scores passages by minus their generated rank. Padding would change texts, so windows run one by one."""
         sizes = [len(encoded.window.passages) for encoded in windows]
         return [self.ranking(n, self._answer(each.prompts[0], n)) for each, n in zip(windows, sizes, strict=True)]
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:
-        """The text that the model generates after the prompt, up to its end token or the token budget."""
+        """Returns the text that the model generates after the prompt, up to its end token or the token budget."""
         ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             output = cast(Any, self._model).generate(
@@ -162,12 +162,12 @@ class GenerationRanker(GenerationPrompts):
 
 
 def _greedy(lm: CausalLM) -> GenerationConfig:
-    """Greedy decoding without the temperature or repetition penalty that a checkpoint may configure."""
+    """Configures greedy decoding, without the temperature or repetition penalty that a checkpoint may ask for."""
     configured = lm.model.generation_config.eos_token_id
     eos_ids = {*(configured if isinstance(configured, list) else [configured]), lm.tokenizer.eos_token_id} - {None}
     return GenerationConfig(do_sample=False, eos_token_id=sorted(eos_ids) or None, pad_token_id=_pad_id(lm.tokenizer))
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The padding token; 0 if there is none, because a batch of one is never padded."""
+    """Returns the padding token; 0 if there is none, because a batch of one is never padded."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)

@@ -1,4 +1,4 @@
-"""Base class of rankers whose windows are ranked by servers: their pool, and the checked reading of their answers."""
+"""Connects rankers to the servers that rank their windows, and reads the answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class OnServers(ABC):
-    """The servers of a ranker; see `rerank.rankers.base.ServedRanker`.
+    """Holds the servers of a ranker; see `rerank.rankers.base.ServedRanker`.
 
     Args:
         name: of the model in the configuration.

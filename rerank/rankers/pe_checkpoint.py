@@ -1,4 +1,4 @@
-"""Loading of PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layout."""
+"""Loads PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layout."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenize
 
 
 def _template(folder: Path, config: PretrainedConfig, requested: str | None, default: str) -> Template:
-    """The template that config.json names, which may be a file in the folder; else the requested one or the default."""
+    """Returns the template that config.json names, which may be a file in the folder, or else another one."""
     named = getattr(config, "template", None)
     if named is not None and requested not in (None, named):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Scores of PE-Rank: of all passages in one step, or by choosing one passage after the other."""
+"""Scores the passages of PE-Rank all in one step, or chooses one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerank.models.last_token import LastTokenReader
 def one_step(
     reader: LastTokenReader, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
 ) -> list[tuple[float, ...]]:
-    """Log-softmax of h · eᵢ over the n passages eᵢ of each window, where h is the state of its last position.
+    """Returns log-softmax of h · eᵢ over the n passages eᵢ of each window, where h is the state of its last position.
 
     Args:
         prompts: (T, D) input vectors of each window.
@@ -33,7 +33,7 @@ def dynamic(
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
 ) -> list[tuple[float, ...]]:
-    """Minus the rank at which each passage of a window is chosen (PE-Rank, section 3.3). Arguments as above.
+    """Returns minus the rank at which each passage of a window is chosen (PE-Rank, section 3.3).
 
     The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
     the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a matrix of its own:
@@ -71,7 +71,7 @@ def dynamic(
 
 
 def choices(n: int, top_n: int) -> int:
-    """The number of passages that are chosen out of n: `top_n` (0: all), but never the last one that remains."""
+    """Returns how many of n passages are chosen: `top_n` (0: all), but never the last one that remains."""
     return max(0, min(top_n or n, n - 1))
 
 

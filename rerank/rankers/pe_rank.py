@@ -120,12 +120,12 @@ class PERankRanker:
         return Prepared(sanitized, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
     def _with_vector(self, passage: Passage, vector: Vector, is_truncated: bool) -> Passage:
-        """The passage with the vector of its text, which is kept for later requests."""
+        """Returns the passage with the vector of its text, which is kept for later requests."""
         self._encoder.vector_cache.put(passage.text, vector, is_truncated)
         return replace(passage, vector=vector, vector_truncated=is_truncated)
 
     def encode(self, window: Window) -> EncodedWindow:
-        """Token ids with slots for the vectors; the tokens of dynamic decoding include its decode steps."""
+        """Renders token ids with slots for the vectors. The tokens of dynamic decoding include its decode steps."""
         prompt = self._prompts.token_ids(window.query, window.passages)
         tokens = len(prompt) + self._decode_steps(len(window.passages), window.top_n)
         return EncodedWindow(window, (prompt,), tokens)
@@ -133,7 +133,7 @@ class PERankRanker:
     @translate_out_of_memory()
     @torch.inference_mode()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Log-probabilities over the passages of each window; minus the rank of each passage in dynamic decoding."""
+        """Returns log-probabilities over the passages of each window, or minus their ranks in dynamic decoding."""
         queries = 1 if self._prompts.reads_query_vector else 0
         projected = [self._project(encoded.window, queries) for encoded in windows]  # (queries + n, D) each
         inputs = [self._embed(encoded, vectors) for encoded, vectors in zip(windows, projected, strict=True)]
@@ -149,7 +149,7 @@ class PERankRanker:
         self._reader.between_layers = function
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
-        """(queries + n, D) vectors of the query, if the template reads it, and the passages, in the model's space.
+        """Returns (queries + n, D) vectors of query and passages in the model's space.
 
         Equal vectors are projected once, because the rounding of a matrix product depends on the row.
         """
@@ -161,7 +161,7 @@ class PERankRanker:
         return projected[[rows[vector.tobytes()] for vector in vectors]]
 
     def _embed(self, encoded: EncodedWindow, projected: torch.Tensor) -> torch.Tensor:
-        """(T, D) token embeddings of the prompt, with the projected vectors in their slots."""
+        """Returns (T, D) token embeddings of the prompt, with the projected vectors in their slots."""
         ids = torch.tensor(encoded.prompts[0], device=self._device)
         embeddings = self._transformer.get_input_embeddings()(ids.clamp(min=0))
         vectors = projected.to(embeddings.dtype)
@@ -192,7 +192,7 @@ class PERankRanker:
 
 
 def _signals(window: Window) -> dict[str, tuple[float, ...]]:
-    """The cosine of the query with each passage, by their unit vectors; none for a query without a vector."""
+    """Returns the cosine of the query with each passage, by their unit vectors; none for a query without a vector."""
     query, vectors = window.query.vector, [p.vector for p in window.passages if p.vector is not None]
     if query is None or not vectors:
         return {}

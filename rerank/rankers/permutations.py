@@ -1,4 +1,4 @@
-"""Permutations in texts that a language model wrote: the answer behind a reasoning, and the order that it names."""
+"""Finds the answer in a text that a language model wrote, and the order that it names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ParsedPermutation:
 
 
 def answer_in(text: str, is_reasoning: bool = False) -> str | None:
-    """The answer in a text: what follows its last </think>, and of that what <answer> holds; None if there is none.
+    """Returns what follows the last </think> of a text, inside <answer> if it has one; None if there is no answer.
 
     A reasoning without an end has an answer only before it, or inside it between <answer> and </answer>.
 
@@ -53,14 +53,14 @@ def answer_in(text: str, is_reasoning: bool = False) -> str | None:
 
 
 def _tagged(text: str) -> str:
-    """The last part of a text between <answer> and </answer>; empty if there is none."""
+    """Returns the last part of a text between <answer> and </answer>, empty if there is none."""
     end = text.rfind(_END_OF_ANSWER)
     begin = text.rfind(_ANSWER, 0, max(0, end))
     return text[begin + len(_ANSWER) : end] if begin >= 0 else ""
 
 
 def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False) -> ParsedPermutation:
-    """The order in which a text names the passages of a window, repaired to a permutation.
+    """Reads the order in which a text names the passages of a window, and repairs it to a permutation.
 
     Args:
         text: the model's answer.
@@ -88,7 +88,7 @@ def _places(names: Sequence[str]) -> dict[str, int]:
 
 
 def _identifiers(text: str, names: Sequence[str], last_chain: bool) -> list[str]:
-    """The identifiers in a text, in its order: those in brackets, and bare ones in a chain such as "2 > 1".
+    """Returns the identifiers in a text, in its order: those in brackets, and bare ones in a chain such as "2 > 1".
 
     Brackets may be left out only inside a chain. Numbers may be chained by commas if the text holds no brackets.
     """

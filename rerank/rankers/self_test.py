@@ -1,4 +1,4 @@
-"""Self-test of a model at load: ranks a few small windows alone and in one batch, and compares the scores.
+"""Tests a model at load: ranks a few small windows alone and in one batch, and compares the scores.
 
 It finds wrong attention masks or positions, scores that are not finite, and weights whose scores differ from those in
 `golden.json`, in well under a second. A checkpoint that is served with several kinds of settings has a
@@ -50,7 +50,7 @@ Scores = tuple[tuple[float, ...], ...]
 
 
 class Golden(BaseModel):
-    """Expected scores of the self-test with one kind of settings, written together with the checkpoint."""
+    """Holds the expected scores of the self-test with one kind of settings, written together with the checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,7 +70,7 @@ class Golden(BaseModel):
 
 
 def tolerance(device_type: str, precision: str) -> float:
-    """The largest difference between two scores of a passage that rounding can explain."""
+    """Returns the largest difference between two scores of a passage that rounding can explain."""
     if precision == "bfloat16" or (precision == "auto" and device_type != "cpu"):
         return BFLOAT16_TOLERANCE
     return CPU_TOLERANCE if device_type == "cpu" else CUDA_TOLERANCE
@@ -97,7 +97,7 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
 
 def golden_files(folder: Path) -> list[Path]:
-    """The golden files of a checkpoint folder, one for each kind of settings; none if it is no folder."""
+    """Returns the golden files of a checkpoint folder, one for each kind of settings; none if it is no folder."""
     return sorted(folder.glob(_GOLDEN_FILES))
 
 
@@ -138,7 +138,7 @@ def write_golden(
 
 
 def _scores(ranker: Ranker, allowed: float) -> Scores:
-    """The scores of each window ranked alone, after comparing them with those in one batch."""
+    """Returns the scores of each window ranked alone, after comparing them with those in one batch."""
     try:
         windows = _windows(ranker.prepare(Query(_QUERY), _passages()), ranker.info.max_window_size)
         alone = [rank_windows(ranker, [window])[0].scores for window in windows]

@@ -1,4 +1,4 @@
-"""Rankers whose model runs in an inference server, which is sent prompts and returns log-probabilities or texts.
+"""Ranks by models in inference servers, which are sent prompts and return log-probabilities or texts.
 
 Before a server is used, and again whenever it comes back, it is checked: does it serve the model under this name, split
 text into the same tokens, and return a log-probability for every identifier; and does it pass the self-test, which
@@ -65,7 +65,7 @@ class ModelOnServers:
 
 
 class _ServedRanker(OnServers, Generic[P]):
-    """Base class of rankers of served models; see `rerank.rankers.base.ServedRanker`.
+    """Sends the windows of a ranker to its servers; see `rerank.rankers.base.ServedRanker`.
 
     Args:
         model: the model and its servers.
@@ -93,7 +93,7 @@ class _ServedRanker(OnServers, Generic[P]):
 
     @abstractmethod
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
-        """The ranking of a window by one server. Raises: NoAnswer, ModelServerUnfit."""
+        """Returns the ranking of a window by one server. Raises: NoAnswer, ModelServerUnfit."""
 
     @abstractmethod
     async def _check_answers(self, server: Server) -> None:
@@ -153,7 +153,7 @@ class _ServedRanker(OnServers, Generic[P]):
 
 
 class ServedFirst(_ServedRanker[FirstPrompts]):
-    """FIRST over served log-probabilities.
+    """Ranks by FIRST, by the log-probabilities of a served model.
 
     Args:
         model: the model and its servers.
@@ -177,7 +177,7 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
         await self._row(prompt, self.info.max_window_size, server)
 
     async def _row(self, prompt: Sequence[int], n: int, server: Server) -> tuple[list[float], list[int]]:
-        """The log-probability of each of n identifiers after a prompt, and the indices of those that have none.
+        """Returns the log-probability of each of n identifiers after a prompt, and the indices of those that have none.
 
         Those get the least one in the answer, which theirs do not exceed.
         """
@@ -200,7 +200,7 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
 
 
 class ServedGeneration(_ServedRanker[GenerationPrompts]):
-    """Permutation generation by a served model."""
+    """Ranks by the permutation that a served model generates."""
 
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
         """See `GenerationPrompts.ranking`."""
@@ -209,7 +209,7 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
         return self._prompts.ranking(n, read_answer(server, self._api.text, await server.post(post)))
 
     async def _check_answers(self, server: Server) -> None:
-        """Nothing: the self-test generates."""
+        """Checks nothing, because the self-test generates."""
 
     def _for_self_test(self) -> Self:
         other = copy.copy(self)

@@ -1,4 +1,4 @@
-"""Base class of the rankers whose prompts show the text of passages, with and without their model."""
+"""Renders the texts of passages as prompts, for rankers with their model here or in a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.types import EncodedWindow, ScoreKind, Window
 
 
 class TextPrompts(ABC):
-    """The prompts of a ranker, for a model that may be in this process or in an inference server.
+    """Renders the prompts of a ranker whose model is in this process or in an inference server.
 
     Args:
         answer_tokens: tokens that every prompt leaves free for the answer.
@@ -60,7 +60,7 @@ class TextPrompts(ABC):
         self.prepare = self.renderer.prepare
 
     def describe(self, model_id: str, revision: str) -> RankerInfo:
-        """The description of a ranker with these prompts."""
+        """Returns the description of a ranker with these prompts."""
         return RankerInfo(
             kind=self.kind,
             model_id=model_id,
