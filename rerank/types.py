@@ -44,12 +44,18 @@ Batching: TypeAlias = Literal["packed", "one_by_one"]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search query. `vector` is its embedding by the encoder; None until it is computed."""
+    """A search query.
+
+    Attributes:
+        vector: its embedding by the encoder; None until it is computed.
+        sparse: its vector by the sparse encoder, at unit length; None until it is computed.
+    """
 
     text: str
     query_id: str = ""
     instruction: str = ""
     vector: Vector | None = field(default=None, repr=False, compare=False)
+    sparse: SparseVector | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, query: Query | str) -> Query:

@@ -100,7 +100,9 @@ class FusionRanker:
             query = replace(query, vector=self._encoder.encode([query.text])[0])
         if self._sparse is None:
             return Prepared(query, tuple(passages))
-        of_query = self._sparse.encode_query(query.text).unit()  # so that a query of many terms has no larger scores
+        if (of_query := query.sparse) is None:  # later slices of a request have it
+            of_query = self._sparse.encode_query(query.text).unit()  # a query of many terms has no larger scores
+            query = replace(query, sparse=of_query)
         scored = tuple(self._sparse.scored(of_query, passages))
         truncated = tuple(each.doc_id for each in scored if each.sparse and each.sparse.is_truncated)
         return Prepared(query, scored, truncated)

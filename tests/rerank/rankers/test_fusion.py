@@ -194,6 +194,18 @@ def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
     assert ranker.info.signals == {"cosine": encoder.id.sha256, "sparse": sparse_encoder.id.sha256}
 
 
+def test_slices_encode_the_query_once_and_score_as_one(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder)
+    passages = [Passage(f"d{place}", text) for place, text in enumerate(TEXTS)]
+    whole = ranker.prepare(QUERY, passages)
+    first = ranker.prepare(QUERY, passages[:3])
+    second = ranker.prepare(first.query, passages[3:])
+    assert first.query.sparse is not None
+    assert second.query is first.query
+    scores = [passage.sparse_score for passage in (*first.passages, *second.passages)]
+    assert scores == pytest.approx([passage.sparse_score for passage in whole.passages])
+
+
 def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_depth=2)
     of_list = window(ranker, TEXTS)
