@@ -127,6 +127,11 @@ assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
                 "  STRATEGY_KIND_TOURNAMENT = 4;\n",
                 "  STRATEGY_KIND_TOURNAMENT = 4;\n  STRATEGY_KIND_BACKWARDS = 99;\n",
             ),
+            "rerank/protobuf/enums.py": (
+                "    StrategyKind.TOURNAMENT: pb.STRATEGY_KIND_TOURNAMENT,\n",
+                "    StrategyKind.TOURNAMENT: pb.STRATEGY_KIND_TOURNAMENT,\n"
+                "    StrategyKind.BACKWARDS: pb.STRATEGY_KIND_BACKWARDS,\n",
+            ),
         },
         """
 from rerank import RankOptions, Reranker
