@@ -1,8 +1,9 @@
-"""MCP over streamable HTTP, at /mcp of the HTTP port: with its keys, its Host rules and its limits."""
+"""MCP over streamable HTTP, at /mcp of the HTTP port, whose keys, Host rules and limits hold."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, StreamableHTTPSessionManager
@@ -13,13 +14,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rerank.errors import RerankError
 from rerank.ports.http.body import check_number_of_values
-from rerank.ports.http.call import HungUp
+from rerank.ports.http.call import HttpCall, HungUp
 from rerank.ports.http.hosts import check_origin, own_names
 from rerank.ports.http.problem import problem_of
-from rerank.ports.mcp.local import HTTP_CALL, McpPost, local_service
+from rerank.ports.mcp.local import NEW_RECORD, local_service
 from rerank.ports.mcp.tools import tool_server
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import OnEnd
+from rerank.service.call import CallRecord, OnEnd, request_id_of
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 
 #: JSON-RPC: the first of the codes for errors of servers.
@@ -27,20 +28,20 @@ _SERVER_ERROR = -32000
 
 
 def mcp_routes(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, _: object) -> list[BaseRoute]:
-    """The route of MCP beside those of the HTTP port. For the arguments, see McpEndpoint."""
+    """The route of MCP on the HTTP port. For the arguments, see McpEndpoint."""
     return [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
 
 
 class McpEndpoint:
     """An ASGI application that answers the POST requests of MCP clients. There are no sessions.
 
-    Every message needs a key if the service has keys, and counts as a call of it. A call of a tool is logged like one
-    over gRPC.
+    Every message counts as a call in flight, and needs a key if the service has keys. A call of a tool is logged like
+    one over gRPC.
 
     Args:
         reranker: answers the tools.
         calls: the limits of calls in flight, and the keys.
-        on_end: called when a call of a tool was answered.
+        on_end: observes each call of a tool that has ended.
     """
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> None:
@@ -48,23 +49,23 @@ class McpEndpoint:
         self._calls, self._convert = calls, reranker.convert
         config = reranker.config
         assert config.http is not None, "this is a bug: without settings of the HTTP port there is no /mcp"
-        self._names, self._is_guarded = (
-            own_names(config.http.listen, config.http.allowed_hosts),
-            config.keeps_strangers_out,
-        )
+        self._names = own_names(config.http.listen, config.http.allowed_hosts)
+        self._is_guarded = config.keeps_strangers_out
         self._max_bytes = min(config.limits.max_message_bytes, DEFAULT_MAX_REQUEST_BODY_SIZE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = McpPost(scope, receive, self._calls, self._max_bytes)
+        call = HttpCall(scope, receive, self._calls, self._max_bytes)
         try:
             check_origin(Headers(scope=scope), self._names, self._is_guarded)
-            self._calls.enter(call)
+            caller = self._calls.enter(call)
             body = bytes(await self._calls.receive(call))
             self._calls.hold(call, len(body))
             await self._check_number_of_values(body)
-            answer = await call.unless_ended(self._answer({**scope, HTTP_CALL: call}, body))
-            if call.is_counted:
-                self._calls.expect_read(call, sum(len(message.get("body", b"")) for message in answer))
+            new_record = partial(
+                CallRecord, request_id=request_id_of(call), peer=call.peer, caller=caller, deadline=call.deadline
+            )
+            answer = await call.unless_ended(self._answer({**scope, NEW_RECORD: new_record}, body))
+            self._calls.expect_read(call, sum(len(message.get("body", b"")) for message in answer))
             for message in answer:
                 await send(message)
         except HungUp:
@@ -75,7 +76,7 @@ class McpEndpoint:
             call.finish()
 
     async def _check_number_of_values(self, body: bytes) -> None:
-        """Counts before anything is parsed, as for other bodies. Raises: InvalidRequest."""
+        """Counts the values of a body before it is parsed. Raises: InvalidRequest."""
         most = self._calls.limits.max_candidates
         if len(body) > SMALL_MESSAGE:
             await self._convert(check_number_of_values, body, most)
@@ -83,7 +84,7 @@ class McpEndpoint:
             check_number_of_values(body, most)
 
     async def _answer(self, scope: Scope, body: bytes) -> list[Message]:
-        """The answer to a message as ASGI events. It is never a stream, as the service sends nothing by itself."""
+        """Answers a message with ASGI events. The answer is never a stream, as the service sends nothing by itself."""
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         answer: list[Message] = []
 

@@ -1,109 +1,61 @@
-"""Calls of the MCP tools, answered by the models of this process as calls of any other port are."""
+"""Answers calls of the MCP tools with the models of this process, and logs them like the calls of any other port."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
-from rerank.ports.http.call import HttpCall
+from rerank.errors import grpc_status_of
 from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_answer
 from rerank.ports.message_methods import MessageMethods
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.answer import Method, answer
 from rerank.service.call import CallRecord, OnEnd
 from rerank.service.in_flight import CallsInFlight
 from rerank.service.methods import served_models
 from rerank.v1 import rerank_pb2 as pb
 
-#: Name in the ASGI scope of an HTTP request → its McpPost.
-HTTP_CALL = "rerank.call"
-
-
-class McpPost(HttpCall):
-    """A message that came over HTTP. It is a call in flight until a call of a tool takes its place.
-
-    Attributes:
-        is_counted: whether it is.
-        body: the message, once it was read.
-    """
-
-    is_counted = True
-    body: bytes | bytearray = b""
-
-    async def read(self) -> bytearray:
-        """The message. Raises: see `HttpCall.read`."""
-        self.body = body = await super().read()
-        return body
-
-    def give_way(self) -> None:
-        """Lets a call of a tool be counted in the place of the message."""
-        self.is_counted = False
-        self.finish()
-
-
-class ToolCall:
-    """A call of a tool, see `rerank.service.call.Call`: the same limits, keys and log as for any other call.
-
-    Args:
-        http: the HTTP request in which the call came; None if it came over standard input.
-    """
-
-    def __init__(self, http: McpPost | None) -> None:
-        self._http = http
-        self._on_done: list[Callable[[], object]] = []
-        self.peer = http.peer if http else "stdio"
-        self.headers: Sequence[tuple[str, str | bytes]] = http.headers if http else ()
-        self.deadline = http.deadline if http else math.inf
-
-    async def read(self) -> bytes | bytearray:
-        """The message that holds the call, as it was received; empty over standard input."""
-        return self._http.body if self._http else b""
-
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the client has the answer."""
-        (self._http.on_done if self._http else self._on_done.append)(function)
-
-    def hang_up(self) -> None:
-        """Ends the connection, if there is one."""
-        if self._http:
-            self._http.hang_up()
-
-    def finish(self) -> None:
-        """Calls what `on_done` has registered, unless the HTTP request does that later."""
-        while self._on_done:
-            self._on_done.pop()()
+#: Makes the record of a call of this method.
+NewRecord: TypeAlias = Callable[[str], CallRecord]
+#: Name in the ASGI scope of an HTTP request → the NewRecord of the calls that it brings.
+NEW_RECORD = "rerank.new_record"
 
 
 def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> ToolService:
-    """The service of an open reranker in this process."""
+    """The service of an open reranker in this process. `on_end` observes each call of a tool."""
     methods = MessageMethods(reranker, calls)
 
     async def ask(request: ToolRequest, http_request: Any) -> ToolAnswer:
-        found: list[ToolAnswer] = []
-
-        async def respond(_: object, record: CallRecord) -> bytes:
-            if isinstance(request, pb.SearchRequest):
-                found.append(tool_answer(await methods.search(request, record)))
-            else:
-                found.append(tool_answer(await methods.rerank(request, record)))
-            return found[0].text.encode()
-
-        name = "Search" if isinstance(request, pb.SearchRequest) else "Rerank"
-        post: McpPost | None = http_request and http_request.scope[HTTP_CALL]
-        call = ToolCall(post)
-        if post is not None:
-            post.give_way()
-        try:
-            record = await answer(call, Method(name, respond, calls, on_end))
-        finally:
-            call.finish()
-        if record.error is not None:
-            raise record.error
-        return found[0]
+        new_record: NewRecord = http_request.scope[NEW_RECORD] if http_request else _record_over_stdio
+        if isinstance(request, pb.SearchRequest):
+            with _observed(new_record("Search"), on_end) as record:
+                return tool_answer(await methods.search(request, record))
+        with _observed(new_record("Rerank"), on_end) as record:
+            return tool_answer(await methods.rerank(request, record))
 
     def models() -> pb.ListModelsResponse:
         return list_models_response(served_models(reranker))
 
     return ToolService(ask, models, lambda: calls.limits)
+
+
+def _record_over_stdio(method: str) -> CallRecord:
+    return CallRecord(method, uuid.uuid4().hex, "stdio")
+
+
+@contextmanager
+def _observed(record: CallRecord, on_end: OnEnd) -> Iterator[CallRecord]:
+    """Notes in the record how a block ends, and hands the record on."""
+    start_s = time.perf_counter()
+    try:
+        yield record
+        record.status = "OK"
+    except Exception as error:
+        record.error, record.status = error, grpc_status_of(type(error))
+        raise
+    finally:
+        record.seconds = time.perf_counter() - start_s
+        on_end(record)
