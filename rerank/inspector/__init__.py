@@ -1,1 +1,1 @@
-"""The inspector: a web page that shows what reranking does to a query, served at / of the HTTP port."""
+"""The inspector: a page at / of the HTTP port shows what reranking does to a query; another shows an evaluation."""

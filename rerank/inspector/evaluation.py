@@ -25,8 +25,8 @@ class SystemResults:
     """The results of one system.
 
     Attributes:
-        values: nDCG@10 by query_id, of the judged queries that were asked.
-        lines: of its trace.jsonl by query_id: the ranking of a query as JSON.
+        values: nDCG@10 by query_id, for the judged queries that were asked.
+        lines: the ranking of each query as a line of JSON, by query_id.
     """
 
     name: str
@@ -34,14 +34,14 @@ class SystemResults:
     lines: Mapping[str, str]
 
     def reply(self, query_id: str) -> dict[str, Any]:
-        """Its ranking of a query: doc_ids, scores and positions, best first, and the execution."""
+        """The ranking of a query: doc_ids, scores and positions, best first, and the execution."""
         reply: dict[str, Any] = json.loads(self.lines[query_id])["reply"]
         return reply
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of systems on one dataset. `first_stage` has nDCG@10 of the order before reranking by query_id."""
+    """The results of systems on one dataset. `first_stage`: query_id → nDCG@10 of the order before reranking."""
 
     title: str
     systems: Mapping[str, SystemResults]
@@ -49,7 +49,7 @@ class Evaluation:
     first_stage: Mapping[str, float]
 
     def overview(self) -> dict[str, Any]:
-        """All systems with their mean, the first stage first, and all queries with nDCG@10 by each system."""
+        """All systems with their mean, beginning with the first stage, and all queries with nDCG@10 by each system."""
         values = {FIRST_STAGE: self.first_stage} | {system.name: system.values for system in self.systems.values()}
         return {
             "title": self.title,
@@ -86,7 +86,7 @@ class Evaluation:
 
 
 def read_evaluation(folder: Path) -> Evaluation:
-    """The results that `eval-trec-dl` or `eval-beir` wrote into a folder (--out), of one dataset.
+    """Reads the results on one dataset that `eval-trec-dl` or `eval-beir` wrote into a folder (--out).
 
     Raises:
         ConfigError: the folder holds no results, or those of several datasets, or its sources cannot be found.
@@ -106,7 +106,7 @@ def read_evaluation(folder: Path) -> Evaluation:
 
 
 def _name(folder: Path, path: Path) -> str:
-    """The name of a system: of its folder, or of its ranker if the evaluation had no other."""
+    """The name of a system: that of its folder, or of its ranker if it is the only system."""
     if path.parent != folder:
         return path.parent.relative_to(folder).as_posix()
     settings = _read_json(path)["settings"]
@@ -122,7 +122,7 @@ def _system(folder: Path, name: str, content: Mapping[str, Any]) -> SystemResult
 
 
 def _first_stage(systems: Iterable[SystemResults], queries: Iterable[str], sources: Sources) -> dict[str, float]:
-    """nDCG@10 of the candidates in first-stage order, which the first system's positions tell."""
+    """nDCG@10 of the candidates in the order of the first stage, which follows from the first system's positions."""
     system, docs, qrels = next(iter(systems)), list[ScoredDoc](), list[Qrel]()
     values = dict.fromkeys(queries, 0.0)
     for query_id in values:

@@ -18,10 +18,10 @@ from rerank.ports.http.problem import RefusedByHttp
 
 
 def evaluation_app(evaluation: Evaluation, listen: str, insecure: bool = False) -> Starlette:
-    """The page with all queries, and the rankings that it opens.
+    """The application with the page about an evaluation.
 
     Args:
-        evaluation: what it shows.
+        evaluation: the results that the page shows.
         listen: HOST:PORT of the page.
         insecure: whether it answers to every host name.
     """

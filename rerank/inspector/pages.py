@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-#: Scripts, styles and calls of this origin alone; no script can turn a text into markup (Trusted Types).
+#: Allows scripts, styles and calls of this origin alone. No script can turn a text into markup (Trusted Types).
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -37,7 +37,7 @@ class _Files(StaticFiles):
 
 
 def page_routes(name: str) -> list[BaseRoute]:
-    """The page of this name at /, and the styles and scripts of all pages below /inspector/static."""
+    """The routes of a page at /, and of the styles and scripts of all pages below /inspector/static."""
     folder = str(files("rerank.inspector") / "static")
 
     async def page(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The routes of the inspector beside a running service: its page, what the service offers, and judgements."""
+"""The routes of the inspector on the HTTP port: its page, the models of the service, and judgements."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.methods import served_models
 
-#: Judged queries that the page suggests while one types.
+#: The page suggests this many judged queries while one types.
 _SUGGESTIONS = 1000
 
 
 def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRoute]:
-    """The routes of the page, which itself calls /search and /rerank.
+    """Makes the routes. The page itself calls /search and /rerank, as any client does.
 
     Raises:
         ConfigError, CollectionError: see `read_judgements`; the start of the service has checked them before.

@@ -1,4 +1,4 @@
-"""Queries, judgements and texts behind the results of an evaluation, from the files that its settings name."""
+"""Queries, judgements and texts of an evaluation, from the files that its settings name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import read_requests
 from rerank.retrieval.store import PassageStore
 
-#: doc_ids → their texts by doc_id; leaves out those that are not at hand.
+#: Finds the texts of passages by their doc_ids; leaves out those that it does not find.
 FindTexts: TypeAlias = Callable[[Set[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Queries, judgements and passages that the results of an evaluation refer to.
+    """The queries, judgements and passages of an evaluation.
 
     Attributes:
         queries: texts by query_id.
@@ -67,7 +67,7 @@ def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
 
 
 def _find_texts(collection: Collection, index: Path | None) -> FindTexts:
-    """Finds texts in the index if it still exists; otherwise reads the collection, once for each call."""
+    """Finds texts in the index if it still exists. Otherwise each call reads the collection."""
     if index is not None and index.is_dir():
         store = PassageStore(index)
         return lambda doc_ids: store.texts(list(doc_ids))
@@ -75,7 +75,7 @@ def _find_texts(collection: Collection, index: Path | None) -> FindTexts:
 
 
 def _own(values: str, name_of: Callable[[Path], str], dataset: str) -> str:
-    """The one of several values, joined by commas, that belongs to the dataset. Raises: ConfigError."""
+    """The value that belongs to the dataset, of several joined by commas. Raises: ConfigError if none or two do."""
     choices = [value for value in values.split(", ") if value]
     if len(choices) > 1:
         choices = [value for value in choices if name_of(Path(value)) == dataset]

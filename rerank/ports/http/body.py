@@ -1,4 +1,4 @@
-"""JSON bodies of requests: parsed only after the number of their values was bounded."""
+"""JSON bodies of requests, which are parsed only after their values were counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rerank.errors import InvalidRequest
 from rerank.util.json_values import has_more_values
 
 _OBJECT = TypeAdapter(dict[str, Any])
-#: Values of a body (texts, keys, numbers, lists, objects) for each candidate, and for the options.
+#: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.
 _VALUES_PER_CANDIDATE, _VALUES_OF_OPTIONS = 32, 1000
 
 

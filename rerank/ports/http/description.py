@@ -80,7 +80,7 @@ def description_routes(
 
 
 def _info(reranker: AsyncReranker, calls: CallsInFlight) -> dict[str, Any]:
-    """The default model and the limits, by TEI's names."""
+    """The default model and the limits, under TEI's names."""
     model, limits = _default(reranker), calls.limits
     return {
         "model_id": model.info.model_id,

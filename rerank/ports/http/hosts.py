@@ -1,4 +1,4 @@
-"""The host names of an HTTP port: those to which it answers if nothing else guards it, and those of its own pages."""
+"""The host names to which an HTTP port answers if nothing else guards it, and the origins of its own pages."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ORIGIN = re.compile(r"https?://(?P<host>[^@/]+)")
 
 
 def own_names(listen: str, allowed: Sequence[str] = ()) -> frozenset[str]:
-    """The names of this machine to which a port at HOST:PORT answers, and those that its settings allow."""
+    """The names of this machine, the name at which the port listens (HOST:PORT), and those that its settings allow."""
     return frozenset({*_LOOPBACK, *(name.strip("[]").lower() for name in (listen.rpartition(":")[0], *allowed))})
 
 
 def check_origin(headers: Headers, names: Collection[str], is_guarded: bool) -> None:
-    """Refuses requests of foreign web pages, as the transport of MCP demands: those whose Origin is not this port's.
+    """Refuses requests of foreign web pages, as the specification of MCP demands.
 
     Args:
-        headers: of the request. Programs send no Origin; browsers do.
-        names: of this machine, see `own_names`.
-        is_guarded: whether keys or certificates keep strangers out; then the name in the header Host is ours, too.
+        headers: those of the request. Browsers send an Origin, programs do not.
+        names: the names of this machine, see `own_names`.
+        is_guarded: whether keys or certificates keep strangers out. Then any name in the header Host is ours.
 
     Raises:
         RefusedByHttp: 403.
@@ -48,16 +48,16 @@ def check_origin(headers: Headers, names: Collection[str], is_guarded: bool) -> 
 
 
 class OwnHosts:
-    """Middleware that refuses foreign Host headers (DNS rebinding): names that are not those of this machine.
+    """Middleware that answers to the names of this machine only, against DNS rebinding.
 
-    Otherwise a web page whose name is made to point at this machine could read the port in its visitor's browser.
+    An attacker can make a name of his point at this machine. His page could then read the port in a visitor's browser.
 
     Args:
         app: the application behind it.
         listen: HOST:PORT of the port.
-        way_out: how the program that listens is made to answer to other names.
+        refuse: answers a request with another name.
+        way_out: how an operator makes the port answer to other names.
         allowed: further names that are answered.
-        refuse: the answer to a request with another name.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The socket on which the HTTP port accepts connections: no more than its bounds, and never too many open files.
+"""The socket of the HTTP port, which bounds the number of connections and the open files.
 
-If the bounds are reached, the connection that has waited for a request for longest ends, and the new one is accepted.
+At the bound, a new connection takes the place of the one that has waited for a request for longest.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from weakref import WeakValueDictionary, finalize
 
 from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
 
-#: Connections that may wait until they are accepted. asyncio accepts a part of them at a time.
+#: This many connections may wait until asyncio accepts them, which takes a part of them at a time.
 _QUEUE = 2048
 
 
 class BoundedListener(socket.socket):
     """A listening socket whose `accept` keeps the number of connections within the bounds.
 
-    A connection waits for a request from its beginning until `begin_request`, and again from `expect_request`.
+    A connection waits for a request until `begin_request`, and again after `expect_request`.
 
-    asyncio takes the ConnectionAbortedError of such a connection as one that its client gave up, and goes on. Its own
-    handling of too many open files logs a traceback thousands of times a second.
+    `accept` raises ConnectionAbortedError for a connection that it refuses. asyncio takes this as one that its client
+    gave up, and goes on. asyncio's own handling of too many open files logs a traceback thousands of times a second.
 
     Args:
         family, kind, protocol: see `socket.socket`.
@@ -38,20 +38,20 @@ class BoundedListener(socket.socket):
         self._bounds = bounds
         self._open: Counter[str] = Counter()
         self._accepted: WeakValueDictionary[int, _Counted] = WeakValueDictionary()
-        #: The files of the connections that wait for a request, with their addresses and by them; the longest first.
+        #: The connections that wait for a request, by file and by address; the one that waits for longest is first.
         self._waiting: dict[int, str] = {}
         self._waiting_of: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._refusals = RefusalLog("HTTP")
         self._spare = os.open(os.devnull, os.O_RDONLY)
 
     def listen(self, backlog: int = 0) -> None:
-        """Listens. `backlog` only says how many connections asyncio accepts at a time; the queue is longer."""
+        """Listens. The queue is longer than `backlog`, which says how many connections asyncio accepts at a time."""
         super().listen(max(backlog, _QUEUE))
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection and the address of its client.
+        """Accepts the next connection; returns it with the address of its client.
 
-        Raises: ConnectionAbortedError for one that is refused, because no connection waits that could end for it.
+        Raises: ConnectionAbortedError if the port is full, and no connection waits that could end for the new one.
         """
         try:
             connection, address = super().accept()
@@ -84,7 +84,7 @@ class BoundedListener(socket.socket):
             self._waiting_of[connection.source][file] = None
 
     def _make_room(self, new: socket.socket, waiting: Iterable[int], reason: str) -> None:
-        """Ends the first of the waiting connections for a new one, which is closed if there is none.
+        """Ends the first of the waiting connections. If none waits, it closes the new one.
 
         Raises: ConnectionAbortedError.
         """
@@ -112,8 +112,7 @@ class BoundedListener(socket.socket):
             self._waiting_of.pop(source, None)
 
     def _refuse_without_a_file(self) -> None:
-        """Closes the next connection with the one file that is kept for it; otherwise it would wait, and be tried again
-        at once."""
+        """Closes the next connection by means of a spare file. Otherwise asyncio would try it again at once."""
         os.close(self._spare)
         try:
             super().accept()[0].close()
@@ -125,7 +124,7 @@ class BoundedListener(socket.socket):
 
 
 class _Counted(socket.socket):
-    """A connection that calls a function with its file and source when it is closed."""
+    """A connection that calls a function with its file and its source when it closes."""
 
     def __init__(self, connection: socket.socket, source: str, on_close: Callable[[int, str], None]) -> None:
         super().__init__(connection.family, connection.type, connection.proto, connection.detach())

@@ -1,4 +1,4 @@
-"""The description of the HTTP port in OpenAPI 3.1, made from the types of its requests and replies."""
+"""The description of the HTTP port in OpenAPI 3.1, which is made from the types of its requests and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of HTTP requests: the HTTP status of each exception, and what a client is told about it."""
+"""Errors of HTTP requests: the HTTP status of each exception, and the message for the client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATUS_OF_CODE = {code.value[0]: status for code, status in HTTP_STATUS.items()
 
 
 class RefusedByHttp(InvalidRequest):
-    """The request breaks a rule of HTTP that gRPC does not have, such as its path or its content type.
+    """The request breaks a rule that gRPC does not have, for example by its path or its content type.
 
     Attributes:
         status: the HTTP status of the answer.
@@ -47,7 +47,7 @@ class RefusedByHttp(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as a client sees it: HTTP status, message and headers.
+    """An error as a client sees it.
 
     Attributes:
         status: the HTTP status.
@@ -86,7 +86,7 @@ def problem_of(error: Exception, passages_field: str = "candidates") -> Problem:
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """Retry-After in whole seconds, which clients wait for before they try again."""
+    """Retry-After in whole seconds; clients wait so long before they try again."""
     if isinstance(error, Overloaded):
         return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
     return {"retry-after": "1"} if isinstance(error, ShuttingDown) else {}

@@ -1,4 +1,4 @@
-"""HTTP/1.1 of a connection: uvicorn's, with bounds on slow clients and on what their bytes cost the event loop."""
+"""HTTP/1.1 on a connection: uvicorn's protocol, with bounds on slow clients and on the cost of small chunks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rerank.ports.http.listener import BoundedListener
 
-#: Chunks of a body that may be of any size; the further ones have so many bytes on average.
+#: This many chunks of a body may be of any size. Further ones must have this many bytes on average.
 _FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
 _MAX_HEADER_BYTES = 64 * 1024
 
 
 class _Connection(h11.Connection):
-    """h11's connection, which refuses bodies in chunks of a few bytes: each takes some 10 µs of the event loop."""
+    """Refuses bodies in chunks of a few bytes, because each chunk takes some 10 µs of the event loop."""
 
     _chunks = _bytes = 0
 
@@ -36,12 +36,12 @@ class _Connection(h11.Connection):
 def protocol_with(
     max_transfer_s: float, bad_request: Callable[[str], bytes], listener: BoundedListener
 ) -> type[H11Protocol]:
-    """uvicorn's protocol with a limit on the time in which a connection sends the headers of its next request.
+    """Makes a protocol that limits how long a connection takes to send the headers of its next request.
 
     Args:
-        max_transfer_s: that time, in seconds.
-        bad_request: message → body of the answer to bytes that are no HTTP.
-        listener: has accepted the connections, and is told which of them wait for a request.
+        max_transfer_s: that limit, in seconds.
+        bad_request: makes the body of the answer to bytes that are no HTTP, from a message.
+        listener: accepted the connections, and is told which of them wait for a request.
     """
 
     class Protocol(H11Protocol):
@@ -58,7 +58,7 @@ def protocol_with(
             self._expect_request()
 
         def handle_events(self) -> None:
-            """Reads what has arrived: called with new data, and after an answer for requests that came before it."""
+            """Reads what has arrived. uvicorn calls it for new data, and after an answer, for requests that wait."""
             super().handle_events()
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop_timer()
@@ -83,7 +83,7 @@ def protocol_with(
                 self._timer.cancel()
 
         def send_400_response(self, msg: str) -> None:
-            """Answers bytes that are no HTTP; hangs up if an answer was begun."""
+            """Answers bytes that are no HTTP. If an answer has begun, it hangs up instead."""
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 self._send_problem(f"{msg} Send HTTP/1.1; a body with its length, or in chunks of 256 bytes or more.")
             self.transport.close()

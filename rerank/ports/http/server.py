@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn on the event loop of the gRPC service, with bounds on slow connections."""
+"""The HTTP server: uvicorn on the event loop of the gRPC server, with bounds on slow connections."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _GRACE_S = 1
 
 
 class _HTTPServer(uvicorn.Server):
-    """A server whose process handles signals itself. `accepting` is set when it accepts connections.
+    """A uvicorn server that leaves signals to its process. `accepting` is set when it accepts connections.
 
     Args:
         config: uvicorn's settings.
-        handshake_s: time that a new connection has for TLS, and a closing one for its end, in seconds.
+        handshake_s: the time for the start and for the end of TLS on a connection, in seconds.
     """
 
     def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
@@ -48,7 +48,7 @@ class _HTTPServer(uvicorn.Server):
         self._tls = {"ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": handshake_s} if config.ssl else {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accepts connections at these sockets; as uvicorn does, which has no setting for the times of TLS."""
+        """Accepts connections at these sockets. Uvicorn's own method has no setting for the times of TLS."""
         config = self.config
         make: Any = config.http_protocol_class
         protocol = partial(make, config=config, server_state=self.server_state, app_state={})
@@ -58,7 +58,7 @@ class _HTTPServer(uvicorn.Server):
         self.accepting.set()
 
     def end_connections(self) -> None:
-        """Ends the open connections at once, whether their clients have read the answers or not."""
+        """Ends the open connections at once, also those whose clients have not read their answers."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -77,14 +77,14 @@ async def running_http(
 ) -> AsyncIterator[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; yields that address as HOST:PORT.
 
-    When the block ends, no new connections are accepted, and those without a call in flight are closed.
+    When the block ends, it accepts no more connections, and closes those without a call in flight.
 
     Args:
         reranker: answers the requests.
-        calls: limits of calls in flight, and the keys; shared with gRPC.
-        on_end: called when a request has ended.
-        wrap_app: application → the one to serve, such as one that traces its requests.
-        further: routes beside those of this port.
+        calls: the calls in flight, with their limits and keys; shared with gRPC.
+        on_end: observes each call that has ended.
+        wrap_app: wraps the application, for example to trace its requests.
+        further: makes routes of others on this port.
 
     Raises:
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.

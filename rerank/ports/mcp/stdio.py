@@ -1,4 +1,4 @@
-"""MCP over standard input and output, which carry nothing else: whatever is printed goes to standard error."""
+"""MCP over standard input and output. These carry nothing else, so whatever is printed goes to standard error."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ async def serve_models(config: ServiceConfig) -> None:
 
 
 async def serve_target(target: str, credentials: Credentials) -> None:
-    """Serves what the service at an address answers. Raises: see `RerankClient` and `list_models`."""
+    """Serves the tools of the service at an address. Raises: see `RerankClient` and `list_models`."""
     async with AsyncRerankClient(target, credentials, DEFAULT_ATTEMPTS) as client:
         await _serve(await _remote_service(client))
 
 
 async def _remote_service(client: AsyncRerankClient) -> ToolService:
-    """The service that a client calls. Raises: ServiceError if it does not answer, or not to this key."""
+    """The service that a client calls. Raises: ServiceError if it does not answer, or refuses the key."""
     described = await client.list_models()
 
     async def ask(request: ToolRequest, _: Any) -> ToolAnswer:
@@ -66,7 +66,7 @@ async def _serve(service: ToolService) -> None:
 
 @contextmanager
 def _nothing_on_stdout() -> Iterator[None]:
-    """Sends what libraries and the JVM print in the block to standard error."""
+    """Sends to standard error what libraries and the JVM print in the block."""
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -1,4 +1,4 @@
-"""The tools `search` and `rerank` of the MCP server: their descriptions, and their calls as requests of the service."""
+"""The tools `search` and `rerank` of the MCP server: their descriptions, their arguments and their answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CANDIDATE = {
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The results and what ran: as a JSON object, and as its text."""
+    """The results and the model that ran, as a JSON object and as its text."""
 
     structured: dict[str, Any]
     text: str
@@ -53,10 +53,10 @@ class ToolService:
     """The service behind the tools.
 
     Attributes:
-        ask: answers a request with what `tool_answer` makes of the response; takes the HTTP request of the call, too,
-            or None over standard input.
+        ask: answers a request. Its second argument is the HTTP request that brought the call, or None over standard
+            input.
         models: describes the models and the index.
-        limits: those that are checked before a request is made of the arguments; None if the service is elsewhere.
+        limits: the limits that hold before the arguments become a request; None if the service is elsewhere.
     """
 
     ask: Callable[[ToolRequest, Any], Awaitable[ToolAnswer]]
@@ -65,7 +65,7 @@ class ToolService:
 
 
 def tool_server(service: ToolService) -> Server[Any]:
-    """An MCP server with the tools. The search is offered if the service has an index."""
+    """An MCP server with the tools. It offers the search if the service has an index."""
 
     async def list_tools(_: ServerRequestContext[Any], __: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=_tools(service.models()))
@@ -119,7 +119,7 @@ def _tool(name: str, description: str, properties: dict[str, Any], *required: st
 
 
 def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> ToolRequest:
-    """The request of a call. Besides those that are described, an argument may be any field of the request.
+    """The request of a call. An argument may be any field of the request, also one that the tool does not describe.
 
     Raises: NotFound if there is no such tool; InvalidRequest.
     """
@@ -138,7 +138,7 @@ def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> 
 
 
 def tool_answer(response: ToolResponse) -> ToolAnswer:
-    """Makes the answer to a client from a response: the results, the model, and how much was ranked."""
+    """The answer to a client: the results, the model, and how much it ranked."""
     execution = response.execution
     found: dict[str, Any] = {
         "results": [_item(place, item) for place, item in enumerate(response.results, 1)],
@@ -157,7 +157,7 @@ def _item(rank: int, item: pb.RankedCandidate) -> dict[str, Any]:
 
 
 def _refusal(error: Exception) -> types.CallToolResult:
-    """The status that a client of the service would get, and its message."""
+    """The error of a tool, with the status and the message that a gRPC client gets."""
     if isinstance(error, ServiceError):
         text = f"{error.code.name}: {error}"
     else:
