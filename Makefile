@@ -32,7 +32,7 @@ docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
 
-# The clients that others wrote for Cohere, Jina and TEI, against this service. Installs them in build/sdk: 1 GB.
+# The clients that others wrote for other rerank APIs, against this service. Installs them in build/sdk: 1 GB.
 sdk-tests: $(VENV)/ready
 	PYTHON=$(PYTHON) tests/sdk/environments/install.sh build/sdk
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/reference/clients.md tests/sdk

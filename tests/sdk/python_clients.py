@@ -7,6 +7,7 @@ two of DOCUMENTS; `results` are [index, score] pairs, or what the client raised 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -167,6 +168,40 @@ def haystack_vllm(base_url: str, model: str) -> Results:
     return haystack(VLLMRanker(model=model, api_key=secret(), api_base_url=f"{base_url}/v1"))
 
 
+@client("voyageai", "voyageai")
+def voyage(base_url: str, model: str) -> Results:
+    import voyageai
+
+    reply = voyageai.Client(api_key=KEY, base_url=f"{base_url}/v1").rerank(QUERY, DOCUMENTS, model=model, top_k=TOP_N)
+    assert [result.document for result in reply.results] == [DOCUMENTS[result.index] for result in reply.results]
+    return pairs(reply.results)
+
+
+@client("pinecone", "pinecone")
+def pinecone(base_url: str, model: str) -> Results:
+    from pinecone import Pinecone
+
+    inference = Pinecone(api_key=KEY, host=f"{base_url}/pinecone").inference
+    reply = inference.rerank(model=model, query=QUERY, documents=DOCUMENTS, top_n=TOP_N)
+    return [(result.index, result.score) for result in reply.data]
+
+
+def probability(logit: float) -> float:
+    """What applications make of the logits of NIM."""
+    return 1 / (1 + math.exp(-logit))
+
+
+@client("langchain-nvidia-ai-endpoints", "langchain-nvidia-ai-endpoints")
+def langchain_nvidia(base_url: str, model: str) -> Results:
+    from langchain_core.documents import Document
+    from langchain_nvidia_ai_endpoints import NVIDIARerank
+
+    ranker = NVIDIARerank(base_url=f"{base_url}/v1", model=model, top_n=TOP_N, api_key=KEY)
+    found = ranker.compress_documents([Document(page_content=text) for text in DOCUMENTS], QUERY)
+    score = "relevance_score"
+    return by_text(found, lambda each: each.page_content, lambda each: probability(each.metadata[score]))
+
+
 def litellm(provider: str, base_url: str, model: str, **options: Any) -> Results:
     import litellm as package
 
@@ -189,10 +224,22 @@ def rerankers(provider: str, url: str, model: str) -> Results:
     return [(result.document.doc_id, result.score) for result in found][:TOP_N]
 
 
-for provider, path in {"cohere": "", "jina_ai": "/v1", "hosted_vllm": "", "huggingface": "", "infinity": ""}.items():
+for provider, path in {
+    "cohere": "",
+    "jina_ai": "/v1",
+    "hosted_vllm": "",
+    "huggingface": "",
+    "infinity": "",
+    "voyage": "",
+}.items():
     client(f"litellm {provider}/", "litellm")(
         lambda base_url, model, provider=provider, path=path: litellm(provider, base_url + path, model)  # type: ignore[misc]
     )
+client("litellm nvidia_nim/ranking/", "litellm")(
+    lambda base_url, model: [
+        (index, probability(logit)) for index, logit in litellm("nvidia_nim/ranking", base_url, model)
+    ]
+)
 client("litellm infinity/, return_documents=False", "litellm")(
     lambda base_url, model: litellm("infinity", base_url, model, return_documents=False)
 )

@@ -1,4 +1,4 @@
-"""Real clients of Cohere, Jina, TEI, vLLM and Infinity rerank with this service, after a change of the base URL.
+"""Real clients of other rerank APIs rerank with this service, after a change of the base URL.
 
 `make sdk-tests` installs each client in an environment of its own, which has none of our packages, runs these tests and
 writes the table in docs/reference/clients.md.
@@ -58,6 +58,11 @@ SDKS = {
     "litellm infinity/": SDK(
         "frameworks", "`rerank(api_base=BASE)`", "it asks for documents and wants them as texts, not as objects"
     ),
+    "litellm voyage/": SDK("frameworks", "`rerank(api_base=BASE)`"),
+    "litellm nvidia_nim/ranking/": SDK("frameworks", "`rerank(api_base=BASE)`"),
+    "voyageai": SDK("vendors", "`Client(base_url=BASE/v1)`"),
+    "pinecone": SDK("vendors", "`Pinecone(host=BASE/pinecone)`"),
+    "langchain-nvidia-ai-endpoints": SDK("vendors", "`NVIDIARerank(base_url=BASE/v1)`"),
     "rerankers Cohere": SDK("frameworks", '`APIRanker(model, key, "cohere", url=BASE/v1/rerank)`'),
     "rerankers Jina": SDK("frameworks", '`APIRanker(model, key, "jina", url=BASE/v1/rerank)`'),
     "rerankers TEI": SDK("frameworks", '`APIRanker(model, key, "text-embeddings-inference", url=BASE/rerank)`'),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from rerank.ports.http.dialects.dialect import Translated, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
 from rerank.ports.http.dialects.documents import (
     Documents,
     RankedText,
@@ -90,13 +90,6 @@ class CohereResult(BaseModel):
     relevant_spans: list[RelevantSpan] | None = None
 
 
-class Usage(BaseModel):
-    """Tokens that the model read, summed over all windows."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class DocumentsReply(BaseModel):
     """A reply: the results, best first. Cohere's clients read `id` and `meta`, Jina's `object`, `model` and `usage`."""
 
@@ -108,7 +101,7 @@ class DocumentsReply(BaseModel):
     meta: dict[str, Any]
 
 
-class CohereDialect:
+class CohereDialect(Dialect):
     """The dialect of Cohere, Jina and vLLM.
 
     Args:
@@ -161,10 +154,14 @@ class CohereDialect:
             "tokens": {"input_tokens": tokens, "output_tokens": 0},
             **({"warnings": list(warnings)} if warnings else {}),
         }
-        usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
-        identifier = str(uuid.uuid4())
         return to_json(
-            DocumentsReply(id=identifier, model=ranking.trace.model, results=results, usage=usage, meta=meta)
+            DocumentsReply(
+                id=str(uuid.uuid4()),
+                model=ranking.trace.model,
+                results=results,
+                usage=Usage.of(ranking.trace),
+                meta=meta,
+            )
         )
 
 

@@ -1,16 +1,18 @@
-"""The protocol of a dialect: it translates the requests, replies and errors of one API."""
+"""The base class of dialects: each translates the requests, replies and errors of one API."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from google.protobuf.message import Message
 from pydantic import BaseModel
 
 from rerank.ports.http.problem import Problem
 from rerank.service.requests import RerankRequest, SearchRequest
+from rerank.types import Trace
 
 #: A request or a reply: a model of pydantic, or a message with the JSON form of protobuf.
 JsonType: TypeAlias = type[BaseModel] | type[Message]
@@ -32,7 +34,7 @@ class Translated:
     wishes: Collection[str] = ()
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """Translates between the JSON of one API and the requests and rankings of the service.
 
     Attributes:
@@ -42,27 +44,29 @@ class Dialect(Protocol):
         reply: the type of replies, for the same.
     """
 
-    passages_field: str
-    name: str
+    passages_field: ClassVar[str]
+    name: ClassVar[str]
+    request: ClassVar[JsonType]
+    reply: ClassVar[JsonType]
 
-    @property
-    def request(self) -> JsonType: ...
-
-    @property
-    def reply(self) -> JsonType: ...
-
+    @abstractmethod
     def translate(self, body: Mapping[str, Any]) -> Translated:
         """Makes a request of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
-        ...
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
-        """Makes the body of an error."""
-        ...
+        """Makes the body of an error. This one has the text under the names that most clients look for."""
+        return {"error": problem.message, "message": problem.message, "detail": problem.message}
 
 
-def plain_error(problem: Problem) -> Mapping[str, Any]:
-    """The body of an error in an API that documents none: it has the text under the names that clients look for."""
-    return {"error": problem.message, "message": problem.message, "detail": problem.message}
+class Usage(BaseModel):
+    """Tokens that the model read, summed over all windows."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Self:
+        return cls(prompt_tokens=trace.tokens, total_tokens=trace.tokens)
 
 
 def to_json(reply: BaseModel) -> bytes:

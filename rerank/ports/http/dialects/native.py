@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.dialects.dialect import Translated
+from rerank.ports.http.dialects.dialect import Dialect, Translated
 from rerank.ports.http.problem import Problem
 from rerank.protobuf.fields import with_enum_values
 from rerank.protobuf.replies import rerank_response, search_response
@@ -23,7 +23,7 @@ from rerank.v1 import rerank_pb2 as pb
 M = TypeVar("M", pb.RerankRequest, pb.SearchRequest)
 
 
-class _NativeDialect:
+class _NativeDialect(Dialect):
     passages_field = "candidates"
 
     def error(self, problem: Problem) -> Mapping[str, Any]:

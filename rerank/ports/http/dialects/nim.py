@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field
 
-from rerank.ports.http.dialects.dialect import Translated, plain_error, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
 from rerank.ports.http.dialects.documents import candidates_of, refuse_truncated
 from rerank.ports.http.dialects.options import Options, StrictModel, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
-from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
 #: Scores are kept so far from 0 and 1, whose logits are infinite and have no JSON.
@@ -46,21 +45,14 @@ class NimRanking(BaseModel):
     ranked: Ranked = None
 
 
-class NimUsage(BaseModel):
-    """Tokens that the model read, summed over all windows."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class RankingReply(BaseModel):
     """A reply: the passages, best first."""
 
     rankings: list[NimRanking]
-    usage: NimUsage
+    usage: Usage
 
 
-class NimDialect:
+class NimDialect(Dialect):
     """The dialect of NIM."""
 
     passages_field, name = "passages", "passages (NVIDIA NIM)"
@@ -71,9 +63,6 @@ class NimDialect:
         candidates = candidates_of(passage.text for passage in request.passages)
         return request.translated(request.query.text, candidates, partial(_reply, request), request.top_n)
 
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return plain_error(problem)
-
 
 def _reply(request: RankingRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
     if request.truncate == "NONE":
@@ -82,8 +71,7 @@ def _reply(request: RankingRequest, ranking: Ranking, _: Sequence[str]) -> bytes
         NimRanking(index=each.index, logit=_logit(each.score), ranked=each.ranked)
         for each in scored(ranking, len(request.passages), request.relative_scores)
     ]
-    tokens = ranking.trace.tokens
-    return to_json(RankingReply(rankings=rankings, usage=NimUsage(prompt_tokens=tokens, total_tokens=tokens)))
+    return to_json(RankingReply(rankings=rankings, usage=Usage.of(ranking.trace)))
 
 
 def _logit(score: float) -> float:

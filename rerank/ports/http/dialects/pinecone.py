@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rerank.ports.http.dialects.dialect import Translated, plain_error, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, to_json
 from rerank.ports.http.dialects.documents import (
     Documents,
     RankFields,
@@ -19,7 +19,6 @@ from rerank.ports.http.dialects.documents import (
 )
 from rerank.ports.http.dialects.options import Flag, Options, StrictModel, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
-from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
 
@@ -66,7 +65,7 @@ class PineconeReply(BaseModel):
     usage: PineconeUsage
 
 
-class PineconeDialect:
+class PineconeDialect(Dialect):
     """The dialect of Pinecone."""
 
     passages_field, name = "documents", "documents (Pinecone)"
@@ -76,9 +75,6 @@ class PineconeDialect:
         request = validated(PineconeRequest, body)
         candidates = candidates_of(ranked_texts(request.documents, request.rank_fields))
         return request.translated(request.query, candidates, partial(_reply, request), request.top_n)
-
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return plain_error(problem)
 
 
 def _reply(request: PineconeRequest, ranking: Ranking, _: Sequence[str]) -> bytes:

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, RootModel
 
-from rerank.ports.http.dialects.dialect import Translated, plain_error, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, to_json
 from rerank.ports.http.dialects.documents import Texts, candidates_of
 from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
-from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
 
@@ -38,7 +37,7 @@ class SGLangReply(RootModel[list[SGLangResult]]):
     """A reply: the documents, best first."""
 
 
-class SGLangDialect:
+class SGLangDialect(Dialect):
     """The dialect of SGLang."""
 
     passages_field, name = "documents", "documents (SGLang)"
@@ -49,9 +48,6 @@ class SGLangDialect:
         return request.translated(
             request.query, candidates_of(request.documents), partial(_reply, request), request.top_n
         )
-
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return plain_error(problem)
 
 
 def _reply(request: SGLangRequest, ranking: Ranking, _: Sequence[str]) -> bytes:

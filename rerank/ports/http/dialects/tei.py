@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, RootModel
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.dialects.dialect import Translated, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, to_json
 from rerank.ports.http.dialects.documents import Texts, candidates_of, refuse_truncated
 from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
@@ -54,7 +54,7 @@ class RankList(RootModel[list[Rank]]):
     """A reply: the texts, best first."""
 
 
-class TEIDialect:
+class TEIDialect(Dialect):
     """The dialect of TEI."""
 
     passages_field, name = "texts", "texts (TEI)"

@@ -11,12 +11,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, FailFast, Field
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.dialects.cohere import Usage
-from rerank.ports.http.dialects.dialect import Translated, plain_error, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
 from rerank.ports.http.dialects.documents import candidates_of
 from rerank.ports.http.dialects.options import Options, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
-from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
 
@@ -54,7 +52,7 @@ class ScoreReply(BaseModel):
     usage: Usage
 
 
-class ScoreDialect:
+class ScoreDialect(Dialect):
     """The dialect of vLLM's scores."""
 
     passages_field, name = "text_2", "text_1 and text_2 (vLLM's scores)"
@@ -66,9 +64,6 @@ class ScoreDialect:
             raise InvalidRequest("text_1", f"it has {queries} texts; send one text in a request")
         return request.translated(request.text_1[0], candidates_of(request.text_2), partial(_reply, request))
 
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return plain_error(problem)
-
 
 def _reply(request: ScoreRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
     found = scored(ranking, len(request.text_2), request.relative_scores)
@@ -76,13 +71,12 @@ def _reply(request: ScoreRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
         ScoreData(index=each.index, score=each.score, ranked=each.ranked)
         for each in sorted(found, key=lambda each: each.index)
     ]
-    tokens = ranking.trace.tokens
     return to_json(
         ScoreReply(
             id=f"score-{uuid.uuid4().hex}",
             created=int(time.time()),
             model=ranking.trace.model,
             data=data,
-            usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+            usage=Usage.of(ranking.trace),
         )
     )

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rerank.ports.http.dialects.dialect import Translated, plain_error, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
 from rerank.ports.http.dialects.documents import Texts, candidates_of, refuse_truncated
 from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
-from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
 
@@ -37,22 +36,16 @@ class VoyageResult(BaseModel):
     document: str | None = None
 
 
-class VoyageUsage(BaseModel):
-    """Tokens that the model read, summed over all windows."""
-
-    total_tokens: int
-
-
 class VoyageReply(BaseModel):
     """A reply: the results, best first."""
 
     object: Literal["list"] = "list"
     data: list[VoyageResult]
     model: str
-    usage: VoyageUsage
+    usage: Usage
 
 
-class VoyageDialect:
+class VoyageDialect(Dialect):
     """The dialect of Voyage."""
 
     passages_field, name = "documents", "documents with top_k (Voyage)"
@@ -63,9 +56,6 @@ class VoyageDialect:
         return request.translated(
             request.query, candidates_of(request.documents), partial(_reply, request), request.top_k
         )
-
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return plain_error(problem)
 
 
 def _reply(request: VoyageRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
@@ -80,5 +70,4 @@ def _reply(request: VoyageRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
         )
         for each in scored(ranking, len(request.documents), request.relative_scores)
     ]
-    usage = VoyageUsage(total_tokens=ranking.trace.tokens)
-    return to_json(VoyageReply(data=data, model=ranking.trace.model, usage=usage))
+    return to_json(VoyageReply(data=data, model=ranking.trace.model, usage=Usage.of(ranking.trace)))

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from rerank.ports.http.dialects.dialect import Translated, plain_error, to_json
+from rerank.ports.http.dialects.dialect import Dialect, Translated, to_json
 from rerank.ports.http.dialects.documents import Texts, candidates_of
 from rerank.ports.http.dialects.options import Options, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
-from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
 
@@ -40,7 +39,7 @@ class WeaviateReply(BaseModel):
     scores: list[DocumentScore]
 
 
-class WeaviateDialect:
+class WeaviateDialect(Dialect):
     """The dialect of Weaviate."""
 
     passages_field, name = "documents", "documents with property (Weaviate)"
@@ -49,9 +48,6 @@ class WeaviateDialect:
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(WeaviateRequest, body)
         return request.translated(request.query, candidates_of(request.documents), partial(_reply, request))
-
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return plain_error(problem)
 
 
 def _reply(request: WeaviateRequest, ranking: Ranking, _: Sequence[str]) -> bytes:

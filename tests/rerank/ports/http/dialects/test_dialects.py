@@ -10,7 +10,7 @@ import pytest
 
 from rerank.models.encoder import Encoder
 from rerank.ports.http.dialects.cohere import Cut
-from rerank.ports.http.dialects.dialect import Translated
+from rerank.ports.http.dialects.dialect import Dialect, Translated
 from rerank.ports.http.dialects.options import StrictModel, validated
 from rerank.ports.http.dialects.table import Dialects, dialects
 from rerank.ports.http.dialects.tei import RankList
@@ -270,7 +270,7 @@ class EchoRequest(StrictModel):
     lines: list[str]
 
 
-class EchoDialect:
+class EchoDialect(Dialect):
     """A dialect that a contributor adds: requests of `lines`, which come back best first."""
 
     passages_field, name = "lines", "lines (Echo)"
