@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeVar, cast
 
-from google.protobuf import message_factory
-from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
@@ -18,7 +17,7 @@ from rerank.protobuf.field_count import check_field_count
 from rerank.protobuf.replies import list_models_response, rerank_response, search_response
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.answer import Method, Respond
+from rerank.service.answer import Method
 from rerank.service.call import CallRecord, OnEnd
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.methods import RerankMethods, served_models
@@ -27,8 +26,7 @@ from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-#: Makes the response message to a request message of the call of this record.
-Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Message]]
+M = TypeVar("M", bound=Message)
 
 
 class MessageMethods:
@@ -38,26 +36,29 @@ class MessageMethods:
         self._reranker, self._calls, self._methods = reranker, calls, RerankMethods(reranker, calls)
 
     async def rerank(self, message: pb.RerankRequest, record: CallRecord) -> pb.RerankResponse:
-        """Rerank. Raises: RerankError."""
+        """Answers a call of Rerank. Raises: RerankError."""
         check_number_of_candidates(message.candidates, self._calls.limits)
         is_large = message.ByteSize() > SMALL_MESSAGE
         request = await self._reranker.convert(rerank_request, message) if is_large else rerank_request(message)
         return rerank_response(await self._methods.rerank(request, record), message)
 
     async def search(self, message: pb.SearchRequest, record: CallRecord) -> pb.SearchResponse:
-        """Search. Raises: RerankError."""
+        """Answers a call of Search. Raises: RerankError."""
         return search_response(await self._methods.search(search_request(message), record), message)
 
     async def list_models(self, _: pb.ListModelsRequest, __: CallRecord) -> pb.ListModelsResponse:
-        """ListModels."""
+        """Answers a call of ListModels."""
         return list_models_response(served_models(self._reranker))
 
 
 def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
     """The unary methods of RerankService by their names."""
     methods = MessageMethods(reranker, calls)
-    runs: dict[str, Run] = {"Rerank": methods.rerank, "Search": methods.search, "ListModels": methods.list_models}
-    return protobuf_methods(pb.DESCRIPTOR.services_by_name["RerankService"], runs, calls, on_end)
+    return {
+        "Rerank": _method("Rerank", pb.RerankRequest, methods.rerank, calls, on_end),
+        "Search": _method("Search", pb.SearchRequest, methods.search, calls, on_end),
+        "ListModels": _method("ListModels", pb.ListModelsRequest, methods.list_models, calls, on_end),
+    }
 
 
 def health_methods(health: HealthServicer, calls: CallsInFlight) -> dict[str, Method]:
@@ -67,38 +68,30 @@ def health_methods(health: HealthServicer, calls: CallsInFlight) -> dict[str, Me
         response: Message = await health.check(message)
         return response
 
-    service = health_pb2.DESCRIPTOR.services_by_name["Health"]
-    return protobuf_methods(service, {"Check": check}, calls, partial(log.debug, "%s"))
+    return {"Check": _method("Check", health_pb2.HealthCheckRequest, check, calls, partial(log.debug, "%s"))}
 
 
-def protobuf_methods(
-    service: ServiceDescriptor, runs: Mapping[str, Run], calls: CallsInFlight, on_end: OnEnd
-) -> dict[str, Method]:
-    """Methods of a service of protobuf by their names."""
-    return {
-        name: Method(name, _responding(parser(service.methods_by_name[name].input_type, calls), run), calls, on_end)
-        for name, run in runs.items()
-    }
+def _method(
+    name: str, kind: type[M], run: Callable[[M, CallRecord], Awaitable[Message]], calls: CallsInFlight, on_end: OnEnd
+) -> Method:
+    """A method that parses messages of a type and serializes the responses that `run` makes of them."""
+    parse = parser(kind, calls)
+
+    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
+        return (await run(parse(bytes(message)), record)).SerializeToString()
+
+    return Method(name, respond, calls, on_end)
 
 
-def parser(kind: Descriptor, calls: CallsInFlight) -> Callable[[bytes], Any]:
+def parser(kind: type[M], calls: CallsInFlight) -> Callable[[bytes], M]:
     """Parses messages of a type, after their fields were counted. Raises: InvalidRequest."""
-    message_type = message_factory.GetMessageClass(kind)
 
-    def parse(message: bytes) -> Message:
+    def parse(message: bytes) -> M:
         if len(message) > calls.limits.max_candidates:  # a field has at least a byte, a candidate may have several
-            check_field_count(message, kind, calls.limits)
+            check_field_count(message, cast(Descriptor, kind.DESCRIPTOR), calls.limits)
         try:
-            return message_type.FromString(message)
+            return kind.FromString(message)
         except DecodeError as error:
             raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error
 
     return parse
-
-
-def _responding(parse: Callable[[bytes], Any], run: Run) -> Respond:
-    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
-        response = await run(parse(bytes(message)), record)
-        return response.SerializeToString()
-
-    return respond

@@ -31,10 +31,10 @@ def request_stream_handler(methods: MessageMethods, calls: CallsInFlight, on_end
         calls, on_end: see `rerank.service.answer.Method`.
         hang_up: ends the connection of a client.
     """
-    parse = parser(pb.DESCRIPTOR.message_types_by_name["RerankStreamRequest"], calls)
+    parse = parser(pb.RerankStreamRequest, calls)
 
     async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
-        asked: pb.RerankStreamRequest = parse(bytes(message))
+        asked = parse(bytes(message))
         record.deadline = min(record.deadline, _deadline(asked.timeout_ms))
         response = await methods.rerank(asked.request, record)
         return pb.RerankStreamResponse(response=response).SerializeToString()

@@ -101,7 +101,7 @@ def add_services(
     handlers = unary_handlers(rerank_methods(reranker, calls, on_end), hang_up) | {STREAM: stream}
     server.add_registered_method_handlers(SERVICE, handlers)
     calls = CallsInFlight(config.limits)  # of services that need no key
-    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest.DESCRIPTOR, calls), calls, hang_up)
+    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest, calls), calls, hang_up)
     checks = unary_handlers(health_methods(health, calls), hang_up) | {"Watch": watch}
     server.add_registered_method_handlers(_HEALTH.full_name, checks)
     if config.reflection or (config.reflection is None and config.keys is None):

@@ -100,12 +100,6 @@ def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> N
     assert caught.value.metadata == {}
 
 
-def test_message_over_the_limit_is_a_service_error(client: Client) -> None:
-    with pytest.raises(ServiceError, match="larger than max") as caught:
-        client.call("rerank", QUERY, [("a", "x" * 17 * 1024 * 1024)])
-    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 def test_response_larger_than_the_default_limit_of_grpc_arrives(client: Client) -> None:
     pairs = [(f"d{number}", "x" * 190_000) for number in range(30)]
     reply = client.call("rerank", QUERY, pairs, model="identity", return_passages=True)
@@ -172,15 +166,6 @@ def test_reply_prints_as_a_table(client: Client) -> None:
     assert header.split() == ["rank", "score", "doc_id", "text"]
     assert "flea" in first
     assert "The life cycle" in first
-
-
-def test_list_of_models_says_which_read_an_instruction(client: Client) -> None:
-    models = client.call("list_models").models
-    assert {model.name: model.reads_instruction for model in models} == {
-        "pe-rank": False,
-        "identity": False,
-        "number": False,
-    }
 
 
 async def test_calls_of_one_async_client_run_concurrently(service: Served) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +12,10 @@ import grpc
 import pytest
 
 from rerank.access.callers import CallerLimits
-from rerank.access.credentials import Credentials
 from rerank.access.key_file import add_key
-from rerank.client.client import AsyncRerankClient, RerankClient
+from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.config import ApiModel, RerankServers, TelemetryConfig
-from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.load_models import load_served
@@ -176,6 +173,7 @@ def test_search_gives_what_the_first_stage_found(failing: tuple[Service, Failure
     assert reply.feedback.reason.startswith("the first ranking was not completed: ")
 
 
+@pytest.mark.parametrize("failing", ["full", "broken"], indirect=True)
 @pytest.mark.parametrize(
     ("path", "field"), [("/v1/rerank", "documents"), ("/v2/rerank", "documents"), ("/rerank", "texts")]
 )
@@ -193,12 +191,14 @@ def test_answer_over_http_has_the_failure_in_a_header(failing: tuple[Service, Fa
             assert failure.words.partition(" after")[0] in reply.json["meta"]["warnings"][0]
 
 
+@pytest.mark.parametrize("failing", ["failed"], indirect=True)
 def test_raw_scores_of_an_answer_are_those_of_no_relevance(failing: tuple[Service, Failure]) -> None:
     service, _ = failing
     reply = service.post("/rerank", texts=TEXTS, on_failure="first_stage", raw_scores=True)
     assert {(result["score"], result["ranked"]) for result in reply.json} == {(-700.0, False)}
 
 
+@pytest.mark.parametrize("failing", ["failed"], indirect=True)
 def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
     candidates = [{"doc_id": doc_id, "text": text} for doc_id, text in zip(ORDER, TEXTS, strict=True)]
@@ -209,6 +209,7 @@ def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: 
     assert (by_its_name.status, by_its_name.headers["x-rerank-failure"]) == (200, failure.reason)
 
 
+@pytest.mark.parametrize("failing", ["failed"], indirect=True)
 def test_unordered_list_is_answered_by_shared_words(failing: tuple[Service, Failure]) -> None:
     """What stands for the first stage where there is none: the same for any order of the list."""
     service, _ = failing
@@ -227,26 +228,6 @@ def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Fai
     assert service.post("/v2/rerank", "safe", documents=TEXTS, on_failure="error").status == failure.http_status
 
 
-def test_clients_pass_the_choice_on(failing: tuple[Service, Failure]) -> None:
-    service, failure = failing
-    credentials = Credentials(api_key=service.keys["plain"])
-    arguments = ("q", FIELDS["candidates"], TIMEOUT_S)
-    fields = {"strategy": FIELDS["strategy"], "on_failure": "first_stage"}
-    with RerankClient(service.served.address, credentials, attempts=1) as client:
-        check_answer(client.rerank(*arguments, **fields).execution, failure)
-        with pytest.raises(ServiceError) as caught:
-            client.rerank(*arguments, strategy=FIELDS["strategy"])
-        assert caught.value.reason == failure.reason
-        with pytest.raises(InvalidRequest, match=r"unknown choice 'first'; choices: error, first-stage"):
-            client.rerank(*arguments, on_failure="first")
-
-    async def call() -> pb.RerankResponse:
-        async with AsyncRerankClient(service.served.address, credentials, attempts=1) as client:
-            return await client.rerank(*arguments, **fields)
-
-    check_answer(asyncio.run(call()).execution, failure)
-
-
 def test_answers_are_counted_by_their_reason(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
 
@@ -259,6 +240,7 @@ def test_answers_are_counted_by_their_reason(failing: tuple[Service, Failure]) -
     assert value(service.served, "rerank_fallbacks_total") == counted(), "there are no other reasons"
 
 
+@pytest.mark.parametrize("failing", ["failed"], indirect=True)
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -278,6 +260,7 @@ def test_mistake_of_the_caller_is_an_error_in_any_case(
     assert service.refused(**{"on_failure": FIRST_STAGE} | fields).reason == reason
 
 
+@pytest.mark.parametrize("failing", ["failed"], indirect=True)
 @pytest.mark.parametrize(("path", "field"), [("/v2/rerank", "documents"), ("/rerank", "texts")])
 def test_other_values_over_http_are_refused_by_name(failing: tuple[Service, Failure], path: str, field: str) -> None:
     service, _ = failing
