@@ -105,11 +105,11 @@ Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
 ]
 Ordered = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--ordered/--unordered",
-        help="Whether the candidates are in the order of a first stage, best first. --unordered: their order has no "
-        "effect on the result, and equal texts get equal scores.",
+        help="Whether the candidates are in the order of a first stage, best first; default: those of a file are. "
+        "--unordered: their order has no effect on the result, and equal texts get equal scores.",
     ),
 ]
 MinRelevance = Annotated[

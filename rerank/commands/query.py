@@ -1,8 +1,9 @@
-"""`rerank search`, `rerank rank`, `rerank models` and `rerank health`: calls of a running service."""
+"""`rerank search`, `rerank rank`, `rerank models` and `rerank health`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +12,10 @@ import typer
 
 from rerank.commands import options
 from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
+from rerank.commands.rank_texts import EXAMPLE_PASSAGES, EXAMPLE_QUERY, file_among, rank_here
 from rerank.commands.run import console
 from rerank.readers.candidates import FIELDS, read_candidates
-from rerank.types import FeedbackMethod, FirstStage
+from rerank.types import CandidateLike, FeedbackMethod, FirstStage
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -28,7 +30,6 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 class _RankingSettings:
     """Settings that `search` and `rank` share."""
 
-    target: options.Target = DEFAULT_TARGET
     model: options.ModelName = ""
     strategy: options.StrategyOption = None
     window_size: options.WindowSize = 0
@@ -72,6 +73,7 @@ class SearchSettings(_RankingSettings):
     """Settings of `rerank search`."""
 
     query: Annotated[str, typer.Argument(help="The query.")]
+    target: options.Target = DEFAULT_TARGET
     first_stage: options.FirstStageOption = FirstStage.HYBRID_RRF
     depth: options.Depth = 100
     top_n: options.TopN = 10
@@ -84,14 +86,30 @@ class RankSettings(_RankingSettings):
     """Settings of `rerank rank`."""
 
     candidates: Annotated[
-        Path | None,
+        list[str],
         typer.Argument(
-            help='JSON lines, plain or gzip: {"doc_id": …, "text": …}, optionally "title", which is put before the '
-            'text, and "score", that of the first stage. The id may be called _id, docid or id, be an integer, and '
-            "contain spaces. Other fields are ignored. - reads standard input."
+            metavar="PASSAGES",
+            help="Passages as texts in quotes, which are ranked in this process. Or a file for a running service: JSON "
+            'lines, plain or gzip, {"doc_id": …, "text": …}, optionally "title", which is put before the text, and '
+            '"score", that of the first stage. The id may be called _id, docid or id, be an integer, and contain '
+            "spaces. Other fields are ignored. - reads standard input.",
+        ),
+    ] = field(default_factory=list)
+    query: Annotated[str | None, typer.Option(help="The query.")] = None
+    example: Annotated[bool, options.flag("--example", "Rank an example with its own query and passages.")] = False
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help=f"HOST:PORT of a running service. Default: {DEFAULT_TARGET} for a file; texts need no service."
         ),
     ] = None
-    query: Annotated[str | None, typer.Option(help="The query.")] = None
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Name of a model of the service; for texts: a bundled model or the folder of a checkpoint. Empty: the "
+            "default model."
+        ),
+    ] = ""
     id_field: options.IdField = ""
     text_field: options.TextField = ""
     title_field: options.TitleField = ""
@@ -110,12 +128,17 @@ class RankSettings(_RankingSettings):
         ),
     ] = None
     top_n: options.TopN = 0
-    ordered: options.Ordered = True
+    ordered: options.Ordered = None
     first_stage_kind: options.FirstStageKindOption = None
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that these settings fill."""
-        return {**_RankingSettings.fields(self), "first_stage_kind": self.first_stage_kind}
+        return {
+            **_RankingSettings.fields(self),
+            "first_stage_kind": self.first_stage_kind,
+            "top_n": self.top_n,
+            "ordered": self.ordered,
+        }
 
     @property
     def field_names(self) -> tuple[str, str, str]:
@@ -140,32 +163,62 @@ def search(settings: SearchSettings) -> None:
 
 
 def rank(settings: RankSettings) -> None:
-    """Rerank candidates in a file, or a file of requests (--batch)."""
+    """Rank passages, a file of candidates, or a file of requests (--batch).
+
+    Passages of the command line need no service: the model is loaded for them. Their order has no effect.
+    """
     if settings.batch and any(settings.field_names):
         raise typer.BadParameter("a file of --batch has RankLLM's fields; leave out --id-field and the like")
-    if settings.batch and settings.out and not (settings.query or settings.candidates):
+    is_single = bool(settings.query or settings.candidates or settings.example)
+    if settings.batch and settings.out and not is_single:
         _rank_batch(settings, settings.batch, settings.out)
         return
-    if settings.query is None or settings.candidates is None or settings.batch or settings.out:
-        raise typer.BadParameter("give --query and a file of candidates, or --batch and --out")
-    candidates = read_candidates(settings.candidates, FIELDS.renamed(*settings.field_names))
-    with _client(settings.target, settings.tls_ca) as client:
-        response = client.rerank(
-            settings.query,
-            candidates,
-            settings.timeout_s,
-            top_n=settings.top_n,
-            ordered=settings.ordered,
-            **settings.fields(),
-        )
-    _show(response, settings.query, settings)
+    if settings.batch or settings.out:
+        raise typer.BadParameter("give --query with passages or a file of candidates, or --batch and --out")
+    if settings.example:
+        if settings.query is not None or settings.candidates:
+            raise typer.BadParameter("--example has a query and passages of its own; leave yours out")
+        _rank_texts(settings, EXAMPLE_QUERY, EXAMPLE_PASSAGES)
+        return
+    if settings.query is None:
+        raise typer.BadParameter('give --query "…", or --example')
+    if file := file_among(settings.candidates):
+        candidates = read_candidates(file, FIELDS.renamed(*settings.field_names))
+        _show(_ask(settings, settings.query, candidates), settings.query, settings)
+        return
+    if any(settings.field_names):
+        raise typer.BadParameter("passages as texts have no fields; leave out --id-field and the like")
+    _rank_texts(settings, settings.query, settings.candidates)
+
+
+def _ask(settings: RankSettings, query: str, candidates: Sequence[CandidateLike]) -> pb.RerankResponse:
+    """The response of the service."""
+    with _client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
+        return client.rerank(query, candidates, settings.timeout_s, **settings.fields())
+
+
+def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> None:
+    """Ranks texts by the service at --target, or else in this process; their ids count from 1."""
+    passages = [(str(number), text) for number, text in enumerate(texts, start=1)]
+    unordered = replace(settings, ordered=bool(settings.ordered))
+    if settings.target:
+        _show(_ask(unordered, query, passages), query, settings)
+        return
+    response, load_s, rank_s = rank_here(query, passages, settings.model, unordered.fields())
+    if settings.as_json or settings.verbose:
+        _show(response, query, settings)
+    else:
+        console.print(results_table(query, response))
+    if not settings.as_json:
+        took = f"ranked in {rank_s * 1000:,.0f} ms, after the model was loaded in {load_s:,.1f} s"
+        console.print(f"{response.execution.model}: {took}; `rerank serve` loads it once")
 
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
     from rerank.commands.rank_file import rank_file
 
-    fields = settings.fields() | {"return_passages": False, "top_n": settings.top_n, "ordered": settings.ordered}
-    with _client(settings.target, settings.tls_ca) as client:
+    fields = settings.fields() | {"return_passages": False}
+    with _client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
         answers = partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)
         if failed := rank_file(requests, out, answers):
             console.print(f'{failed} requests failed; their lines in {out} have an "error"')

@@ -225,9 +225,10 @@ def test_title_is_ranked_as_if_it_stood_in_the_text(rank: Command) -> None:
     assert doc_ids(replies[0])[0] == "2"
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", ".", "[a]", "[/a]"])
-def test_error_names_the_file_that_cannot_be_read(rank: Command, name: str) -> None:
-    assert rank(name).error.startswith(f"{name} cannot be read: ")
+def test_error_names_the_file_that_cannot_be_read(rank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "[a].jsonl.gz"
+    path.write_bytes(b"\x1f\x8b no gzip")
+    assert rank(path).error.startswith(f"{path} cannot be read: ")
 
 
 def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:

@@ -177,9 +177,9 @@ def test_lost_service_leaves_what_is_written(
 
 @pytest.mark.parametrize(
     "args",
-    [("--batch", "a"), ("--out", "b"), ("--batch", "a", "--out", "b", "--query", "q"), ("c", "--batch", "a"), ("c",)],
+    [("--batch", "a"), ("--out", "b"), ("--batch", "a", "--out", "b", "--query", "q"), ("c", "--batch", "a")],
 )
 def test_flags_that_do_not_fit_are_wrong_usage(rerank: Command, args: tuple[str, ...]) -> None:
     outcome = rerank("rank", *args)
     assert outcome.code == 2
-    assert "give --query and a file of candidates, or --batch and --out" in outcome.err
+    assert "give --query with passages or a file of candidates, or --batch and --out" in outcome.err

@@ -1,0 +1,131 @@
+"""`rerank rank` with passages on the command line: no file, no service, and mistakes that a newcomer makes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from rerank.commands.rank_texts import EXAMPLE_PASSAGES, file_among
+from tests.rerank.commands.conftest import Command
+from tests.serving import Served
+
+PASSAGES = ("Deserts are dry.", "A flea lives a year.")
+
+
+def ids(json: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [result["doc_id"] for result in json["results"]]
+
+
+@pytest.mark.slow
+def test_example_has_its_answer_first_and_says_the_time(rerank: Command) -> None:
+    done = rerank("rank", "--example")
+    assert (done.code, done.err) == (0, "")
+    title, head, first, *_, last = done.out.splitlines()
+    assert title == "how long does a flea live"
+    assert head.split("\t")[:2] == ["rank", "was"]
+    assert first.startswith("1\t3\t")
+    assert "an adult flea survives" in first
+    assert len(done.out.splitlines()) == 3 + len(EXAMPLE_PASSAGES)
+    assert re.fullmatch(r"default: ranked in [\d,]+ ms, after the model was loaded in [\d.]+ s; .*", last), last
+
+
+@pytest.mark.slow
+def test_order_of_the_passages_has_no_effect(rerank: Command) -> None:
+    first, second = (
+        rerank("rank", "--query", "how long does a flea live", *given, "--model", "pe-rank", "--json").json["results"]
+        for given in (PASSAGES, PASSAGES[::-1])
+    )
+    assert [result["text"] for result in first] == [result["text"] for result in second] == list(PASSAGES[::-1])
+    assert [result["score"] for result in first] == pytest.approx([result["score"] for result in second])
+
+
+def test_json_is_all_that_is_printed(rerank: Command) -> None:
+    reply = rerank("rank", "--query", "q", *PASSAGES, "--model", "identity", "--json").json
+    assert ids(reply) == ["1", "2"]
+    assert reply["execution"]["model"] == "identity"
+
+
+def test_options_of_a_request_apply(rerank: Command) -> None:
+    given = ("rank", "--query", "q", *PASSAGES, "--model", "identity")
+    assert ids(rerank(*given, "--top-n", 1, "--json").json) == ["1"]
+    assert "\nmodel\tidentity\n" in rerank(*given, "--verbose").out
+    assert "top_n" in rerank(*given, "--top-n", -1).error
+
+
+@pytest.mark.parametrize("passages", [("one",), ("",), ("", "x"), ("same", "same"), ("[/bold] *x*",)])
+def test_any_passages_are_ranked(rerank: Command, passages: tuple[str, ...]) -> None:
+    reply = rerank("rank", "--query", "q", *passages, "--model", "identity", "--json").json
+    assert sorted(result["text"] for result in reply["results"]) == sorted(passages)
+
+
+def test_service_at_the_target_ranks_them(rerank: Command, service: Served) -> None:
+    reply = rerank("rank", "--query", "q", *PASSAGES, "--model", "number", "--target", service.address, "--json").json
+    assert sorted(ids(reply)) == ["1", "2"]
+    assert reply["execution"]["model"] == "number"
+
+
+def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.reranking.blocking.load_reranker", None)
+    assert "query" in rerank("rank", "--query", " ", *PASSAGES).error
+
+
+def test_unknown_model_is_refused_with_the_names(rerank: Command) -> None:
+    assert "model 'large' is none of default, pe-rank" in rerank("rank", "--query", "q", "x", "--model", "large").error
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--query", "q"), "give passages as texts, a file of candidates (- for standard input), or --example"),
+        (("x", "y"), 'give --query "…", or --example'),
+        (("--example", "--query", "q"), "--example has a query and passages of its own"),
+        (("--example", "x"), "--example has a query and passages of its own"),
+        (("--query", "q", "x", "--id-field", "sku"), "passages as texts have no fields"),
+        (("--query", "q", "x", "--batch", "requests.jsonl"), "or --batch and --out"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(rerank: Command, args: tuple[str, ...], message: str) -> None:
+    refused = rerank("rank", *args)
+    assert refused.code == 2
+    assert message in " ".join(refused.err.split())
+
+
+def test_existing_file_is_told_from_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "candidates.jsonl").touch()
+    assert file_among(["candidates.jsonl"]) == Path("candidates.jsonl")
+    assert file_among(["-"]) == Path("-")
+    for texts in (
+        ["flea"],
+        ["[a]"],
+        ["TCP/IP"],
+        ["end."],
+        ["", "x"],
+        ["see notes.txt in the folder"],
+        ["x" * 5000],
+        ["a\0b"],
+    ):
+        assert file_among(texts) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["nothing.jsonl"], "'nothing.jsonl' looks like a file, and there is none of this name .relative paths begin"),
+        (["a passage", "lists.json.gz"], "'lists.json.gz' looks like a file"),
+        (["./candidates"], "looks like a file"),
+        (["."], ". is a folder; give a file of candidates"),
+        (["candidates.jsonl", "other.jsonl"], "candidates.jsonl is a file; give it alone"),
+        (["a passage", "-"], "- is a file; give it alone"),
+    ],
+)
+def test_file_in_the_place_of_a_passage_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "candidates.jsonl").touch()
+    with pytest.raises(typer.BadParameter, match=message):
+        file_among(given)
