@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
 
 EXAMPLE_QUERY = "how long does a flea live"
-#: Its answer shares one word with the query, and others share more.
+#: The answer shares one word with the query, and others share more.
 EXAMPLE_PASSAGES = (
-    "How long does it take to learn to live on a small boat? Most people need a summer.",
-    "A flea market is open all day long, and the dealers live nearby.",
-    "With blood to feed on, an adult flea survives for up to a hundred days.",
-    "Deserts are dry, and nights in them are cold.",
-    "The moon takes a month for its way around the earth.",
-    "Without a host, the insect starves within one or two weeks.",
+    "How long can people live on a small boat?",
+    "The flea market is open all day long.",
+    "An adult flea survives a hundred days.",
+    "Deserts are dry, and their nights are cold.",
+    "Without a host, the insect starves in two weeks.",
+    "The moon goes around the earth in a month.",
 )
 
 #: A word with one of these ends or starts is the name of a file, and no passage.
