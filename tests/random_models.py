@@ -58,16 +58,22 @@ PACKABLE: dict[str, PretrainedConfig] = {
     "qwen2 with a window in one layer": Qwen2Config(**_WINDOWED, use_sliding_window=True, max_window_layers=2),
     "qwen3": Qwen3Config(**GROUPED_QUERIES),
     "gemma": GemmaConfig(**GROUPED_QUERIES),
-    "gemma2": Gemma2Config(**_WINDOWED, attn_logit_softcapping=2.0, final_logit_softcapping=5.0),
     "gemma3": Gemma3TextConfig(**_WINDOWED),
     "granite": GraniteConfig(**GROUPED_QUERIES, residual_multiplier=0.3, logits_scaling=2.0),
-    "gpt-oss": GptOssConfig(**_WINDOWED, num_local_experts=4, num_experts_per_tok=2),
     "bert": BertConfig(**_SHAPE, is_decoder=True),
     "opt": OPTConfig(**_OPT),
     "gpt2": GPT2Config(**_GPT),
 }
 #: With the reason why they cannot be packed.
 NOT_PACKABLE: dict[str, tuple[PretrainedConfig, str]] = {
+    "gemma2": (
+        Gemma2Config(**_WINDOWED, attn_logit_softcapping=2.0, final_logit_softcapping=5.0),
+        "computes neither soft caps nor attention sinks",
+    ),
+    "gpt-oss": (
+        GptOssConfig(**_WINDOWED, num_local_experts=4, num_experts_per_tok=2),
+        "computes neither soft caps nor attention sinks",
+    ),
     "bloom": (BloomConfig(**_ALIBI, n_layer=3, n_head=4), "ran in 0 of its 3 layers"),
     "falcon": (FalconConfig(**_ALIBI, num_hidden_layers=3, num_attention_heads=4), "ran in 0 of its 3 layers"),
     "gpt-j": (GPTJConfig(**_GPT, rotary_dim=8), "ran in 0 of its 3 layers"),

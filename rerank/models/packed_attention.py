@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
@@ -68,27 +67,6 @@ class Pack:
         return (slice(start, end) for start, end in pairwise(self._boundaries))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """The form of a layer's attention scores, by the names of transformers' attention functions.
-
-    Attributes:
-        sliding_window: the number of positions that each position attends to, itself included.
-        softcap: Gemma-2's bound on the scores.
-        s_aux: (H,) attention sinks of gpt-oss, which attend to nothing.
-    """
-
-    scaling: float | None
-    sliding_window: int | None
-    softcap: float | None
-    s_aux: torch.Tensor | None
-
-    @property
-    def is_plain(self) -> bool:
-        """True if torch's kernels compute it."""
-        return self.softcap is None and self.s_aux is None
-
-
 def packed_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -98,7 +76,11 @@ def packed_attention(
     pack: Pack | None = None,
     kv_cache: KVCache | None = None,
     last_only: bool = False,
-    **given: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence of a packed row, with the signature of transformers' attention functions.
 
@@ -107,33 +89,38 @@ def packed_attention(
         kv_cache: stores keys and values of the packed row; without a `pack` it is read and extended by a decode step,
             in which each of B rows holds the next position of one sequence.
         last_only: compute the last position of each sequence and leave the others 0.
-        given: what transformers passes on to attention; `_Scores` is read from it.
+        scaling: of the scores; None: 1 / √D.
+        sliding_window: the number of positions that each position attends to, itself included.
+        softcap, s_aux: Gemma-2's bound on the scores and the attention sinks of gpt-oss, which no kernel of torch
+            computes.
 
     Returns:
         (1, T, H, D), or (B, 1, H, D) in a decode step; and None in place of attention weights.
 
     Raises:
-        ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on.
+        ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on, or it has soft
+            caps or sinks.
     """
-    form = _Scores(*(given.get(field) for field in ("scaling", "sliding_window", "softcap", "s_aux")))
+    if softcap is not None or s_aux is not None:
+        raise ValueError("packed attention computes neither soft caps nor attention sinks")
     if pack is None and kv_cache is not None:
         keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
-        return _attend(query, keys, values, form, kv_cache.mask(form.sliding_window)).transpose(1, 2), None
+        return _attend(query, keys, values, scaling, kv_cache.mask(sliding_window)).transpose(1, 2), None
     if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
         raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
     pack.on_call()
     pack.calls += 1
-    pack.windowed_calls += form.sliding_window is not None
+    pack.windowed_calls += sliding_window is not None
     if kv_cache is not None:
         kv_cache.store(cast(int, module.layer_idx), key, value)
-    if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
-        return _varlen_attention(query, key, value, form, pack), None
+    if query.is_cuda and query.dtype in _VARLEN_DTYPES:
+        return _varlen_attention(query, key, value, scaling, sliding_window, pack), None
     queries = 1 if last_only and pack.ends_only else pack.max_length
     parts = [
-        _attend_causally(query[:, :, row][:, :, -queries:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
+        _attend_causally(query[:, :, row][:, :, -queries:], key[:, :, row], value[:, :, row], scaling, sliding_window)
         for row in pack.slices()
     ]
-    attended = torch.cat(parts, dim=1)  # (1, T or B, H, D)
+    attended = torch.cat(parts, dim=2).transpose(1, 2)  # (1, T or B, H, D)
     if attended.shape[1] == pack.total_tokens:
         return attended, None
     return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.outputs_at, attended), None
@@ -143,7 +130,12 @@ AttentionInterface.register(PACKED_ATTENTION, packed_attention)  # no mask funct
 
 
 def _varlen_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, form: _Scores, pack: Pack
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    sliding_window: int | None,
+    pack: Pack,
 ) -> torch.Tensor:
     """All sequences of a packed row in one FlashAttention kernel: (1, T, H, D)."""
     groups = query.shape[1] // key.shape[1]
@@ -152,46 +144,41 @@ def _varlen_attention(
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # (T, H, D)
     cu_seqlens, longest = pack.cu_seqlens, pack.max_length
-    window = (-1 if form.sliding_window is None else form.sliding_window - 1, 0)  # positions to the left, to the right
+    window = (-1 if sliding_window is None else sliding_window - 1, 0)  # positions to the left, to the right
     attended = varlen_attn(
-        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=form.scaling, window_size=window, **options
+        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=window, **options
     )
     assert isinstance(attended, torch.Tensor)
     return attended[None]
 
 
-def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores) -> torch.Tensor:
+def _attend_causally(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None, window: int | None
+) -> torch.Tensor:
     """Causal attention of all L positions of a sequence, or of its last one (Q = 1): (1, H, Q, D)."""
     queries, length = q.shape[2], k.shape[2]
-    if not form.is_plain or (form.sliding_window or length) < length:
-        return _attend(q, k, v, form, _causal_mask(queries, length, form.sliding_window, q.device))
+    if (window or length) < length:
+        return _attend(q, k, v, scaling, _causal_mask(queries, length, window, q.device))
     if queries == length and torch.is_autocast_enabled("cpu"):
-        return attend_in_blocks(q, k, v, form.scaling)
-    gqa = q.shape[1] != k.shape[1]
-    return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=form.scaling, enable_gqa=gqa)
+        return attend_in_blocks(q, k, v, scaling)
+    return _attend(q, k, v, scaling, None, is_causal=queries > 1)
 
 
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores, mask: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float | None,
+    mask: torch.Tensor | None,
+    is_causal: bool = False,
 ) -> torch.Tensor:
     """Attention of (B, H, Q, D) to (B, H_kv, L, D) → (B, H, Q, D).
 
     Args:
         mask: (Q, L) or broadcastable booleans, True where a position attends; None: everywhere.
     """
-    if form.is_plain:
-        gqa = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(q, k, v, mask, scale=form.scaling, enable_gqa=gqa)
-    # No kernel of torch computes a soft cap or sinks.
-    groups = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if form.scaling is None else form.scaling)  # (B, H, Q, L)
-    if form.softcap is not None:
-        scores = torch.tanh(scores / form.softcap) * form.softcap
-    scores = scores.float() if mask is None else scores.float().masked_fill(~mask, -torch.inf)
-    if form.s_aux is not None:
-        scores = torch.cat([scores, form.s_aux.float().reshape(1, -1, 1, 1).expand(len(q), -1, q.shape[2], 1)], dim=3)
-    return scores.softmax(dim=3)[..., : k.shape[2]].to(v.dtype) @ v
+    gqa = q.shape[1] != k.shape[1]
+    return scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=scaling, enable_gqa=gqa)
 
 
 def _causal_mask(queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:

@@ -234,7 +234,7 @@ def test_weights_that_are_not_finite_are_refused(copied: Path) -> None:
     bias = torch.zeros_like(load_file(copied / "model.safetensors")["cls.predictions.bias"])
     bias[3] = torch.nan
     change_weights(copied, cls__predictions__bias=bias)
-    refused(copied, r"cls\.predictions.*not finite; copy the model again")
+    refused(copied, r"cls\.predictions.*not finite; copy the model again", at_check=False)
 
 
 def test_model_without_the_bias_of_its_decoder_is_refused(copied: Path) -> None:
