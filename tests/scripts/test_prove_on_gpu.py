@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,14 +29,13 @@ def write_tests(folder: Path, holds: bool) -> Path:
 
 
 @pytest.mark.slow
-def test_every_section_has_figures_on_tiny_models(tmp_path: Path) -> None:
+def test_every_section_has_figures_on_tiny_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    command = ["bash", str(SCRIPT), "out", "lm", "--tests", str(write_tests(tmp_path, holds=True))]
-    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    arguments = [tmp_path / "out", weights, "--tests", write_tests(tmp_path, holds=True)]
+    result = CliRunner().invoke(prove_on_gpu.app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "out/gpu.json").read_text(encoding="utf-8"))
-    assert weights.is_dir()
     assert written["device"].startswith("CPU")
     assert written["sections"].pop("Tests").startswith("1 passed, 1 deselected")
     assert written["sections"].keys() == prove_on_gpu.SECTIONS.keys()
