@@ -54,6 +54,22 @@ class Call(Protocol):
         ...
 
 
+class EndedByPort:
+    """The end of a call that its port has to announce; gRPC announces the end of its own calls."""
+
+    def __init__(self) -> None:
+        self._on_done: list[Callable[[], object]] = []
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the call has ended."""
+        self._on_done.append(function)
+
+    def finish(self) -> None:
+        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
+        while self._on_done:
+            self._on_done.pop()()
+
+
 @dataclass
 class CallRecord:
     """A call and what became of it; str() is its line in the log, without any text of the request.

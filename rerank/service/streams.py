@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
 from rerank.service.answer import Method, answer
-from rerank.service.call import REQUEST_ID, Call, CallRecord
+from rerank.service.call import REQUEST_ID, Call, CallRecord, EndedByPort
 from rerank.service.in_flight import CallsInFlight
 from rerank.util.many import IN_WORK
 
@@ -90,10 +90,11 @@ class OpenStreams:
         self._open.discard(longest)
 
 
-class _StreamedCall:
+class _StreamedCall(EndedByPort):
     """A request of a stream, see `rerank.service.call.Call`. Its id is that of the stream with its number."""
 
     def __init__(self, stream: Call, number: int, message: bytes) -> None:
+        super().__init__()
         self.peer, self.deadline, self.size = stream.peer, stream.deadline, len(message)
         self.headers = [
             (name, f"{value!s}/{number}" if name == REQUEST_ID else value) for name, value in stream.headers
@@ -101,23 +102,18 @@ class _StreamedCall:
         #: Set when the message is counted among the bytes in flight, or will not be.
         self.taken = asyncio.Event()
         self._stream, self._message = stream, message
-        self._on_done: list[Callable[[], object]] = []
 
     async def read(self) -> bytes:
         message, self._message = self._message, b""
         self.taken.set()
         return message
 
-    def on_done(self, function: Callable[[], object]) -> None:
-        self._on_done.append(function)
-
     def hang_up(self) -> None:
         self._stream.hang_up()
 
     def finish(self) -> None:
         self.taken.set()
-        while self._on_done:
-            self._on_done.pop()()
+        super().finish()
 
 
 class RequestStream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope
 from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
+from rerank.service.call import EndedByPort
 from rerank.service.in_flight import CallsInFlight
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class HungUp(asyncio.CancelledError):
     """The client has hung up, which cancels its call."""
 
 
-class HttpCall:
+class HttpCall(EndedByPort):
     """A request, see `rerank.service.call.Call`.
 
     Args:
@@ -42,6 +43,7 @@ class HttpCall:
     CONTENT_TYPE = "application/json"
 
     def __init__(self, scope: Scope, receive: Receive, calls: CallsInFlight, max_bytes: int = 0) -> None:
+        super().__init__()
         host, port = scope.get("client") or ("unknown", 0)
         #: In the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
         self.peer = f"http:[{host}]:{port}" if ":" in host else f"http:{host}:{port}"
@@ -53,7 +55,6 @@ class HttpCall:
         self._arrived_s = asyncio.get_running_loop().time()
         self._receive = receive
         self._max_bytes = max_bytes
-        self._on_done: list[Callable[[], object]] = []
 
     async def read(self) -> bytearray:
         """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
@@ -102,18 +103,9 @@ class HttpCall:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the request was answered or given up."""
-        self._on_done.append(function)
-
     def hang_up(self) -> None:
         """Ends the client's connection."""
         end_connection_of(self._port, self.peer)
-
-    def finish(self) -> None:
-        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
-        while self._on_done:
-            self._on_done.pop()()
 
     def _check_headers(self) -> None:
         """Reads the deadline. Refuses a body that is no JSON, or too large, before it is received."""

@@ -19,7 +19,7 @@ from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.ports.ray_serve.proxy import TIME_REMAINING, set_status
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.answer import answer
-from rerank.service.call import REQUEST_ID
+from rerank.service.call import REQUEST_ID, EndedByPort
 from rerank.service.in_flight import CallsInFlight
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry
@@ -103,7 +103,7 @@ class Replica:
         return _Serialized(record.reply)
 
 
-class RayCall:
+class RayCall(EndedByPort):
     """A unary call, see `rerank.service.call.Call`.
 
     Args:
@@ -112,8 +112,8 @@ class RayCall:
     """
 
     def __init__(self, message: bytes, context: RayServegRPCContext) -> None:
+        super().__init__()
         self._message = message
-        self._on_done: list[Callable[[], object]] = []
         self.peer = context.peer()
         self.headers = list(context.invocation_metadata())
         remaining_s = float(dict(self.headers).get(TIME_REMAINING, math.inf))
@@ -123,17 +123,8 @@ class RayCall:
         """The bytes of the request."""
         return self._message
 
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the call was answered or cancelled."""
-        self._on_done.append(function)
-
     def hang_up(self) -> None:
         """Does nothing: the connections are those of Ray Serve's proxy."""
-
-    def finish(self) -> None:
-        """Calls what `on_done` has registered."""
-        for function in self._on_done:
-            function()
 
 
 @dataclass(frozen=True)
