@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 BUILD, LAST = stages((DEPLOY / "Dockerfile").read_text(encoding="utf-8"))
 SETTINGS = DEPLOY / "kubernetes" / "service.yaml"
-#: Time in which the service starts on a busy machine.
+#: Seconds that the service may take to start on a busy machine.
 START_S = 240
 
 

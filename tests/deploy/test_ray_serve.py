@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "ray_serve.py"
-#: Time in which Ray and a replica start on a busy machine.
+#: Seconds that Ray and a replica may take to start on a busy machine.
 START_S = 240
 
 

@@ -68,7 +68,7 @@ def test_plain_text_and_other_authorities_are_refused(encoder: Encoder, authorit
 
 
 def plain_http2(address: str) -> bytes:
-    """What the port answers to the beginning of HTTP/2 without TLS, until it closes the connection."""
+    """The answer of the port to the beginning of HTTP/2 without TLS, until it closes the connection."""
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as plain:
         plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))

@@ -1,4 +1,4 @@
-"""What holds for a call by whatever port it comes, gRPC or HTTP: limits, keys, deadlines, the drain and the log."""
+"""Limits, keys, deadlines, the drain and the log hold for a call over gRPC and over HTTP alike."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TWO = {"query": "secret", "candidates": numbered_candidates([1, 2])}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client is told: name of the gRPC status, message, seconds until a retry, id of the request, results."""
+    """The answer to a client: name of the gRPC status, message, seconds until a retry, id of the request, results."""
 
     code: str
     message: str
@@ -129,7 +129,7 @@ def test_calls_over_the_limit_are_told_when_to_come_again(encoder: Encoder, send
 
 
 def is_healthy(served: Served) -> bool:
-    """Whether the service says so at both ports, to everyone."""
+    """True if both ports tell everyone that the service is healthy."""
     over_grpc = check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
     assert over_grpc == (HttpClient(served.server.http_address).get("/health").status == 200)
     return over_grpc

@@ -1,4 +1,4 @@
-"""Callers have shares of the engine: who counts as a caller, and that one does not wait behind the calls of another."""
+"""Each key or connection is a caller with a share of the engine, and waits behind no calls of another one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_without_keys_each_connection_is_a_caller(encoder: Encoder) -> None:
     assert first.startswith("ipv4:127.0.0.1:")
 
 
-def test_with_keys_each_key_is_a_caller_on_whatever_connection(encoder: Encoder, tmp_path: Path) -> None:
+def test_with_keys_each_key_is_a_caller_on_any_connection(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     keys = [add_key(path, name, CallerLimits()) for name in ("frontend", "nightly")]
     reranker = reranker_of(encoder, {"number": NumberRanker()}, keys=path)

@@ -1,4 +1,4 @@
-"""What only gRPC has in a service with API keys: messages that are not read, reflection, and the Python client."""
+"""API keys over gRPC: messages of strangers are not read, reflection is off, and the Python client sends its key."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def number_open(opened: list[socket.socket]) -> int:
 
 
 def is_served(port: int, source: str) -> bool:
-    """Whether a new HTTP/2 connection from an address gets the server's SETTINGS."""
+    """True if a new HTTP/2 connection from an address gets the server's SETTINGS."""
     with connections(1, port, PREFACE_AND_SETTINGS, source) as (connection,):
         return connection.recv(9)[3:4] == b"\x04"
 

@@ -211,7 +211,7 @@ def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: 
 
 @pytest.mark.parametrize("failing", ["failed"], indirect=True)
 def test_unordered_list_is_answered_by_shared_words(failing: tuple[Service, Failure]) -> None:
-    """What stands for the first stage where there is none: the same for any order of the list."""
+    """Shared words stand for the first stage where there is none, so the order of the list has no effect."""
     service, _ = failing
     documents = ["nothing of it", "a flea lives a year", "how long does a flea live"]
     for order in (documents, documents[::-1]):

@@ -42,7 +42,7 @@ def connect(served: Served) -> socket.socket:
 
 
 def seconds_until_closed(connection: socket.socket) -> float:
-    """How long the server keeps the connection; a client that reads, but answers nothing."""
+    """Seconds until the server closes the connection of a client that reads, but answers nothing."""
     start_s = time.monotonic()
     try:
         while connection.recv(65_536):
@@ -53,7 +53,7 @@ def seconds_until_closed(connection: socket.socket) -> float:
 
 
 def latency_s(served: Served) -> float:
-    """How long a short request on a new connection takes."""
+    """Seconds that a short request on a new connection takes."""
     start_s = time.monotonic()
     with grpc.insecure_channel(served.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         assert len(RerankServiceStub(channel).Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2

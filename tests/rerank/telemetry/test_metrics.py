@@ -40,7 +40,7 @@ def value(served: Served, name: str, **labels: str) -> float:
 
 
 def scraped(served: Served) -> str:
-    """What Prometheus reads at /metrics."""
+    """The page that Prometheus reads."""
     with urllib.request.urlopen(f"http://{served.server.metrics_address}/metrics", timeout=TIMEOUT_S) as page:
         return page.read().decode()
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([3, 1, 2]), model="number")
 CALLERS = 8
-#: Time in which a replica starts on a busy machine.
+#: Seconds that a replica may take to start on a busy machine.
 START_S = 240
 
 
