@@ -21,7 +21,7 @@ from rich.table import Table
 from rerank import __version__
 from rerank.client.client import RerankClient
 from rerank.collections import open_collection, pydoc
-from rerank.commands.display import fields_table, one_line
+from rerank.commands.display import execution_line, one_line
 from rerank.commands.progress import show_progress
 from rerank.commands.service_process import service_process
 from rerank.config import ServiceConfig
@@ -59,6 +59,7 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
     Raises:
         ConfigError: the service does not start.
     """
+    start_s = time.perf_counter()
     manifest = _index(work / "index", console)
     speeds = {stage: manifest.passages / seconds for stage, seconds in manifest.seconds.items() if stage != "dense"}
     console.print(
@@ -74,6 +75,8 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
         console.print(_cold_and_warm(client))
         default = next(model for model in client.list_models().models if model.is_default)
         console.print(f"default model: {default.name}, {default.default_strategy}")
+        minutes, seconds = divmod(round(time.perf_counter() - start_s), 60)
+        console.print(f"all of this took {minutes} min {seconds} s; a second run keeps the index")
         if http is None:
             console.print("see what happens to a query, in a browser: add --stay")
             return
@@ -128,7 +131,7 @@ def _show_example(client: RerankClient, console: Console) -> None:
         text = one_line(text_of[after.doc_id].partition("\n")[2])
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
-    console.print(fields_table("execution", reranked.execution))
+    console.print(f"{execution_line(reranked.execution)}\n")
 
 
 def _comparison(client: RerankClient) -> Table:
