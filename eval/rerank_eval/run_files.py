@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,14 +70,7 @@ def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file atomically and creates its folder. Raises: ConfigError when it cannot be written."""
-    with replaced_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def replaced_file(path: Path) -> Iterator[Path]:
-    """`atomic_file`, which also creates the folder. Raises: ConfigError when the file cannot be written."""
     with report_disk_errors(path, WAY_OUT):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
-            yield temporary
+            temporary.write_text(text, encoding="utf-8")

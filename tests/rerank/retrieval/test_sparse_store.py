@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,9 @@ from rerank.collections import Collection
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.retrieval import build
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.expansion import expand_index
-from rerank.retrieval.index import Expansion, Index, verify_index
+from rerank.retrieval.index import Expansion, Index
 from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_parts, write_part
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
@@ -119,38 +117,6 @@ def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: En
         IndexMismatch, match=r"sparse vectors of .* are those of .*bert .*set sparse_encoder to the former"
     ):
         Index(folder, encoder, lambda: other)
-
-
-def test_killed_build_gives_the_same_files(
-    folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "SHARD_ROWS", 4)
-    again = partial(
-        build_index,
-        collection(),
-        tmp_path / "index",
-        encoder,
-        settings=BuildSettings(workers=1),
-        sparse_encoder=sparse_encoder,
-    )
-
-    def killed(stage: str, done: int, total: int | None) -> None:
-        if (stage, done) == ("sparse vectors", 8):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        again(killed)
-    begun: list[int] = []
-    again(lambda stage, done, total: begun.append(done) if stage == "sparse vectors" else None)
-    assert begun[0] == 8
-    whole = Index(folder, encoder, lambda: sparse_encoder)
-    resumed = Index(tmp_path / "index", encoder, lambda: sparse_encoder)
-    for one, other in zip(whole.store.at_rows(range(13)), resumed.store.at_rows(range(13)), strict=True):
-        assert isinstance(one.sparse, SparseVector)
-        assert isinstance(other.sparse, SparseVector)
-        differences = {*one.sparse.terms.tolist()} ^ {*other.sparse.terms.tolist()}
-        assert len(differences) <= 2  # in bfloat16, weights near 0 depend on the batch
-    verify_index(tmp_path / "index")
 
 
 def test_expanded_index_keeps_them(
