@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 from tests.rerank.ports import test_server
-from tests.rerank.ports.grpc import test_servicer
+from tests.rerank.ports.grpc import test_bad_requests, test_servicer
 from tests.rerank.protobuf import test_trace
-from tests.rerank.service import test_bad_requests, test_feedback
+from tests.rerank.service import test_feedback
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 pytestmark = pytest.mark.ray
