@@ -9,8 +9,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from rerank.models.byte_cache import ByteCache
-from rerank.prompting.cache import BYTES_PER_TOKEN
+from rerank.util.byte_cache import BYTES_PER_TOKEN, ByteCache
 
 #: Token ids of a beginning.
 TokenIds: TypeAlias = tuple[int, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rerank.models.byte_cache import ByteCache, text_key
 from rerank.types import Passage, Vector
+from rerank.util.byte_cache import ByteCache, text_key
 from rerank.util.sparse_vectors import SparseText
 
 #: Estimate of the memory of an entry besides its numbers, in bytes.

@@ -17,7 +17,6 @@ from itertools import chain, dropwhile
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError
-from rerank.prompting.cache import cached_by_bytes
 from rerank.prompting.chat import render_chat
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.segments import (
@@ -32,6 +31,7 @@ from rerank.prompting.segments import (
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, passage_limit
 from rerank.types import Passage, Prepared, Query, Window
+from rerank.util.byte_cache import cached_by_bytes
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 #: Marks the places of passages in a rendered prompt. A Unicode noncharacter, so no text contains it.

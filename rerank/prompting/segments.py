@@ -15,7 +15,7 @@ from typing import TypeAlias, cast
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
+from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 
 TokenIds: TypeAlias = tuple[int, ...]
 

@@ -10,11 +10,11 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import beginning
 from rerank.types import Passage, Query
+from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 
 #: Stand in for token ids where the next passage's vector and the query's vector go.
 PASSAGE_SLOT = -1

@@ -1,4 +1,4 @@
-"""The cache that is bounded in bytes."""
+"""Caches of functions that are bounded in bytes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from rerank.prompting.cache import cached_by_bytes
 from rerank.prompting.segments import SegmentTokenizer, passage_contexts, segment_bytes
+from rerank.util.byte_cache import cached_by_bytes
 from tests.small_tokenizers import byte_level
 
 

@@ -1,8 +1,8 @@
-"""A cache between requests that is bounded in bytes."""
+"""Caches that are bounded in bytes, because texts of callers are of any length."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -11,6 +11,11 @@ from cachetools import LRUCache
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+R = TypeVar("R")
+
+#: Estimate of the memory of a token id in a tuple, in bytes: the pointer and the number.
+BYTES_PER_TOKEN = 36
+_MAX_BYTES = 32 * 1024 * 1024
 
 
 class ByteCache(Generic[K, V]):
@@ -59,6 +64,26 @@ class ByteCache(Generic[K, V]):
         with self._lock:
             self._entries.clear()
             self.hits = self.misses = 0
+
+
+def cached_by_bytes(
+    function: Callable[..., R], size_of: Callable[..., int], max_bytes: int = _MAX_BYTES
+) -> Callable[..., R]:
+    """Returns the function with a cache of its results. The least recently used go first.
+
+    Args:
+        size_of: estimate of the bytes of a result, given the result and its arguments.
+        max_bytes: bound on the sum of these estimates; a larger result is not cached.
+    """
+    results = ByteCache[tuple[Hashable, ...], tuple[R]](max_bytes)
+
+    def lookup(*given: Hashable) -> R:
+        if (found := results.get(given)) is None:
+            found = (function(*given),)
+            results.keep(given, found, size_of(found[0], *given))
+        return found[0]
+
+    return lookup
 
 
 def text_key(text: str) -> bytes:
