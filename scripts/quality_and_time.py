@@ -1,0 +1,198 @@
+"""Quality against time of one core: measures the times of a table in docs/evidence/results.md, and draws that table.
+
+    python -m scripts.quality_and_time measure --requests requests.jsonl
+    python -m scripts.quality_and_time draw
+
+A cross-encoder has random weights here, since they do not change its time; its quality is the published one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from rerank import Reranker
+
+
+PAGE = Path("docs/evidence/results.md")
+PLOT = Path("docs/images/quality-and-time.svg")
+#: Candidates of a list.
+_DEPTH = 100
+#: Name of a cross-encoder → its layers, width and heads.
+_CROSS_ENCODERS = {"TinyBERT-L2": (2, 128, 2), "MiniLM-L6": (6, 384, 12)}
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 60, 20, 20, 50
+_STYLE = """
+text { font: 13px sans-serif; fill: #1f2328 } .paper { fill: #ffffff } .grid { stroke: #d8dee4 }
+.ours { fill: #3f51b5 } .other { fill: #8c959f } .published { fill: none; stroke: #bc4c00; stroke-width: 2 }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .paper { fill: #0d1117 } .grid { stroke: #30363d }
+.ours { fill: #8c9eff } .other { fill: #848d97 } .published { stroke: #f0883e } }
+"""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class Point(NamedTuple):
+    """A row of the table: CPU milliseconds for a list, and nDCG@10."""
+
+    name: str
+    quality: float
+    ms: float
+
+    @property
+    def kind(self) -> str:
+        """The class of its mark: ours, other (a baseline) or published."""
+        if "published" in self.name:
+            return "published"
+        return "ours" if self.name.lower().startswith(("default", "pe-rank", "first")) else "other"
+
+
+@app.command()
+def measure(
+    requests: Annotated[Path, typer.Option(help="RankLLM request file (JSONL) with 100 candidates for each query.")],
+    system: Annotated[list[str], typer.Option(help="Systems to time, in turns.")],
+    lists: Annotated[int, typer.Option(min=1, help="Lists to time; one more warms up.")] = 10,
+) -> None:
+    """Print the median CPU milliseconds of each system for a list of texts that it has never seen, and has seen."""
+    import torch  # which the plot does not need
+
+    from rerank.readers.requests import read_requests
+
+    torch.set_num_threads(1)
+    given = [(each.query.text, each.candidates[:_DEPTH]) for each in islice(read_requests(requests), lists + 1)]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        load = _systems(Path(folder))
+        systems = {name: stack.enter_context(load[name]()) for name in system}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
+        for query, candidates in given:
+            for name, reranker in systems.items():
+                run = partial(reranker.rerank, query, candidates)
+                times[name].append((_cpu_ms(run), _cpu_ms(run)))
+    for name, pairs in times.items():
+        cold, warm = (median(values) for values in zip(*pairs[1:], strict=True))
+        print(f"{name:20} new texts {cold:8.0f}   texts seen before {warm:8.0f}")
+
+
+@app.command()
+def draw() -> None:
+    """Draw the table "Quality and time" of docs/evidence/results.md as an SVG file."""
+    PLOT.write_text(svg(points(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+def points(page: str) -> list[Point]:
+    """The rows of the table under "Quality and time"; the default model twice, with the times of both columns."""
+    section = page.partition("## Quality and time\n")[2].partition("\n## ")[0]
+    found = list[Point]()
+    for row in re.findall(r"^\| (.+?) \| \**(\.\d+)\** \| ([\d,]+) \| ([\d,]+) \|", section, re.MULTILINE):
+        name, quality, new, seen = row
+        found.append(Point(name.strip("`"), float(quality), float(new.replace(",", ""))))
+        if name == "default":
+            found.append(Point("default, seen before", float(quality), float(seen.replace(",", ""))))
+    return found
+
+
+def svg(rows: Sequence[Point]) -> str:
+    """A scatter plot with a logarithmic axis of time, which browsers show in the reader's light or dark colours."""
+    parts = [f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>']
+    for ms, label in ((10, "10 ms"), (100, "0.1 s"), (1000, "1 s"), (10_000, "10 s")):
+        x = _x(ms)
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
+        parts.append(f'<text x="{x}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{label}</text>')
+    for quality in (0.5, 0.6, 0.7):
+        y = _y(quality)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{quality:.1f}</text>')
+    for row in rows:
+        x, y = _x(row.ms), _y(row.quality)
+        parts.append(f'<circle class="{row.kind}" cx="{x}" cy="{y}" r="6"/>')
+        is_left = x > _WIDTH * 0.8 or any(_stands_right_of(row, other) for other in rows)
+        anchor, label_x = ("end", x - 11) if is_left else ("start", x + 11)
+        parts.append(f'<text x="{label_x}" y="{y + 4}" text-anchor="{anchor}">{row.name}</text>')
+    parts.append(
+        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">'
+        "time of one core for 100 passages; nDCG@10 on TREC DL 2019 upwards</text>"
+    )
+    size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _stands_right_of(row: Point, other: Point) -> bool:
+    """True if the mark or the label of the other one is where the label of this one would be."""
+    return 0 < _x(other.ms) - _x(row.ms) < 180 and abs(_y(other.quality) - _y(row.quality)) < 15
+
+
+def _x(ms: float) -> float:
+    """Pixels from the left: 3 ms or less at the axis, 40 s at the right end."""
+    low, high = math.log10(3), math.log10(40_000)
+    share = (math.log10(max(ms, 3)) - low) / (high - low)
+    return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+
+
+def _y(quality: float) -> float:
+    low, high = 0.48, 0.76
+    return round(_HEIGHT - _BOTTOM - (quality - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+
+def _cpu_ms(run: Callable[[], object]) -> float:
+    start = time.process_time()
+    run()
+    return (time.process_time() - start) * 1000
+
+
+def _systems(folder: Path) -> Mapping[str, Callable[[], Reranker]]:
+    """Name → loads the system."""
+    from rerank_eval.specs import FUSIONS
+
+    from rerank import Reranker
+
+    first: dict[str, object] = {"ranker": "first", "precision": "bfloat16"}
+    ours: dict[str, dict[str, object]] = {name: {"ranker": "fusion", **FUSIONS[name]} for name in FUSIONS}
+    ours |= {"PE-Rank": {"ranker": "pe-rank"}, "default": {"ranker": "fusion"}, "FIRST": first}
+    return {
+        **{name: partial(_of_settings, settings) for name, settings in ours.items()},
+        "pe-rank-first": partial(Reranker, "pe-rank-first"),
+        **{name: partial(_cross_encoder, folder, name) for name in _CROSS_ENCODERS},
+    }
+
+
+def _of_settings(settings: dict[str, object]) -> Reranker:
+    from rerank import Reranker
+    from rerank.config import load_config
+
+    config = load_config(None, [{"name": "model", **settings}])
+    return Reranker(config.model_copy(update={"models": config.models[:1]}))
+
+
+def _cross_encoder(folder: Path, name: str) -> Reranker:
+    """A BERT of this size with random weights, over the default encoder's vocabulary."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from rerank import Reranker
+    from rerank.models.encoder import Encoder
+
+    layers, width, heads = _CROSS_ENCODERS[name]
+    tokenizer = Encoder(device="cpu").copy_tokenizer()
+    tokenizer.model_max_length = 512
+    size: dict[str, Any] = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+    size |= {"num_attention_heads": heads, "num_labels": 1}
+    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **size)).save_pretrained(folder / name)
+    tokenizer.save_pretrained(folder / name)
+    return Reranker(folder / name)
+
+
+if __name__ == "__main__":
+    app()
