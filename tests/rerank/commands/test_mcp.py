@@ -1,4 +1,4 @@
-"""`rerank mcp`: what a new user gets wrong. tests/rerank/integrations/test_mcp.py has the tools."""
+"""`rerank mcp`: what a new user gets wrong. tests/rerank/ports/mcp/test_mcp.py has the tools."""
 
 from __future__ import annotations
 

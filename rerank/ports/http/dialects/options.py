@@ -145,7 +145,7 @@ def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _UNKNOWN_FIELD:
-            name, hint = _path((*first["loc"], first["ctx"]["name"])), first["ctx"]["hint"]
+            name, hint = ".".join(filter(None, (_path(first["loc"]), first["ctx"]["name"]))), first["ctx"]["hint"]
             raise InvalidRequest(name, f"this service does not know the field;{hint} leave it out") from error
         raise InvalidRequest(_path(first["loc"]), first["msg"].lower()) from error
 

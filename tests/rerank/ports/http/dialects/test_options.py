@@ -164,7 +164,7 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
         ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}] * 1001}, "passages: 1001 candidates"),
         ("/v1/ranking", {"query": {"text": "q"}, "passages": [1] * 1001}, "passages: 1001 candidates"),
         ("/v1/ranking", {"query": "q", "passages": [{"text": "a"}]}, "query: "),
-        ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]}, "passages[1]: "),
+        ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]}, "passages[1].image: "),
         ("/v1/score", {"text_1": "q", "text_2": [""] * 1001}, "text_2: 1001 candidates"),
         ("/v1/score", {"text_1": ["q"] * 1000, "text_2": ["a"] * 1000}, "text_1: it has 1000 texts; send one"),
         ("/v1/score", {"text_1": [], "text_2": ["a"]}, "text_1: it has 0 texts"),
