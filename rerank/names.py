@@ -118,6 +118,13 @@ class OnFailure(Name):
     FIRST_STAGE = "first-stage"
 
 
+class NearDuplicates(Name):
+    """The treatment of passages that nearly repeat a better one, see `rerank.reranking.diversity`."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
 #: Class → the word for its members in messages.
 _KINDS = {
     "StrategyKind": "strategy",
@@ -125,6 +132,7 @@ _KINDS = {
     "FirstStageKind": "kind of first stage",
     "FeedbackMethod": "feedback method",
     "OnFailure": "choice",
+    "NearDuplicates": "choice",
 }
 
 #: A longer word is no misspelt name, and comparing it would take time.

@@ -17,6 +17,7 @@ from rerank.errors import InvalidRequest, RankerFailure
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import FirstStageKind as FirstStageKind
+from rerank.names import NearDuplicates as NearDuplicates
 from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
 from rerank.util.sparse_vectors import SparseText as SparseText
@@ -179,16 +180,34 @@ class RankOptions:
     on_failure: OnFailure | str = ""
     #: The kind of the first stage, which decides on the default weight of its scores; empty: the service's setting.
     first_stage_kind: FirstStageKind | str = ""
+    #: How much results differ from one another, 0 to 1: 0 is the order of relevance; see `rerank.reranking.diversity`.
+    diversity: float = 0.0
+    #: Whether results that nearly repeat a better one are dropped; empty: they are kept.
+    near_duplicates: NearDuplicates | str = ""
+
+    @property
+    def compares_passages(self) -> bool:
+        """True if results are compared with one another after the ranking."""
+        return self.diversity > 0 or self.near_duplicates == NearDuplicates.DROP
+
+    @property
+    def is_answered_late(self) -> bool:
+        """True if the deadline ends a request with an answer instead of an error."""
+        return self.allow_partial or self.on_failure == OnFailure.FIRST_STAGE
 
     def __post_init__(self) -> None:
         numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}
         for name, number in (numbers | {"max_chunks_per_doc": self.max_chunks_per_doc}).items():
             if number < 0:
                 raise InvalidRequest(name, f"{number} is negative; use 0 or more", {"value": str(number)})
+        if not 0 <= self.diversity <= 1:  # also true for nan
+            problem = f"{self.diversity} is not between 0 and 1; use 0 for the order of relevance"
+            raise InvalidRequest("diversity", problem, {"value": str(self.diversity), "limit": "0 to 1"})
         enums = (
             ("strategy", StrategyKind, "strategy.kind"),
             ("on_failure", OnFailure, "on_failure"),
             ("first_stage_kind", FirstStageKind, "first_stage_kind"),
+            ("near_duplicates", NearDuplicates, "near_duplicates"),
         )
         for name, kind, path in enums:
             if given := getattr(self, name):
@@ -401,6 +420,15 @@ class InterpolationReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SimilarPassage:
+    """A passage that gave way to another one that it is like, with the cosine of their vectors."""
+
+    doc_id: str
+    similar_to: str
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Model, windows, cost and latency of one request."""
 
@@ -438,6 +466,10 @@ class Trace:
     #: The class of the error in whose place the ranking stands; None if there was no error.
     failure: type[Exception] | None = None
     precision: str = ""  #: See RankerInfo.
+    #: Results that left their place in the answer to others that repeat less.
+    set_back: tuple[SimilarPassage, ...] = ()
+    #: Near duplicates that were dropped, each with the one that was kept.
+    dropped: tuple[SimilarPassage, ...] = ()
 
     @property
     def tokens(self) -> int:

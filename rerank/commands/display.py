@@ -65,6 +65,8 @@ def execution_line(execution: pb.Execution) -> str:
         f"no interpolation: {reason}" if reason else "",
         execution.model_warning,
         f"{truncated} truncated" if truncated else "",
+        f"{len(execution.set_back)} set back" if execution.set_back else "",
+        f"{len(execution.dropped)} near duplicates dropped" if execution.dropped else "",
         f"{execution.repaired_identifiers} repaired" if execution.repaired_identifiers else "",
     ]
     return " · ".join(note for note in notes if note)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, NearDuplicates, OnFailure, StrategyKind
 
 N = TypeVar("N", bound=Name)
 
@@ -116,6 +116,24 @@ MinRelevance = Annotated[
     float | None,
     typer.Option(
         help="Leave out results with less relevance, 0 to 1; for models that give it, see `rerank models`.",
+    ),
+]
+Diversity = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="How much results differ from one another, 0 to 1; above 0, scores are ranks, and results that say the "
+        "same as a better one stand further down.",
+    ),
+]
+NearDuplicatesOption = Annotated[
+    NearDuplicates | None,
+    typer.Option(
+        "--near-duplicates",
+        parser=_parser(NearDuplicates),
+        metavar=_metavar(NearDuplicates),
+        help="Keep or drop results that nearly repeat a better one; default: keep.",
     ),
 ]
 MaxChunksPerDoc = Annotated[

@@ -39,6 +39,8 @@ class _RankingSettings:
     interpolation: options.Interpolation = None
     instruction: options.Instruction = ""
     min_relevance: options.MinRelevance = None
+    diversity: options.Diversity = 0.0
+    near_duplicates: options.NearDuplicatesOption = None
     timeout_s: options.TimeoutS = 60.0
     tls_ca: options.TLSCA = None
     max_chunks_per_doc: options.MaxChunksPerDoc = 0
@@ -61,6 +63,8 @@ class _RankingSettings:
             },
             "instruction": self.instruction,
             "min_relevance": self.min_relevance,
+            "diversity": self.diversity,
+            "near_duplicates": self.near_duplicates,
             "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
             "on_failure": self.on_failure,

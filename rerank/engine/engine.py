@@ -182,7 +182,7 @@ class Engine:
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
-        end_s = request.deadline_s - (self._config.answer_margin_s if request.is_answered_late else 0.0)
+        end_s = request.deadline_s - (self._config.answer_margin_s if request.options.is_answered_late else 0.0)
         job = Job(request.share.name, now_s(), math.inf if request.options.allow_partial else end_s)
         job.expect(expected_work(request, self._infos, self.throughput.token_ratio))
         with request.share.queueing(sum(job.remaining.values())):

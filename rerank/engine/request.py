@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rerank.engine.strategies import Cost, Steps, describe
 from rerank.errors import InvalidRequest
-from rerank.types import Candidate, OnFailure, Passage, Query, RankOptions
+from rerank.types import Candidate, Passage, Query, RankOptions
 
 #: Counts so many expected tokens of a caller as in work while its block runs. Raises: Overloaded if they are too many.
 Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
@@ -60,11 +60,6 @@ class RankRequest:
     def passages(self) -> list[Passage]:
         """The passages of the candidates."""
         return [candidate.passage for candidate in self.candidates]
-
-    @property
-    def is_answered_late(self) -> bool:
-        """True if the deadline ends the request with an answer instead of an error."""
-        return self.options.allow_partial or self.options.on_failure == OnFailure.FIRST_STAGE
 
     def window_bounds(self) -> Cost:
         """The least and the most windows of all steps."""

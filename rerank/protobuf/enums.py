@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, OnFailure, StrategyKind
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, NearDuplicates, OnFailure, StrategyKind
 from rerank.types import Completeness, InterpolatedScores, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 
@@ -35,6 +35,10 @@ FEEDBACK_METHODS = {
 ON_FAILURE = {
     OnFailure.ERROR: pb.ON_FAILURE_ERROR,
     OnFailure.FIRST_STAGE: pb.ON_FAILURE_FIRST_STAGE,
+}
+NEAR_DUPLICATES = {
+    NearDuplicates.KEEP: pb.NEAR_DUPLICATES_KEEP,
+    NearDuplicates.DROP: pb.NEAR_DUPLICATES_DROP,
 }
 SCORE_KINDS = {
     ScoreKind.RANK: pb.SCORE_KIND_RANK,

@@ -14,8 +14,24 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, did_you_mean
-from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.names import (
+    FeedbackMethod,
+    FirstStage,
+    FirstStageKind,
+    Name,
+    NearDuplicates,
+    OnFailure,
+    StrategyKind,
+    did_you_mean,
+)
+from rerank.protobuf.enums import (
+    FEEDBACK_METHODS,
+    FIRST_STAGE_KINDS,
+    FIRST_STAGES,
+    NEAR_DUPLICATES,
+    ON_FAILURE,
+    STRATEGIES,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -25,6 +41,7 @@ _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.FirstStage": (FirstStage, FIRST_STAGES),
     "rerank.v1.FeedbackMethod": (FeedbackMethod, FEEDBACK_METHODS),
     "rerank.v1.OnFailure": (OnFailure, ON_FAILURE),
+    "rerank.v1.NearDuplicates": (NearDuplicates, NEAR_DUPLICATES),
     "rerank.v1.FirstStageKind": (FirstStageKind, FIRST_STAGE_KINDS),
 }
 #: Names that the fields of a candidate have in Python's dicts, and their names in rerank.proto.

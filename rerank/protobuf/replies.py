@@ -13,7 +13,14 @@ from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.service.methods import ServedModels
-from rerank.types import InterpolationReport, RankedCandidate, Ranking, Trace, WindowTrace
+from rerank.types import (
+    InterpolationReport,
+    RankedCandidate,
+    Ranking,
+    SimilarPassage,
+    Trace,
+    WindowTrace,
+)
 from rerank.v1 import rerank_pb2 as pb
 
 #: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
@@ -96,6 +103,8 @@ def _execution(trace: Trace) -> pb.Execution:
         chunked_doc_ids=trace.chunked_doc_ids,
         failure=reason_of(trace.failure) if trace.failure else "",
         precision=trace.precision,
+        set_back=[_similar_passage(each) for each in trace.set_back],
+        dropped=[_similar_passage(each) for each in trace.dropped],
     )
 
 
@@ -109,6 +118,10 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
         mean_correlation=report.of_caller.mean if report.of_caller else None,
         correlated_lists=report.of_caller.lists if report.of_caller else 0,
     )
+
+
+def _similar_passage(passage: SimilarPassage) -> pb.SimilarPassage:
+    return pb.SimilarPassage(doc_id=passage.doc_id, similar_to=passage.similar_to, cosine=passage.cosine)
 
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:

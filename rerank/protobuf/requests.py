@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from rerank.errors import InvalidRequest
-from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.protobuf.enums import (
+    FEEDBACK_METHODS,
+    FIRST_STAGE_KINDS,
+    FIRST_STAGES,
+    NEAR_DUPLICATES,
+    ON_FAILURE,
+    STRATEGIES,
+)
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
@@ -63,6 +70,8 @@ def _options(message: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         interpolation=strategy.interpolation.first_stage if strategy.HasField("interpolation") else None,
         min_relevance=message.min_relevance if message.HasField("min_relevance") else None,
         max_chunks_per_doc=message.max_chunks_per_doc,
+        diversity=message.diversity,
+        near_duplicates=_enum_member("near_duplicates", message.near_duplicates, NEAR_DUPLICATES, ""),
     )
 
 

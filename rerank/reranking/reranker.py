@@ -22,6 +22,7 @@ from rerank.rankers.base import CachingRanker, Ranker, ServedRanker
 from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.readers.candidates import candidate_source
 from rerank.reranking.chunks import ChunkedDocuments
+from rerank.reranking.diversity import diversified
 from rerank.reranking.load_models import load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
@@ -51,6 +52,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
+#: Milliseconds to encode a passage and compare it with others, about.
+_COMPARING_MS = 5
 #: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
@@ -154,15 +157,16 @@ class AsyncReranker:
 
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        query, options = Query.of(query), self._with_kind(options, self.config.first_stage_kind)
-        steps = self._models.resolve(options, query.instruction)
+        query, asked = Query.of(query), self._with_kind(options, self.config.first_stage_kind)
+        steps = self._models.resolve(asked, query.instruction)
+        options = _of_all(asked)
         found = await self._resolve(candidates)
         if self.vector_cache.max_bytes:
             found = await self._filled(found, steps, share)
         request = RankRequest(query, found, steps, options, deadline_s, share)
         ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
         ranking = self._with_mean(ranking, FirstStageKind(options.first_stage_kind), share)
-        return ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
+        return await self._chosen(ranking, asked, deadline_s, share)
 
     @staticmethod
     def _with_kind(options: RankOptions, kind: FirstStageKind) -> RankOptions:
@@ -239,13 +243,36 @@ class AsyncReranker:
         encoded, candidates = await retrieve(asked, deadline_s)
         first_stage_ms = (time.perf_counter() - start_s) * 1000
         if feedback is None:
-            ranking, report = await rank(candidates, options, deadline_s), None
+            ranking, report = await rank(candidates, _of_all(options), deadline_s), None
         else:
             update = partial(self._threads.search, share.name)
             feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
-            ranking, report = await feedback_search.run(encoded, candidates, options, deadline_s)
-        ranking = ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
+            ranking, report = await feedback_search.run(encoded, candidates, _of_all(options), deadline_s)
+        ranking = await self._chosen(ranking, options, deadline_s, share)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
+
+    async def _chosen(self, ranking: Ranking, options: RankOptions, deadline_s: float, share: Share) -> Ranking:
+        """The results of a ranking that are relevant and differ enough, as the options ask.
+
+        Raises: DeadlineExceeded, the deadline came while results were compared.
+        """
+        if options.min_relevance is not None:
+            ranking = at_least(ranking, options.min_relevance)
+        if not options.compares_passages:
+            return ranking
+        comparing = diversified(self._encoder, ranking, options)
+        margin_s = self.config.engine.answer_margin_s if options.is_answered_late else 0.0
+        try:
+            async with timeout_at(deadline_s - margin_s):
+                return await self._threads.run(share.name, comparing, _COMPARING_MS * len(ranking.ranked))
+        except TimeoutError as error:
+            problem = "deadline reached while results were compared"
+            if not options.is_answered_late:
+                way_out = "allow more time, or leave diversity and near_duplicates out"
+                raise DeadlineExceeded(f"{problem}; {way_out}") from error
+            reason = "; ".join(filter(None, [ranking.trace.reason, problem]))
+            trace = replace(ranking.trace, reason=reason)
+            return replace(ranking, ranked=ranking.ranked[: options.top_n or None], trace=trace)
 
     async def _run(self, request: RankRequest) -> Ranking:
         """The ranking of the engine, with the relevance of its results."""
@@ -337,6 +364,11 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
     index = Index(config.index, encoder, sparse_encoder) if config.index else None
     models = load_models(config.models, encoder, config.device, sparse_encoder)
     return AsyncReranker(config, encoder, index, models)
+
+
+def _of_all(options: RankOptions) -> RankOptions:
+    """The options of a ranking of all candidates, if its results are compared afterwards."""
+    return replace(options, top_n=0) if options.compares_passages else options
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:

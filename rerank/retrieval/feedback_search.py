@@ -154,8 +154,7 @@ class FeedbackSearch:
         )
 
     def _with_margin(self, deadline_s: float, options: RankOptions) -> float:
-        answers = options.allow_partial or options.on_failure == OnFailure.FIRST_STAGE
-        return deadline_s - self.answer_margin_s if answers else deadline_s
+        return deadline_s - self.answer_margin_s if options.is_answered_late else deadline_s
 
 
 def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:

@@ -134,6 +134,37 @@ def test_every_document_is_answered_on_request(http: HttpClient, limit: dict[str
     assert indexes(asked(http, return_all=True, **limit)) == [1, 2, 0]
 
 
+SAME = ["a flea lives a year, relevance 9", "a flea lives a year, relevance 8", "trains are late, relevance 1"]
+
+
+def test_diversity_is_followed_and_the_reply_says_what_was_set_back(http: HttpClient) -> None:
+    reply = asked(http, model="number", documents=SAME, diversity=0.8)
+    assert indexes(reply) == [0, 2, 1]
+    assert reply.json["meta"]["warnings"] == ["document 1 was set back, as it is like 0"]
+    assert reply.headers["x-rerank-warnings"] == "document 1 was set back, as it is like 0"
+
+
+def test_near_duplicates_are_dropped_and_named(http: HttpClient) -> None:
+    reply = asked(http, model="number", documents=SAME, near_duplicates="drop")
+    assert indexes(reply) == [0, 2]
+    assert reply.json["meta"]["warnings"] == ["document 1 was dropped as a near duplicate of 0"]
+    assert indexes(asked(http, model="number", documents=SAME, near_duplicates="drop", return_all=True)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", [{"diversity": 1.5}, {"near_duplicates": "both"}])
+def test_unusable_diversity_is_refused_by_name(http: HttpClient, wrong: dict[str, object]) -> None:
+    reply = asked(http, **wrong)
+    assert (reply.status, reply.json["message"].startswith(f"{next(iter(wrong))}: ")) == (400, True)
+
+
+def test_native_form_names_what_was_set_back_and_dropped(http: HttpClient) -> None:
+    body = {"query": "q", "model": "number", "candidates": SAME}
+    set_back = http.post("/rerank", body | {"diversity": 0.8}).json["execution"]["set_back"]
+    assert [(each["doc_id"], each["similar_to"]) for each in set_back] == [("1", "0")]
+    dropped = http.post("/rerank", body | {"near_duplicates": "drop"}).json["execution"]["dropped"]
+    assert [(each["doc_id"], each["similar_to"]) for each in dropped] == [("1", "0")]
+
+
 @pytest.mark.parametrize(("sent", "ran"), [("rerank-v3.5", "probability"), ("jina-reranker-v2", "number")])
 def test_alias_is_told_with_the_model_that_ran(http: HttpClient, sent: str, ran: str) -> None:
     reply = asked(http, model=sent)
