@@ -72,7 +72,7 @@ report: $(VENV)/ready
 
 # make bench REQUESTS=requests.jsonl: on windows of real passages. Some twenty minutes on two cores.
 bench: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.bench $(if $(REQUESTS),--requests $(REQUESTS)) --out bench.json --plot-to docs/evidence/bench.png
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.bench $(if $(REQUESTS),--requests $(REQUESTS)) --out bench.json
 
 proto: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/gen_proto.sh

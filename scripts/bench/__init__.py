@@ -1,1 +1,1 @@
-"""Benchmarks of the rankers, the engine and the service (`python -m scripts.bench`), and of two checkouts."""
+"""Benchmarks of the rankers, the engine and two checkouts of the service (`python -m scripts.bench`)."""

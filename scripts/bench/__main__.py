@@ -1,18 +1,18 @@
-"""Benchmark of the rankers, the engine and the service, compared with the usual implementations.
+"""Benchmark of the rankers and the engine, compared with the usual implementations.
 
     python -m scripts.bench [--requests requests.jsonl] [--only first,pe] [--quick]
 
-Writes bench.json and, on request, a plot. Variants run in turn in one process with one torch thread, and CPU time of
+Writes bench.json. Variants run in turn in one process with one torch thread, and CPU time of
 the process is compared, so that other work on the machine has little effect. Weights are random: time does not depend
-on them. A ratio is the other implementation's time divided by ours; the ratios of at_once,
-service and p99 are ours divided by the other.
+on them. A ratio is the other implementation's time divided by ours; that of at_once is ours divided
+by the other. `compare_checkouts` measures what the service adds.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +22,7 @@ import typer
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.cold import measure_cold
-from scripts.bench.cross_encoder import measure_beginnings, measure_cross_encoder
-from scripts.bench.engine import measure_concurrency, measure_memory, measure_service
+from scripts.bench.engine import measure_concurrency, measure_memory
 from scripts.bench.rankers import measure_first, measure_packing, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
@@ -34,10 +33,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "first": measure_first,
     "packed": measure_packing,
     "pe": measure_pe_rank,
-    "cross_encoder": measure_cross_encoder,
-    "beginning": measure_beginnings,
     "at_once": measure_concurrency,
-    "service": measure_service,
     "memory": measure_memory,
 }
 
@@ -63,7 +59,6 @@ def main(
     out: Annotated[
         Path, typer.Option(help="JSON file for the figures; figures that are not measured again stay in it.")
     ] = Path("bench.json"),
-    plot_to: Annotated[Path | None, typer.Option(help="PNG file for a plot of the ratios.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often each variant is timed.")] = 5,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny models and short passages, to show that the benchmark runs.")
@@ -83,36 +78,12 @@ def main(
                 columns = " ".join(f"{figure[key]:9.3f}" for key in ("median", "min", "max"))
                 print(f"{name:45} {columns} {figure['unit']}", flush=True)
             out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    if plot_to is not None:
-        plot(figures, plot_to)
 
 
 def summarize(name: str, values: Sequence[float]) -> dict[str, Any]:
     """Median and range of the repeats, with the unit of the figure."""
     unit = next((unit for start, unit in UNITS.items() if name.startswith(start)), RATIO)
     return {**figure_of(values), "unit": unit}
-
-
-def plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Draws the ratios with their ranges."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    ratios = {name: figure for name, figure in figures.items() if figure["unit"] == RATIO}
-    chart, axes = pyplot.subplots(figsize=(8, 0.3 * len(ratios) + 1))
-    medians = [figure["median"] for figure in ratios.values()]
-    errors = [
-        [figure["median"] - figure["min"] for figure in ratios.values()],
-        [figure["max"] - figure["median"] for figure in ratios.values()],
-    ]
-    axes.barh(list(ratios), medians, xerr=errors, color="0.7", ecolor="0.2")
-    axes.invert_yaxis()
-    axes.axvline(1, color="0.2", linewidth=0.8)
-    axes.set(xscale="log", xlabel="other / ours, CPU time (at_once, service, p99: ours / other)")
-    chart.savefig(path, bbox_inches="tight", dpi=80)
-    pyplot.close(chart)
 
 
 if __name__ == "__main__":

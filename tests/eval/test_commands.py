@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rerank_eval import trec_dl
 
-HEAVY = ("torch", "transformers", "sentence_transformers", "scipy", "matplotlib", "ir_measures", "grpc", "faiss")
+HEAVY = ("torch", "transformers", "sentence_transformers", "scipy", "ir_measures", "grpc", "faiss")
 
 
 def test_unreadable_file_ends_with_one_line(
