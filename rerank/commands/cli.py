@@ -13,7 +13,8 @@ from rerank.commands.flags import flags
 from rerank.commands.inspect_results import inspect
 from rerank.commands.mcp import McpSettings, mcp
 from rerank.commands.options import flag
-from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
+from rerank.commands.query import SearchSettings, health, models, search
+from rerank.commands.rank import RankSettings, rank
 from rerank.commands.run import run
 from rerank.commands.service import ServeCommand, ServeSettings, demo, expand, index, serve, verify
 

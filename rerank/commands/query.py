@@ -1,21 +1,16 @@
-"""`rerank search`, `rerank rank`, `rerank models` and `rerank health`."""
+"""`rerank search`, `rerank models` and `rerank health`, which call a running service."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rerank.commands import options
 from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
-from rerank.commands.rank_texts import EXAMPLE_PASSAGES, EXAMPLE_QUERY, file_among, rank_here
 from rerank.commands.run import console
-from rerank.readers.candidates import FIELDS, read_candidates
-from rerank.types import CandidateLike, FeedbackMethod, FirstStage
+from rerank.types import FeedbackMethod, FirstStage
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -27,7 +22,7 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RankingSettings:
+class RankingSettings:
     """Settings that `search` and `rank` share."""
 
     model: options.ModelName = ""
@@ -73,7 +68,7 @@ class _RankingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings(_RankingSettings):
+class SearchSettings(RankingSettings):
     """Settings of `rerank search`."""
 
     query: Annotated[str, typer.Argument(help="The query.")]
@@ -85,74 +80,9 @@ class SearchSettings(_RankingSettings):
     feedback_method: options.FeedbackMethodOption = FeedbackMethod.WEIGHTED_RANKNET
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSettings(_RankingSettings):
-    """Settings of `rerank rank`."""
-
-    candidates: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PASSAGES",
-            help="Passages as texts in quotes, which are ranked in this process. Or a file for a running service: JSON "
-            'lines, plain or gzip, {"doc_id": …, "text": …}, optionally "title", which is put before the text, and '
-            '"score", that of the first stage. The id may be called _id, docid or id, be an integer, and contain '
-            "spaces. Other fields are ignored. - reads standard input.",
-        ),
-    ] = field(default_factory=list)
-    query: Annotated[str | None, typer.Option(help="The query.")] = None
-    example: Annotated[bool, options.flag("--example", "Rank an example with its own query and passages.")] = False
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help=f"HOST:PORT of a running service. Default: {DEFAULT_TARGET} for a file; texts need no service."
-        ),
-    ] = None
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Name of a model of the service; for texts: a bundled model or the folder of a checkpoint. Empty: the "
-            "default model."
-        ),
-    ] = ""
-    id_field: options.IdField = ""
-    text_field: options.TextField = ""
-    title_field: options.TitleField = ""
-    batch: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of a query: rank the requests of this file, one per line in RankLLM's form: "
-            '{"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}.'
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --batch: the file for the ranked requests, in the same form and order. If it has some of them "
-            "already, as after a kill, the run goes on behind them."
-        ),
-    ] = None
-    top_n: options.TopN = 0
-    ordered: options.Ordered = None
-    first_stage_kind: options.FirstStageKindOption = None
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of the request that these settings fill."""
-        return {
-            **_RankingSettings.fields(self),
-            "first_stage_kind": self.first_stage_kind,
-            "top_n": self.top_n,
-            "ordered": self.ordered,
-        }
-
-    @property
-    def field_names(self) -> tuple[str, str, str]:
-        """The names of the fields with id, text and title; empty for the usual ones."""
-        return self.id_field, self.text_field, self.title_field
-
-
 def search(settings: SearchSettings) -> None:
     """Retrieve candidates from a service's index and rerank them."""
-    with _client(settings.target, settings.tls_ca) as client:
+    with open_client(settings.target, settings.tls_ca) as client:
         response = client.search(
             settings.query,
             settings.timeout_s,
@@ -163,70 +93,7 @@ def search(settings: SearchSettings) -> None:
             **settings.fields(),
         )
     title = f"{settings.query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"
-    _show(response, title, settings)
-
-
-def rank(settings: RankSettings) -> None:
-    """Rank passages, a file of candidates, or a file of requests (--batch).
-
-    Passages of the command line need no service: the model is loaded for them. Their order has no effect.
-    """
-    if settings.batch and any(settings.field_names):
-        raise typer.BadParameter("a file of --batch has RankLLM's fields; leave out --id-field and the like")
-    is_single = bool(settings.query or settings.candidates or settings.example)
-    if settings.batch and settings.out and not is_single:
-        _rank_batch(settings, settings.batch, settings.out)
-        return
-    if settings.batch or settings.out:
-        raise typer.BadParameter("give --query with passages or a file of candidates, or --batch and --out")
-    if settings.example:
-        if settings.query is not None or settings.candidates:
-            raise typer.BadParameter("--example has a query and passages of its own; leave yours out")
-        _rank_texts(settings, EXAMPLE_QUERY, EXAMPLE_PASSAGES)
-        return
-    if settings.query is None:
-        raise typer.BadParameter('give --query "…", or --example')
-    if file := file_among(settings.candidates):
-        candidates = read_candidates(file, FIELDS.renamed(*settings.field_names))
-        _show(_ask(settings, settings.query, candidates), settings.query, settings)
-        return
-    if any(settings.field_names):
-        raise typer.BadParameter("passages as texts have no fields; leave out --id-field and the like")
-    _rank_texts(settings, settings.query, settings.candidates)
-
-
-def _ask(settings: RankSettings, query: str, candidates: Sequence[CandidateLike]) -> pb.RerankResponse:
-    """The response of the service."""
-    with _client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
-        return client.rerank(query, candidates, settings.timeout_s, **settings.fields())
-
-
-def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> None:
-    """Ranks texts by the service at --target, or else in this process; their ids count from 1."""
-    passages = [(str(number), text) for number, text in enumerate(texts, start=1)]
-    unordered = replace(settings, ordered=bool(settings.ordered))
-    if settings.target:
-        _show(_ask(unordered, query, passages), query, settings)
-        return
-    response, load_s, rank_s = rank_here(query, passages, settings.model, unordered.fields())
-    if settings.as_json or settings.verbose:
-        _show(response, query, settings)
-    else:
-        console.print(results_table(query, response))
-    if not settings.as_json:
-        took = f"ranked in {rank_s * 1000:,.0f} ms, after the model was loaded in {load_s:,.1f} s"
-        console.print(f"{response.execution.model}: {took}; `rerank serve` loads it once")
-
-
-def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
-    from rerank.commands.rank_file import rank_file
-
-    fields = settings.fields() | {"return_passages": False}
-    with _client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
-        answers = partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)
-        if failed := rank_file(requests, out, answers):
-            console.print(f'{failed} requests failed; their lines in {out} have an "error"')
-            raise typer.Exit(1)
+    show_response(response, title, settings)
 
 
 def models(
@@ -236,7 +103,7 @@ def models(
     as_json: options.Json = False,
 ) -> None:
     """List the models and the index of a running service."""
-    with _client(target, tls_ca) as client:
+    with open_client(target, tls_ca) as client:
         response = client.list_models(timeout_s)
     if as_json:
         _print_json(response)
@@ -272,7 +139,7 @@ def health(
         raise typer.Exit(1)
 
 
-def _client(target: str, tls_ca: str | None) -> RerankClient:
+def open_client(target: str, tls_ca: str | None) -> RerankClient:
     from rerank.access.credentials import Credentials
     from rerank.client.client import RerankClient
     from rerank.client.retries import DEFAULT_ATTEMPTS
@@ -280,7 +147,7 @@ def _client(target: str, tls_ca: str | None) -> RerankClient:
     return RerankClient(target, Credentials.from_environment(tls_ca), DEFAULT_ATTEMPTS)
 
 
-def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: _RankingSettings) -> None:
+def show_response(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: RankingSettings) -> None:
     from rerank.v1 import rerank_pb2 as pb
 
     if settings.as_json:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from rerank.commands.rank_texts import EXAMPLE_PASSAGES, file_among
+from rerank.commands.rank import EXAMPLE_PASSAGES, file_among
 from tests.rerank.commands.conftest import Command
 from tests.serving import Served
 

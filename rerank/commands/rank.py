@@ -1,0 +1,228 @@
+"""`rerank rank`: ranks passages of the command line in this process, and files by a running service."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from rerank.commands import options
+from rerank.commands.display import results_table
+from rerank.commands.query import DEFAULT_TARGET, RankingSettings, open_client, show_response
+from rerank.commands.run import console
+from rerank.readers.candidates import FIELDS, read_candidates
+from rerank.readers.lines import STDIN
+from rerank.types import CandidateLike
+from rerank.util.files import looked_for
+
+if TYPE_CHECKING:
+    from rerank.v1 import rerank_pb2 as pb
+
+EXAMPLE_QUERY = "how long does a flea live"
+#: The answer shares one word with the query, and others share more.
+EXAMPLE_PASSAGES = (
+    "How long can people live on a small boat?",
+    "The flea market is open all day long.",
+    "An adult flea survives a hundred days.",
+    "Deserts are dry, and their nights are cold.",
+    "Without a host, the insect starves in two weeks.",
+    "The moon goes around the earth in a month.",
+)
+
+#: A word with one of these ends or starts is the name of a file, and no passage.
+_FILE_ENDS, _PATH_STARTS = (".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"), ("/", "./", "../", "~/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSettings(RankingSettings):
+    """Settings of `rerank rank`."""
+
+    candidates: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PASSAGES",
+            help="Passages as texts in quotes, which are ranked in this process. Or a file for a running service: JSON "
+            'lines, plain or gzip, {"doc_id": …, "text": …}, optionally "title", which is put before the text, and '
+            '"score", that of the first stage. The id may be called _id, docid or id, be an integer, and contain '
+            "spaces. Other fields are ignored. - reads standard input.",
+        ),
+    ] = field(default_factory=list)
+    query: Annotated[str | None, typer.Option(help="The query.")] = None
+    example: Annotated[bool, options.flag("--example", "Rank an example with its own query and passages.")] = False
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help=f"HOST:PORT of a running service. Default: {DEFAULT_TARGET} for a file; texts need no service."
+        ),
+    ] = None
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Name of a model of the service; for texts: a bundled model or the folder of a checkpoint. Empty: the "
+            "default model."
+        ),
+    ] = ""
+    id_field: options.IdField = ""
+    text_field: options.TextField = ""
+    title_field: options.TitleField = ""
+    batch: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a query: rank the requests of this file, one per line in RankLLM's form: "
+            '{"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}.'
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --batch: the file for the ranked requests, in the same form and order. If it has some of them "
+            "already, as after a kill, the run goes on behind them."
+        ),
+    ] = None
+    top_n: options.TopN = 0
+    ordered: options.Ordered = None
+    first_stage_kind: options.FirstStageKindOption = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request that these settings fill."""
+        return {
+            **RankingSettings.fields(self),
+            "first_stage_kind": self.first_stage_kind,
+            "top_n": self.top_n,
+            "ordered": self.ordered,
+        }
+
+    @property
+    def field_names(self) -> tuple[str, str, str]:
+        """The names of the fields with id, text and title; empty for the usual ones."""
+        return self.id_field, self.text_field, self.title_field
+
+
+def rank(settings: RankSettings) -> None:
+    """Rank passages, a file of candidates, or a file of requests (--batch).
+
+    Passages of the command line need no service: the model is loaded for them. Their order has no effect.
+    """
+    if settings.batch and any(settings.field_names):
+        raise typer.BadParameter("a file of --batch has RankLLM's fields; leave out --id-field and the like")
+    is_single = bool(settings.query or settings.candidates or settings.example)
+    if settings.batch and settings.out and not is_single:
+        _rank_batch(settings, settings.batch, settings.out)
+        return
+    if settings.batch or settings.out:
+        raise typer.BadParameter("give --query with passages or a file of candidates, or --batch and --out")
+    if settings.example:
+        if settings.query is not None or settings.candidates:
+            raise typer.BadParameter("--example has a query and passages of its own; leave yours out")
+        _rank_texts(settings, EXAMPLE_QUERY, EXAMPLE_PASSAGES)
+        return
+    if settings.query is None:
+        raise typer.BadParameter('give --query "…", or --example')
+    if file := file_among(settings.candidates):
+        candidates = read_candidates(file, FIELDS.renamed(*settings.field_names))
+        show_response(_ask(settings, settings.query, candidates), settings.query, settings)
+        return
+    if any(settings.field_names):
+        raise typer.BadParameter("passages as texts have no fields; leave out --id-field and the like")
+    _rank_texts(settings, settings.query, settings.candidates)
+
+
+def _ask(settings: RankSettings, query: str, candidates: Sequence[CandidateLike]) -> pb.RerankResponse:
+    """The response of the service."""
+    with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
+        return client.rerank(query, candidates, settings.timeout_s, **settings.fields())
+
+
+def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> None:
+    """Ranks texts by the service at --target, or else in this process; their ids count from 1."""
+    passages = [(str(number), text) for number, text in enumerate(texts, start=1)]
+    unordered = replace(settings, ordered=bool(settings.ordered))
+    if settings.target:
+        show_response(_ask(unordered, query, passages), query, settings)
+        return
+    response, load_s, rank_s = rank_here(query, passages, settings.model, unordered.fields())
+    if settings.as_json or settings.verbose:
+        show_response(response, query, settings)
+    else:
+        console.print(results_table(query, response))
+    if not settings.as_json:
+        took = f"ranked in {rank_s * 1000:,.0f} ms, after the model was loaded in {load_s:,.1f} s"
+        console.print(f"{response.execution.model}: {took}; `rerank serve` loads it once")
+
+
+def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
+    from rerank.commands.rank_file import rank_file
+
+    fields = settings.fields() | {"return_passages": False}
+    with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
+        answers = partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)
+        if failed := rank_file(requests, out, answers):
+            console.print(f'{failed} requests failed; their lines in {out} have an "error"')
+            raise typer.Exit(1)
+
+
+class RankedTexts(NamedTuple):
+    """The response to a request that was ranked in this process, with the seconds of its two parts."""
+
+    response: pb.RerankResponse
+    load_s: float
+    rank_s: float
+
+
+def file_among(given: Sequence[str]) -> Path | None:
+    """The file of candidates, if that is what was given; None for passages.
+
+    Raises:
+        typer.BadParameter: there is nothing, a folder, a file beside something else, or the name of a file that does
+            not exist.
+    """
+    if not given:
+        raise typer.BadParameter("give passages as texts, a file of candidates (- for standard input), or --example")
+    files = [each for each in given if each == str(STDIN) or os.path.exists(each)]
+    if folder := next((each for each in files if os.path.isdir(each)), ""):
+        raise typer.BadParameter(f"{folder} is a folder; give a file of candidates, or passages as texts in quotes")
+    if files and len(given) > 1:
+        raise typer.BadParameter(f"{files[0]} is a file; give it alone, or give passages as texts in quotes")
+    for each in given:
+        if not files and _looks_like_a_file(each):
+            problem = f"{each!r} looks like a file, and there is none of this name{looked_for(Path(each))}"
+            raise typer.BadParameter(f"{problem}; a passage is a text in quotes")
+    return Path(files[0]) if files else None
+
+
+def _looks_like_a_file(text: str) -> bool:
+    return len(text.split()) == 1 and (text.lower().endswith(_FILE_ENDS) or text.startswith(_PATH_STARTS))
+
+
+def rank_here(query: str, passages: Sequence[tuple[str, str]], model: str, fields: Mapping[str, Any]) -> RankedTexts:
+    """Loads a model and ranks passages, pairs of doc_id and text.
+
+    Args:
+        model: see `config_of_model`; empty: the default model.
+        fields: further fields of RerankRequest.
+
+    Raises:
+        ConfigError, CheckpointError: the model cannot be loaded.
+        InvalidRequest: a field cannot have its value.
+    """
+    start_s = time.perf_counter()
+    from rerank.client.client import rerank_request
+    from rerank.config.named import config_of_model
+    from rerank.protobuf import replies, requests
+
+    config = config_of_model(model or "default")
+    message = rerank_request(query, passages, {**fields, "model": config.models[0].name})
+    request = requests.rerank_request(message).checked(config.limits)  # before the model is loaded
+    from rerank.reranking.blocking import Reranker  # imports torch
+
+    with Reranker(config) as reranker:
+        loaded_s = time.perf_counter()
+        ranking = reranker.rerank(request.query, request.candidates, request.options)
+        end_s = time.perf_counter()
+    return RankedTexts(replies.rerank_response(ranking, message), loaded_s - start_s, end_s - loaded_s)
