@@ -49,7 +49,7 @@ async def answer(call: Call, method: Method, stream: object | None = None) -> Ca
         record.caller = method.calls.enter(call, stream)
         message = await method.calls.receive(call)
         method.calls.hold(call, len(message))
-        record.deadline = call.deadline
+        record.deadline_s = call.deadline_s
         record.reply = await method.respond(message, record)
         method.calls.expect_read(call, len(record.reply))
         record.status = "OK"

@@ -37,7 +37,7 @@ class Call(Protocol):
         ...
 
     @property
-    def deadline(self) -> float:
+    def deadline_s(self) -> float:
         """The client's deadline on the event loop's clock, known once the message is read; infinity if it set none."""
         ...
 
@@ -81,7 +81,7 @@ class CallRecord:
         status: name of the gRPC status; CANCELLED until the call is answered, and if the client hangs up before that.
         seconds: from the arrival of the call to its answer.
         caller: the holder of the call's API key; STRANGER until the key was checked.
-        deadline: the client's, on the event loop's clock; infinity if it set none.
+        deadline_s: the client's, on the event loop's clock; infinity if it set none.
         request: None if the call ended before its request was read, and for a call that ranks nothing.
         ranking: the answer to the request; None unless the call was answered.
         search: the answer to a search, with its first stage.
@@ -95,7 +95,7 @@ class CallRecord:
     status: str = "CANCELLED"
     seconds: float = 0.0
     caller: Caller = STRANGER
-    deadline: float = math.inf
+    deadline_s: float = math.inf
     request: RerankRequest | SearchRequest | None = None
     ranking: Ranking | None = None
     search: SearchResult | None = None

@@ -70,7 +70,7 @@ class RerankMethods:
 
     def _deadline(self, record: CallRecord) -> float:
         """The earlier of the caller's deadline and the service's own limit."""
-        return min(record.deadline, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
+        return min(record.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
 
     def _options(self, caller: Caller, options: RankOptions) -> RankOptions:
         """The options, with the defaults of the caller's key. Raises: PermissionDenied if it does not allow a model."""

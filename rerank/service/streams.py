@@ -95,7 +95,7 @@ class _StreamedCall(EndedByPort):
 
     def __init__(self, stream: Call, number: int, message: bytes) -> None:
         super().__init__()
-        self.peer, self.deadline, self.size = stream.peer, stream.deadline, len(message)
+        self.peer, self.deadline_s, self.size = stream.peer, stream.deadline_s, len(message)
         self.headers = [
             (name, f"{value!s}/{number}" if name == REQUEST_ID else value) for name, value in stream.headers
         ]
@@ -134,10 +134,10 @@ class RequestStream:
 
         async def paced(message: bytes | bytearray, record: CallRecord) -> bytes:
             async def attempt() -> bytes:
-                record.deadline = stream.deadline  # a time of the request's own begins with each attempt
+                record.deadline_s = stream.deadline_s  # a time of the request's own begins with each attempt
                 return await respond(message, record)
 
-            return await record.caller.pace.run(attempt, stream.deadline)
+            return await record.caller.pace.run(attempt, stream.deadline_s)
 
         self._method = replace(method, respond=paced)
         self._writing = asyncio.Lock()

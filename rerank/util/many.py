@@ -43,12 +43,12 @@ class Pace:
         self._next_end.set()
         self._next_end = asyncio.Event()
 
-    async def run(self, work: Callable[[], Awaitable[T]], deadline: float = math.inf) -> T:
-        """The result of the work, which is started again after it was refused.
+    async def run(self, work: Callable[[], Awaitable[T]], deadline_s: float = math.inf) -> T:
+        """Runs the work, again after it was refused, and returns its result.
 
         Args:
             work: may be called several times.
-            deadline: when it is started again in any case, in seconds on the event loop's clock.
+            deadline_s: the time of the event loop's clock at which it is started again in any case.
 
         Raises:
             Overloaded: the work was refused although no other one of the caller is running.
@@ -70,7 +70,7 @@ class Pace:
                 self.end()
                 return result
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(deadline_s):
                     await next_end.wait()
 
 

@@ -38,7 +38,7 @@ class GrpcCall:
         self.peer = context.peer()
         self.headers = list(context.invocation_metadata() or ())
         remaining_s = context.time_remaining()
-        self.deadline = math.inf if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
+        self.deadline_s = math.inf if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
 
     async def read(self) -> bytes:
         """The message. Raises: InvalidRequest if there is none."""

@@ -35,7 +35,7 @@ def request_stream_handler(methods: MessageMethods, calls: CallsInFlight, on_end
 
     async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
         asked = parse(bytes(message))
-        record.deadline = min(record.deadline, _deadline(asked.timeout_ms))
+        record.deadline_s = min(record.deadline_s, _deadline(asked.timeout_ms))
         response = await methods.rerank(asked.request, record)
         return pb.RerankStreamResponse(response=response).SerializeToString()
 

@@ -50,7 +50,7 @@ class HttpCall(EndedByPort):
         self._port: int = scope["server"][1]
         self._headers = Headers(scope=scope)
         self.headers = self._headers.items()
-        self.deadline = math.inf
+        self.deadline_s = math.inf
         self._until_drained = calls.until_drained
         self._arrived_s = asyncio.get_running_loop().time()
         self._receive = receive
@@ -109,7 +109,7 @@ class HttpCall(EndedByPort):
 
     def _check_headers(self) -> None:
         """Reads the deadline. Refuses a body that is no JSON, or too large, before it is received."""
-        self.deadline = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
+        self.deadline_s = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
         content_type, _, parameters = self._headers.get("content-type", "").partition(";")
         charset = parameters.replace('"', "").strip().lower()
         if content_type.strip().lower() != self.CONTENT_TYPE or charset not in ("", "charset=utf-8"):

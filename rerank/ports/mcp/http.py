@@ -62,7 +62,7 @@ class McpEndpoint:
             self._calls.hold(call, len(body))
             await self._check_number_of_values(body)
             new_record = partial(
-                CallRecord, request_id=request_id_of(call), peer=call.peer, caller=caller, deadline=call.deadline
+                CallRecord, request_id=request_id_of(call), peer=call.peer, caller=caller, deadline_s=call.deadline_s
             )
             answer = await call.unless_ended(self._answer({**scope, NEW_RECORD: new_record}, body))
             self._calls.expect_read(call, sum(len(message.get("body", b"")) for message in answer))

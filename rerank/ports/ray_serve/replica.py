@@ -117,7 +117,7 @@ class RayCall(EndedByPort):
         self.peer = context.peer()
         self.headers = list(context.invocation_metadata())
         remaining_s = float(dict(self.headers).get(TIME_REMAINING, math.inf))
-        self.deadline = asyncio.get_running_loop().time() + remaining_s
+        self.deadline_s = asyncio.get_running_loop().time() + remaining_s
 
     async def read(self) -> bytes:
         """The bytes of the request."""
