@@ -51,11 +51,11 @@ class StrictModel(BaseModel):
         """Finds the first unknown field. Pydantic itself makes an error of each, and there may be thousands."""
         if not isinstance(given, Mapping):
             return given
+        fields = cls.model_fields
         for name, value in given.items():
-            if name not in cls.model_fields and name not in cls.no_effect and value is not None:
-                hint = did_you_mean(name, cls.model_fields)
-                raise PydanticCustomError(_UNKNOWN_FIELD, "{name}", {"name": name, "hint": hint})
-        return {name: value for name, value in given.items() if name in cls.model_fields}
+            if name not in fields and name not in cls.no_effect and value is not None:
+                raise PydanticCustomError(_UNKNOWN_FIELD, "{name}", {"name": name, "hint": did_you_mean(name, fields)})
+        return {name: value for name, value in given.items() if name in fields}
 
 
 class Options(StrictModel):

@@ -52,7 +52,8 @@ def scored(
         is_relative: see `relevance_scores`.
         is_raw: returns the scores as gRPC does.
     """
-    marks = [False if _has_no_scores(ranking) and item.relevance is None else None for item in ranking.ranked]
+    nothing = _has_no_scores(ranking)
+    marks = [False if nothing and item.relevance is None else None for item in ranking.ranked]
     if is_raw:
         pairs = zip(ranking.ranked, marks, strict=True)
         scores = [_UNRANKED_RAW if mark is False else item.score for item, mark in pairs]
