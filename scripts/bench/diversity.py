@@ -18,7 +18,6 @@ from statistics import mean, median
 from typing import Annotated, NamedTuple
 
 import ir_measures
-import numpy as np
 import typer
 from ir_measures import Measure, Qrel, ScoredDoc, alpha_nDCG, nDCG
 
@@ -26,7 +25,7 @@ from rerank.collections import open_collection
 from rerank.config.named import config_of_model
 from rerank.models.encoder import Encoder
 from rerank.reranking.blocking import Reranker
-from rerank.reranking.diversity import NEAR_DUPLICATE_COSINE, diversified
+from rerank.reranking.diversity import diversified
 from rerank.types import FirstStage, NearDuplicates, Ranking, RankOptions
 
 _SEED, _QUESTIONS, _ANSWERS, _WORDINGS, _DEPTH = 7, 40, 5, 8, 100
@@ -55,11 +54,18 @@ _FAULTS = (
 
 
 class Question(NamedTuple):
-    """A query, its candidates by doc_id, and the answer (subtopic) that a candidate gives, if it gives one."""
+    """A query and its candidates.
+
+    Attributes:
+        texts: doc_id → text.
+        sources: doc_id → what the text says, without its variation.
+        answers: the sources that answer the query.
+    """
 
     query: str
     texts: dict[str, str]
-    answers: dict[str, str]
+    sources: dict[str, str]
+    answers: list[str]
 
 
 def questions(generator: random.Random) -> Iterator[Question]:
@@ -76,11 +82,11 @@ def questions(generator: random.Random) -> Iterator[Question]:
             query, wording = f"why does the {service} service fail", _line
             asked = [f"ERROR {service}: {fault}" for fault in generator.sample(_FAULTS, _ANSWERS)]
             others = [f"INFO {other}: started in time" for other in _SERVICES if other != service]
-        named = [(text, f"a{answer}") for answer, text in enumerate(asked)] + [(text, "") for text in others]
-        rows = [(wording(text, generator), answer) for text, answer in named for _ in range(_WORDINGS)]
+        rows = [(wording(source, generator), source) for source in asked + others for _ in range(_WORDINGS)]
         generator.shuffle(rows)
         texts = {f"q{number}-{place}": text for place, (text, _) in enumerate(rows)}
-        yield Question(query, texts, {f"q{number}-{i}": answer for i, (_, answer) in enumerate(rows) if answer})
+        sources = {f"q{number}-{place}": source for place, (_, source) in enumerate(rows)}
+        yield Question(query, texts, sources, asked)
 
 
 def _product(text: str, generator: random.Random) -> str:
@@ -102,9 +108,10 @@ def main(
     made, judged = list(questions(random.Random(_SEED))), open_collection(collection)
     qrels = [Qrel(each.query_id, each.doc_id, each.relevance) for each in judged.qrels("test")]
     subtopics = [
-        Qrel(str(number), doc_id, 1, answer)
+        Qrel(str(number), doc_id, 1, str(each.answers.index(source)))
         for number, each in enumerate(made)
-        for doc_id, answer in each.answers.items()
+        for doc_id, source in each.sources.items()
+        if source in each.answers
     ]
     unordered = RankOptions(ordered=False)
     with Reranker(config_of_model(model).model_copy(update={"index": index})) as reranker:
@@ -117,13 +124,13 @@ def main(
     encoder = Encoder(vector_cache_bytes=10**8)
     new_ms = [_cpu_ms(encoder, ranking, settings["diversity 0.3"]) for ranking in lists.values()]
     known_ms = [_cpu_ms(encoder, ranking, settings["diversity 0.3"]) for ranking in lists.values()]
-    print("| | alpha-nDCG@10 | near duplicates in the first ten | nDCG@10 of the collection |")
+    print("| | alpha-nDCG@10 | repetitions in the first ten | nDCG@10 of the collection |")
     print("| --- | ---: | ---: | ---: |")
     for name, options in settings.items():
         chosen = {key: _diversified(encoder, ranking, options) for key, ranking in lists.items()}
         judged_lists = {key: _diversified(encoder, ranking, options) for key, ranking in found.items()}
         gain, cost = _mean(alpha_nDCG @ 10, subtopics, chosen), _mean(nDCG @ 10, qrels, judged_lists)
-        share = mean(_near_duplicates(encoder, ranking) for ranking in chosen.values())
+        share = mean(_repeated(each, ranking) for each, ranking in zip(made, chosen.values(), strict=True))
         print(f"| {name} | {gain:.3f} | {share:.0%} | {cost:.4f} |", flush=True)
     texts = mean(len(each.texts) for each in made)
     print(
@@ -147,12 +154,10 @@ def _cpu_ms(encoder: Encoder, ranking: Ranking, options: RankOptions) -> float:
     return (time.process_time() - start_s) * 1000
 
 
-def _near_duplicates(encoder: Encoder, ranking: Ranking) -> float:
-    """The share of the results that are near duplicates of a result before them."""
-    passages = [encoder.vector_cache.filled(each.candidate.passage) for each in ranking.ranked]
-    vectors = np.stack([each.vector for each in passages if each.vector is not None])
-    earlier = np.tril(vectors @ vectors.T, k=-1)
-    return float((earlier.max(axis=1) >= NEAR_DUPLICATE_COSINE).mean())
+def _repeated(question: Question, ranking: Ranking) -> float:
+    """The share of the results that say the same as a result before them."""
+    said = [question.sources[each.candidate.passage.doc_id] for each in ranking.ranked]
+    return 1 - len(set(said)) / len(said)
 
 
 def _mean(measure: Measure, qrels: Sequence[Qrel], rankings: Mapping[str, Ranking]) -> float:

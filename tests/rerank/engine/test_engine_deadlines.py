@@ -8,7 +8,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.strategies import spans
-from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.errors import DeadlineExceeded
 from rerank.types import Completeness, RankOptions
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
@@ -98,26 +98,6 @@ async def test_deadline_unreachable_for_the_encoded_windows_is_rejected_before_o
             await engine.run(request_for(shuffled(100), deadline_s=now_s() + 10))
     assert ranker.prepared
     assert not ranker.ranked
-
-
-async def test_deadline_unreachable_because_of_the_queue_is_an_overload() -> None:
-    async with held_engine() as (engine, _):
-        set_throughput(engine, 100.0)
-        start(engine.run(request_for(shuffled(100))))  # 18 s
-        await wait_for_queue(engine, 1)
-        with pytest.raises(Overloaded, match="1820 tokens are queued, which could make the request") as caught:
-            await engine.run(request_for(shuffled(100), deadline_s=now_s() + 30))
-        assert caught.value.retry_after_s == pytest.approx(18.2)
-
-
-async def test_shorter_request_goes_before_an_earlier_longer_one() -> None:
-    async with held_engine() as (engine, ranker):
-        set_throughput(engine, 1000.0)
-        start(engine.run(request_for(shuffled(100), query="long")))
-        await wait_for_queue(engine, 1)
-        start(engine.run(request_for(shuffled(20), query="short")))
-        await wait_for_queue(engine, 2)
-    assert queries(ranker)[1:] == ["short", *["long"] * 9]
 
 
 async def test_queued_window_is_rejected_once_its_deadline_becomes_unreachable() -> None:

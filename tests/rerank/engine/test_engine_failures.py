@@ -161,20 +161,6 @@ async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> Non
             await engine.run(request_for([1, 2]))
 
 
-async def test_full_queue_rejects_until_it_has_room() -> None:
-    """Of 20 and 50 tokens: one request runs, one is queued."""
-    numbers = shuffled(5)
-    async with held_engine(EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as (engine, ranker):
-        queued = start(engine.run(request_for(numbers, query="queued")))
-        await wait_for_queue(engine, 1)
-        with pytest.raises(Overloaded, match="70 tokens are queued; 53 more exceed the limit of 100; try again"):
-            await engine.run(request_for(numbers, query="refused"))
-        ranker.release.set()
-        await asyncio.gather(*queued)
-        assert positions(await engine.run(request_for(numbers, query="after"))) == best_first(numbers)
-    assert queries(ranker) == ["first", "queued", "after"]
-
-
 async def test_queue_of_a_model_without_tokens_is_bounded() -> None:
     """A window counts 16 tokens however little the model reads."""
     config = EngineConfig(max_queue_tokens=100)

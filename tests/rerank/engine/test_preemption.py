@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.engine.engine import Engine
-from rerank.engine.job import MIN_WINDOW_TOKENS
 from rerank.engine.request import RankRequest
 from rerank.errors import RankerFailure
 from rerank.types import EncodedWindow, Ranking, WindowRanking
@@ -89,17 +88,6 @@ async def test_short_request_preempts_a_long_one_in_the_middle_of_its_batch() ->
         assert not long.done()
 
 
-async def test_request_with_as_much_work_waits() -> None:
-    async with long_batch() as (engine, ranker, long):
-        (other,) = start(engine.run(of_size(LONG - 1)))
-        await wait_for_queue(engine, 1)
-        await engine.run(of_size(SHORT))
-        assert not other.done(), "although a shorter one has preempted the batch"
-        ranker.release.set()
-        await asyncio.gather(long, other)
-    assert sizes(ranker) == [SHORT, LONG, LONG - 1]
-
-
 async def test_preempted_batch_does_not_count_the_time_of_those_that_preempted_it() -> None:
     start_s = time.perf_counter()
     async with long_batch() as (engine, ranker, long):
@@ -111,20 +99,6 @@ async def test_preempted_batch_does_not_count_the_time_of_those_that_preempted_i
     assert preempting_ms >= 3 * 20
     assert trace.model_ms <= total_ms - preempting_ms
     assert trace.queue_ms >= preempting_ms, "it waited for them"
-
-
-async def test_batch_is_preempted_by_as_much_work_as_it_has() -> None:
-    """So that it ends however many short requests come."""
-    async with long_batch() as (engine, ranker, long):
-        for _ in range(-(-10 * LONG // MIN_WINDOW_TOKENS)):  # a passage has 10 tokens
-            await asyncio.wait_for(engine.run(of_size(SHORT)), 10)
-        (short,) = start(engine.run(of_size(SHORT)))
-        await wait_for_queue(engine, 1)
-        await asyncio.sleep(0.05)
-        assert not short.done()
-        ranker.release.set()
-        await asyncio.gather(long, short)
-    assert sizes(ranker)[-2:] == [LONG, SHORT]
 
 
 async def test_failure_of_a_batch_that_preempts_is_its_own() -> None:

@@ -204,16 +204,3 @@ def test_strictly_decreasing_decreases_strictly_in_float32_and_raises_no_score(s
 def test_strictly_decreasing_keeps_scores_that_already_are(scores: list[float]) -> None:
     distinct = list({np.float32(score): score for score in scores}.values())
     assert strictly_decreasing(distinct) == distinct
-
-
-@pytest.mark.parametrize("score", [0.0, -0.0, 1.0, -2.5, 1e30, 1e-45])
-def test_ties_are_broken_by_the_smallest_float32_steps(score: float) -> None:
-    expected = [score]
-    while len(expected) < 1000:
-        expected.append(float(np.nextafter(np.float32(expected[-1]), np.float32(-np.inf))))
-    assert strictly_decreasing([score] * 1000) == expected
-
-
-def test_only_scores_that_are_not_below_their_predecessor_are_lowered() -> None:
-    below_2, below_1 = (float(np.nextafter(np.float32(score), np.float32(-np.inf))) for score in (2.0, 1.0))
-    assert strictly_decreasing([2.0, 2.0, 1.0, 3.0]) == [2.0, below_2, 1.0, below_1]

@@ -222,15 +222,6 @@ def test_closed_reranker_says_what_to_do() -> None:
     assert repr(reranker) == "<closed Reranker: identity (default); no index>"
 
 
-def test_instruction_is_refused_by_a_model_that_reads_none() -> None:
-    with Reranker("identity") as reranker:
-        with pytest.raises(InvalidRequest, match="instruction: the prompt of model identity has no place") as caught:
-            reranker.rerank(Query("q", instruction="prefer medical texts"), DOCUMENTS)
-        with pytest.raises(InvalidRequest, match="instruction: the prompt"):
-            reranker.search(Query("q", instruction="prefer medical texts"))
-    assert caught.value.field == "instruction"
-
-
 def test_ranking_prints_as_a_table_and_says_what_it_holds() -> None:
     with Reranker("identity") as reranker:
         ranking = reranker.rerank("q", [(f"d{place}", text) for place, text in enumerate(DOCUMENTS)])
