@@ -166,8 +166,12 @@ def test_native_form_names_what_was_set_back_and_dropped(http: HttpClient) -> No
 
 
 @pytest.mark.parametrize(("sent", "ran"), [("rerank-v3.5", "probability"), ("jina-reranker-v2", "number")])
-def test_alias_is_told_with_the_model_that_ran(http: HttpClient, sent: str, ran: str) -> None:
-    reply = asked(http, model=sent)
+def test_alias_is_told_with_the_model_that_ran(
+    http: HttpClient, sent: str, ran: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="rerank.calls"):
+        reply = asked(http, model=sent)
+    assert f" model={ran} " in caplog.records[-1].getMessage()
     assert reply.json["model"] == reply.headers["x-rerank-model"] == ran
     assert reply.json["meta"]["warnings"] == [f"model {sent!r} is an alias of {ran}, which answers"]
     direct = asked(http, model=ran)
