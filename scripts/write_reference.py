@@ -27,6 +27,7 @@ from rerank import config, errors
 from rerank.access.key_file import APIKey
 from rerank.checkpoints.relevance import RelevanceCurve
 from rerank.config.http import HttpConfig
+from rerank.ports.http.dialects.options import Options
 from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 from rerank.ports.http.problem import HTTP_STATUS
@@ -224,16 +225,28 @@ def http_page() -> str:
         for code, response in document["paths"]["/rerank"]["post"]["responses"].items()
         if code != "200"
     ]
-    sections = [_table(["Path", "Purpose"], paths), _table(["Status", "When"], statuses)]
-    for name, schema in document["components"]["schemas"].items():
+    schemas, shared = document["components"]["schemas"], Options.model_fields.keys()
+    ignored = ", ".join(f"`{name}`" for name in sorted(Options.no_effect))
+    sections = [
+        _table(["Path", "Purpose"], paths),
+        _table(["Status", "When"], statuses),
+        f"A request may have {ignored} without effect, if these are not fields of its own. Their names come back in "
+        "`x-rerank-warnings`.",
+    ]
+    for name, schema in {"Options": Options.model_json_schema(), **schemas}.items():
+        fields = schema.get("properties", {})
+        has_options = name != "Options" and shared <= fields.keys()
         rows = [
-            [f"`{field}`", _type(each, {"$defs": document["components"]["schemas"]}), each.get("description", "")]
-            for field, each in schema.get("properties", {}).items()
+            [f"`{field}`", _type(each, {"$defs": schemas}), each.get("description", "")]
+            for field, each in fields.items()
+            if not (has_options and field in shared)
         ]
         description = schema.get("description", "").partition("\n")[0]
         sections.append(f"## {name}\n\n{description}")
         if rows:
             sections.append(_table(["Field", "Type", "Meaning"], rows))
+        if has_options:
+            sections.append("The fields of [Options](#options), too.")
     text = "See [serve behind my search](../guide/serve.md); `GET /openapi.json` has the whole document."
     return _page("HTTP", text, sections)
 
