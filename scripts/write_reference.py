@@ -42,6 +42,7 @@ _WRITTEN = "*This page is written by `python scripts/write_reference.py` from th
 SETTINGS: dict[str, type[BaseModel]] = {
     "Service": config.ServiceConfig,
     "`models`: every model": config.IdentityModel,
+    "`models`: `ranker: fusion`": config.FusionModel,
     "`models`: `ranker: pe-rank`": config.PERankModel,
     "`models`: `ranker: first`": config.FirstModel,
     "`models`: `ranker: generation`": config.GenerationModel,
