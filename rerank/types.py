@@ -22,7 +22,6 @@ from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
 from rerank.util.sparse_vectors import SparseText as SparseText
 from rerank.util.sparse_vectors import SparseVector as SparseVector
-from rerank.util.sparse_vectors import TokenStates as TokenStates
 from rerank.util.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 #: About the duration of a slice, and the longest that short work may take.
 _SLICE_MS = 10
-#: The expected duration of work that runs as a whole, such as reading a message of 16 MB.
+#: Work that runs as a whole, such as reading a message of 16 MB, counts as so long.
 _WHOLE_MS = 50
 #: The end of a work, None after any other slice; and the milliseconds that the slice took, at least one.
 _Slice: TypeAlias = tuple[StopIteration | None, int]
@@ -68,9 +68,9 @@ class WorkThreads:
         return await _run_whole(self._search, caller, function)
 
 
-async def _run(thread: _Thread, caller: str, work: InSlices[T], expected_ms: float) -> T:
+async def _run(thread: _Thread, caller: str, work: InSlices[T], expected_ms: float, slice_ms: int = 1) -> T:
+    """The result of work, whose first slice counts as so many milliseconds."""
     job = Job(caller, now_s(), remaining={thread.model_stage: 1 + expected_ms})
-    slice_ms = 1
     while True:  # a slice counts as long as the one before, because its own time is known only afterwards
         (done,) = await thread.run(job, [work], [slice_ms])
         end, slice_ms = done.result
@@ -88,7 +88,7 @@ async def _run_whole(thread: _Thread, caller: str, function: Callable[[], T]) ->
             result.set_exception(error)
         yield
 
-    await _run(thread, caller, whole(), _WHOLE_MS)
+    await _run(thread, caller, whole(), _WHOLE_MS, _WHOLE_MS)
     return result.result()
 
 

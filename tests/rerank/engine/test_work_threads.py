@@ -99,6 +99,46 @@ def test_errors_are_those_of_the_work_and_others_are_bugs() -> None:
     assert "this is a bug" in str(bug)
 
 
+def test_search_waits_for_no_other_work_and_raises_its_errors_as_they_are() -> None:
+    done = list[str]()
+
+    def fail() -> None:
+        done.append("search")
+        raise KeyError("x")
+
+    async def run() -> None:
+        thread = WorkThreads(age_factor=0.05)
+        thread.open()
+        long = asyncio.create_task(thread.run("a", steps("long", 20, done), LONG))
+        await asyncio.sleep(SLICE_S)
+        with pytest.raises(KeyError):
+            await thread.search("b", fail)
+        assert await thread.call("b", lambda: 3) == 3
+        assert not long.done()
+        await long
+        await thread.close()
+
+    asyncio.run(run())
+    assert done.count("long") == 20
+
+
+def test_whole_functions_of_one_caller_leave_others_their_shares() -> None:
+    """Each counts as 50 ms. Had it counted as nothing, large messages would have kept long documents waiting."""
+    done = list[str]()
+
+    async def run() -> None:
+        thread = WorkThreads(age_factor=0.05)
+        thread.open()
+        long = asyncio.create_task(thread.run("a", steps("long", 10, done), 10.0 * 20))
+        calls = [asyncio.create_task(thread.call("b", lambda: done.append("whole"))) for _ in range(100)]
+        await long
+        assert not all(each.done() for each in calls)
+        await asyncio.gather(*calls)
+        await thread.close()
+
+    asyncio.run(run())
+
+
 def test_closed_thread_refuses_work() -> None:
     async def run() -> None:
         thread = WorkThreads(age_factor=0.05)

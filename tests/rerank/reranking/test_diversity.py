@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.reranking.diversity import MAX_ENCODED, NEAR_DUPLICATE_COSINE, diversified
+from rerank.retrieval.index import Index
 from rerank.types import (
     Candidate,
     Completeness,
@@ -186,6 +188,21 @@ def test_places_behind_the_encoded_ones_keep_their_order(encoder: Encoder) -> No
     texts = [f"relevance {500 - number} text" for number in range(MAX_ENCODED + 5)]
     found = order(reranked(encoder, texts, RankOptions(diversity=0.5)))
     assert found[-5:] == list(range(MAX_ENCODED, MAX_ENCODED + 5))
+
+
+@pytest.mark.parametrize("feedback", [None, "weighted-ranknet"])
+async def test_results_of_a_search_are_chosen_among_all_that_were_found(
+    encoder: Encoder, index: Index, feedback: str | None
+) -> None:
+    async with reranker_of(encoder, {"number": NumberRanker()}, index) as reranker:
+
+        async def found(**options: Any) -> list[str]:
+            result = await reranker.search("fleas", "dense", 8, RankOptions(**options), feedback=feedback)
+            return ids(result.ranking)
+
+        whole, first = await found(diversity=0.9), await found(diversity=0.9, top_n=3)
+        assert (first, sorted(whole)) == (whole[:3], sorted(await found()))
+        assert whole != await found()
 
 
 @pytest.mark.parametrize("diversity", [-0.1, 1.1, math.nan])
