@@ -57,17 +57,19 @@ def description_routes(
         "/openapi.json": partial(openapi, dialects),
     }
 
+    def problem() -> str:
+        """Why the default model is not served; empty if it is."""
+        return "shutting down" if calls.is_shutting_down else _default(reranker).problem
+
     async def health(_: Request) -> Response:
         """Answers 200 if the default model is served, otherwise 503, as the health check of gRPC does."""
-        problem = "shutting down" if calls.is_shutting_down else _default(reranker).problem
-        if problem:
-            return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)
+        if reason := problem():
+            return JSONResponse({"status": "NOT_SERVING", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "SERVING"})
 
     async def ready(_: Request) -> Response:
         """Answers in the way of Weaviate's inference containers."""
-        is_ready = not calls.is_shutting_down and not _default(reranker).problem
-        return Response(status_code=HTTPStatus.NO_CONTENT if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE if problem() else HTTPStatus.NO_CONTENT)
 
     async def live(_: Request) -> Response:
         return Response(status_code=HTTPStatus.NO_CONTENT)

@@ -82,8 +82,7 @@ class Options(StrictModel):
         Field(ge=0, le=1, description="The same, but without effect on models that give no relevance."),
     ] = None
     return_all: Annotated[
-        Flag,
-        Field(description="true: every passage is a result, whatever top_n and the threshold are."),
+        Flag, Field(description="true: every passage is a result, whatever top_n and the threshold are.")
     ] = None
     relative_scores: Annotated[
         Flag, Field(description="true: scores of this request only, although the model gives a relevance.")
@@ -99,7 +98,6 @@ class Options(StrictModel):
             "and ranked: false. None: the default of the API key, else error."
         ),
     ] = None
-
     diversity: Annotated[
         float | None,
         Field(description="0 to 1: how much results differ from one another; above 0, scores of a request are ranks."),
