@@ -120,7 +120,7 @@ def packed_attention(
         _attend_causally(query[:, :, row][:, :, -queries:], key[:, :, row], value[:, :, row], scaling, sliding_window)
         for row in pack.slices()
     ]
-    attended = torch.cat(parts, dim=2).transpose(1, 2)  # (1, T or B, H, D)
+    attended = torch.cat([part.transpose(1, 2) for part in parts], dim=1)  # (1, T or B, H, D)
     if attended.shape[1] == pack.total_tokens:
         return attended, None
     return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.outputs_at, attended), None
