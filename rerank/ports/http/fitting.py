@@ -48,6 +48,6 @@ class RequestFitter:
         return self._aliases.get(name) or self._aliases.get(ANY_NAME, name)
 
     def _gives_relevance(self, name: str) -> bool:
-        """True also for a name that no model has; the service refuses the request later."""
+        """True also for a name that no model has, because the service refuses such a request later."""
         found = (model for model in self._reranker.models() if model.name == name or (not name and model.is_default))
         return all(model.gives_relevance for model in found)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 MANY = "/rerank/many"
 NDJSON = "application/x-ndjson"
-#: Lines of a body. It is received as a whole, because clients send all of it before they read.
+#: A body may have this many lines. The port receives it whole, because clients send all of it before they read.
 _MAX_LINES = 10_000
 
 

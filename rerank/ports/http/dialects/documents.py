@@ -18,7 +18,7 @@ Texts: TypeAlias = Annotated[list[str], FailFast()]
 Documents: TypeAlias = Annotated[
     list[Document], FailFast(), Field(description='Texts, or objects with the fields of "rank_fields".')
 ]
-#: Each is looked up in every document.
+#: The service looks each of these fields up in every document.
 _MAX_RANK_FIELDS = 100
 
 

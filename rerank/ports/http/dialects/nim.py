@@ -15,7 +15,7 @@ from rerank.ports.http.dialects.options import Options, StrictModel, TopN, valid
 from rerank.ports.http.dialects.scores import Ranked, scored
 from rerank.types import Ranking
 
-#: Scores are kept so far from 0 and 1, whose logits are infinite and have no JSON.
+#: Scores stay this far from 0 and 1, because the logits there are infinite and have no JSON.
 _LEAST = 1e-12
 
 

@@ -52,7 +52,7 @@ class PineconeResult(BaseModel):
 
 
 class PineconeUsage(BaseModel):
-    """Pinecone's clients expect it; here, a request is one unit."""
+    """The units of use that Pinecone's clients expect. Here, a request is one."""
 
     rerank_units: int = 1
 
