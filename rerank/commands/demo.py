@@ -76,7 +76,7 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
         default = next(model for model in client.list_models().models if model.is_default)
         console.print(f"default model: {default.name}, {default.default_strategy}")
         minutes, seconds = divmod(round(time.perf_counter() - start_s), 60)
-        console.print(f"all of this took {minutes} min {seconds} s; a second run keeps the index")
+        console.print(f"all of this took {minutes}:{seconds:02} minutes; a second run keeps the index")
         if http is None:
             console.print("see what happens to a query, in a browser: add --stay")
             return
