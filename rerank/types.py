@@ -59,7 +59,7 @@ class Query:
 
     @classmethod
     def of(cls, query: Query | str) -> Query:
-        """The query, or one of this text, without control characters. Raises: InvalidRequest if it is none or empty."""
+        """Makes a query without control characters. Raises: InvalidRequest if it is none or empty."""
         if not isinstance(query, cls | str):
             raise InvalidRequest("query", f"{reprlib.repr(query)} is no query; give a text or a Query")
         given = cls(query) if isinstance(query, str) else query
@@ -134,14 +134,14 @@ CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a pla
 
 
 def candidate_list(candidates: Iterable[T]) -> list[T]:
-    """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
+    """Lists the candidates. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
     if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
         raise TypeError(f"candidates must be a list, not {reprlib.repr(candidates)}; a candidate is {CANDIDATE_FORMS}")
     return list(candidates)
 
 
 def with_title(text: str, title: str) -> str:
-    """The text with its title in front; unchanged if it begins with the title, or has none."""
+    """Puts the title in front of a text, unless that begins with it."""
     if not title or (text.startswith(title) and not text[len(title) : len(title) + 1].isalnum()):
         return text
     return f"{title} {text}"
@@ -393,7 +393,7 @@ class MeanCorrelation:
     lists: int = 0
 
     def with_lists_of(self, other: MeanCorrelation) -> MeanCorrelation:
-        """The mean over the lists of both, at least one."""
+        """Combines the means over the lists of both, at least one."""
         lists = self.lists + other.lists
         return MeanCorrelation((self.mean * self.lists + other.mean * other.lists) / lists, lists)
 
@@ -522,5 +522,5 @@ _INVALID_IN_DOC_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def is_valid_doc_id(doc_id: str) -> bool:
-    """True if a doc_id is not blank and has no tab, line end or other control character; it may contain spaces."""
+    """Returns True if a doc_id is not blank and has no tab, line end or other control character. Spaces are fine."""
     return bool(doc_id.strip()) and not _INVALID_IN_DOC_ID.search(doc_id)

@@ -106,7 +106,7 @@ class Throughput:
         return tokens / estimated if estimated else 1.0
 
     def seconds(self, job: Job, stage: Stage | None = None) -> float:
-        """Duration of the remaining work if it runs alone, in all stages or in one; 0 if unmeasured or probed."""
+        """Estimates the time of the remaining work alone, in all stages or in one; 0 if unmeasured or probed."""
         total = 0.0
         for model_stage, tokens in job.remaining.items():
             rate = self._rates.get(model_stage)
@@ -121,7 +121,7 @@ class Throughput:
         return seconds * rate.tokens / rate.seconds if rate and rate.seconds else 0.0
 
     def is_stale(self, model_stage: ModelStage, now_s: float) -> bool:
-        """True if the latest measured batch ended more than `_PROBE_AFTER_S` ago."""
+        """Returns True if the latest measured batch ended more than `_PROBE_AFTER_S` ago."""
         rate = self._rates.get(model_stage)
         return rate is not None and now_s > rate.measured_s + _PROBE_AFTER_S
 
@@ -130,7 +130,7 @@ class Throughput:
         return self.seconds(job) + self.age_factor * job.arrived_s
 
     def is_late(self, job: Job, now_s: float) -> bool:
-        """True if the request would miss its deadline even if it ran alone from now on."""
+        """Returns True if the request would miss its deadline even if it ran alone from now on."""
         return now_s + self.seconds(job) > job.latest_end_s
 
 
@@ -219,7 +219,7 @@ class AdmissionController:
         return sorted(turns, key=turns.__getitem__)
 
     def _rivals(self, job: Job) -> list[Job]:
-        """The other admitted requests that need a model of this one; other models run on other threads."""
+        """Returns the other admitted requests that need a model of this one; other models run on other threads."""
         stages = job.remaining.keys()
         return [each for each in self._jobs if each is not job and not stages.isdisjoint(each.remaining)]
 
@@ -233,13 +233,13 @@ class AdmissionController:
         )
 
     def _drain_s(self) -> float:
-        """Seconds until all admitted work is done: those of the slower stage."""
+        """Estimates the seconds until all admitted work is done, which are those of the slower stage."""
         drain_s = max(sum(self._throughput.seconds(job, stage) for job in self._jobs) for stage in _STAGES)
         return drain_s or _DEFAULT_RETRY_S
 
 
 def _finish_s(own: Seconds, ahead: Seconds, total: Seconds) -> float:
-    """Seconds until a request finishes that has work of its own, and work of higher priority ahead of it.
+    """Estimates the seconds until a request ends, with its own work and that of higher priority.
 
     Its batches take up to twice as long as alone, because they hold windows of others too, as long as there are any.
     """
@@ -248,7 +248,7 @@ def _finish_s(own: Seconds, ahead: Seconds, total: Seconds) -> float:
 
 
 def unreachable_deadline(throughput: Throughput, job: Job, now_s: float) -> DeadlineExceeded:
-    """The error of a request that would miss its deadline even if it ran alone."""
+    """Makes the error of a request that would miss its deadline even if it ran alone."""
     needed_ms = throughput.seconds(job) * 1000
     left_ms = max(0.0, job.latest_end_s - now_s) * 1000
     return DeadlineExceeded(

@@ -89,7 +89,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
         self._complete([work], [result], seconds)
 
     def _shared_s(self) -> float:
-        """The integral over time of 1 / (calls in flight), in seconds."""
+        """Updates and returns the integral over time of 1 / (calls in flight), in seconds."""
         now = time.perf_counter()
         self._share_s += (now - self._updated_s) / max(1, len(self._tasks))
         self._updated_s = now

@@ -90,7 +90,7 @@ def _rank_stage(
     max_batch_tokens: int,
     observers: Observers,
 ) -> QueuedStage[EncodedWindow, WindowRanking]:
-    """The stage that ranks windows: a thread, or concurrent calls of an inference server."""
+    """Makes the stage that ranks windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, ServedRanker):
         return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight, observers)
     pauses = isinstance(ranker, InterruptibleRanker) and ranker.info.batching == "packed"
@@ -178,7 +178,7 @@ class Engine:
         self._observers.on_results.append(observer)
 
     async def run(self, request: RankRequest) -> Ranking:
-        """The ranking; the best order so far if the deadline comes first, or it fails, and the request allows that.
+        """Ranks; returns the best order so far if the deadline comes first, or it fails, and the request allows that.
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
@@ -241,7 +241,7 @@ class Engine:
         return Prepared(query, tuple(ready[position] for position in range(len(passages))))
 
     def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
-        """Positions of the passages in slices of about `_SLICE_S`; all in their order if they take no longer."""
+        """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order."""
         info, passages = self._infos[model], request.passages
         most = self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S) or _FIRST_SLICE_TOKENS
         if prepare_tokens(info, request.query, passages) <= most:

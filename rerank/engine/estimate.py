@@ -13,7 +13,7 @@ from rerank.types import Passage, Query
 def expected_work(
     request: RankRequest, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]
 ) -> dict[str, ExpectedWork]:
-    """Model → its work for a request, from the texts and the bounds of the schedules.
+    """Estimates the work of each model for a request, from the texts and the bounds of the schedules.
 
     Args:
         infos: of the models by name.
@@ -30,22 +30,22 @@ def expected_work(
 
 
 def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:
-    """Estimated tokens of the query and the passages to prepare."""
+    """Estimates the tokens of the query and the passages to prepare."""
     return 2 + len(query.text) // 4 + sum(passage_tokens(info, passage) for passage in passages)
 
 
 def passage_tokens(info: RankerInfo, passage: Passage) -> int:
-    """Estimated tokens of a passage to prepare: 2 and one per 4 characters up to the ranker's limit; 1 for a vector."""
+    """Estimates the tokens of a passage to prepare; 1 if nothing is to be computed for it."""
     return 1 if info.is_ready(passage) else text_tokens(info, passage)
 
 
 def text_tokens(info: RankerInfo, passage: Passage) -> int:
-    """Estimated tokens of a passage's text, as far as the ranker reads it."""
+    """Estimates the tokens that the ranker reads of a text: 2, and one per 4 characters up to its limit."""
     return 2 + min(len(passage.text) // 4, info.max_passage_tokens)
 
 
 def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
-    """Estimated tokens of a window of n average passages, without the text around them."""
+    """Estimates the tokens of a window of n average passages, without the text around them."""
     if not info.reads_vectors:
         each = sum(passage_tokens(info, passage) for passage in passages) / max(1, len(passages))
         return min(n * each, info.max_window_tokens)

@@ -104,7 +104,7 @@ class Job:
         self.remaining[model_stage] = max(0.0, self.remaining.get(model_stage, 0.0) - tokens)
 
     def remaining_tokens(self, stage: Stage) -> float:
-        """The tokens that remain in a stage, of all models."""
+        """Sums the tokens that remain in a stage, of all models."""
         return sum(tokens for model_stage, tokens in self.remaining.items() if model_stage.stage is stage)
 
 

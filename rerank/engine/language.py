@@ -114,7 +114,7 @@ def foreign_language(query: str, passages: Iterable[str]) -> tuple[str, str]:
 
 
 def _script(text: str) -> str:
-    """The script of most letters; empty if that is Latin."""
+    """Names the script of most letters; empty if that is Latin."""
     others = [ord(letter) for letter in _OTHER_LETTER.findall(text)]
     if sum(1 + (code >= _SYLLABLES) for code in others) < _MIN_LETTERS:
         return ""
@@ -126,7 +126,7 @@ def _script(text: str) -> str:
 
 
 def _of_words(text: str, tells: Callable[[Sequence[str], int, int], bool]) -> str:
-    """The language whose frequent words are most in the text; empty if they may as well be English."""
+    """Names the language of most frequent words in the text; empty if they may as well be English."""
     pieces = text.lower().split()
     words = _WORD.findall(" ".join(piece for piece in pieces if piece.isalpha() or not _CODE.search(piece)))
     english = sum(map(_ENGLISH_WORDS.__contains__, words))

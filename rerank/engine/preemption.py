@@ -31,7 +31,7 @@ class Running:
     has_ended: bool = False
 
     def yields_to(self, job: Job | None) -> bool:
-        """True if the job whose turn it is may preempt the batch; None: nothing waits.
+        """Returns True if the job whose turn it is may preempt the batch; None: nothing waits.
 
         It has less than half of the work of each request in it. Fewer tokens have preempted the batch than it has
         itself, so that it takes about twice its time at most.

@@ -115,11 +115,11 @@ class Progress:
         return rankings
 
     def _interpolate(self, step: Step, positions: Positions, ranking: WindowRanking) -> WindowRanking:
-        """The ranking of a step's one window, interpolated with the retriever or the preranker."""
+        """Interpolates the ranking of a step's one window with the retriever or the preranker."""
         return interpolate(ranking, self._scores_before(step, positions), step.first_stage_weight)
 
     def _scores_before(self, step: Step, positions: Positions) -> Sequence[float]:
-        """The scores of the first stage or the preranker, before a step; records their source for the reply.
+        """Returns the scores of the first stage or the preranker before a step, and notes their source for the reply.
 
         A preranker counts by reciprocal ranks if its last window did not hold all these passages.
         """
@@ -134,7 +134,7 @@ class Progress:
         return scores
 
     def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
-        """The answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
+        """Makes the answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
         candidates, order = self.request.candidates, self.order
         if sorted(order) != list(range(len(candidates))):
             raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
@@ -148,7 +148,7 @@ class Progress:
         return Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
 
     def answer_instead(self, error: Exception, is_late: bool, total_ms: float) -> Ranking:
-        """The best order so far, with the failure that ended the ranking.
+        """Answers with the best order so far, and the failure that ended the ranking.
 
         Args:
             error: what ended the ranking.
@@ -175,7 +175,7 @@ class Progress:
         )
 
     def _scores(self) -> tuple[ScoreKind, list[float]]:
-        """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable.
+        """Returns the scores of one window that held all candidates; otherwise ranks, as windows are not comparable.
 
         Scores of a model that reads each passage alone stand if its last window held all passages of the answer.
         """
@@ -192,7 +192,7 @@ class Progress:
         return kind, strictly_decreasing([score_of[position] for position in answer])
 
     def _last_window_scored(self, answer: Sequence[int]) -> bool:
-        """True if the last window of the request's own model held the whole answer, and its scores stand alone."""
+        """Returns True if the last window of the request's own model held the whole answer, not interpolated."""
         last = self.windows[-1] if self.windows and not self.interpolated else None
         return last is not None and last.model == self.request.steps[-1].model and {*answer} <= {*last.positions}
 

@@ -98,12 +98,12 @@ class FairQueue(Generic[E]):
         self._queues.pop(job, None)
 
     def first(self) -> Job | None:
-        """The request whose turn it is; None if nothing waits."""
+        """Returns the job whose turn it is; None if nothing waits."""
         heaps = self._turns()
         return heaps[0][0][2] if heaps else None
 
     def _turns(self) -> list[_Heap]:
-        """The heap of each caller that waits, in the order of their turns."""
+        """Lists the heap of each caller that waits, in the order of their turns."""
         for name, caller in list(self._callers.items()):
             while caller.heap and caller.heap[0][2] not in self._queues:
                 heapq.heappop(caller.heap)

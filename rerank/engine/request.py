@@ -62,18 +62,18 @@ class RankRequest:
         return [candidate.passage for candidate in self.candidates]
 
     def window_bounds(self) -> Cost:
-        """The least and the most windows of all steps."""
+        """Sums the least and the most windows of all steps."""
         costs = [step.strategy.cost(len(self.candidates)) for step in self.steps]
         return Cost(*map(sum, zip(*costs, strict=True)))
 
 
 def timeout_at(deadline_s: float) -> asyncio.Timeout:
-    """A block that ends at this time of the event loop's clock; never if it is infinite."""
+    """Limits a block to this time of the event loop's clock; an infinite one is no limit."""
     return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)
 
 
 def too_many_windows(request: RankRequest, windows: int, limit: int) -> InvalidRequest:
-    """The error of a request that needs more windows than a request may have."""
+    """Makes the error of a request that needs more windows than a request may have."""
     return InvalidRequest(
         "strategy.window_size",
         f"{request.strategy} needs {windows} windows for {len(request.candidates)} candidates, more than the limit of "

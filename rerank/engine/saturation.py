@@ -18,7 +18,7 @@ _MAX_TOKENS = 131_072
 
 
 def saturating_tokens(ranker: Ranker, clock: Callable[[], float] = time.perf_counter) -> int:
-    """The smallest batch, in tokens, from which doubling it raises tokens per second by less than 5 %.
+    """Finds the smallest batch, in tokens, whose double has tokens per second that are less than 5 % higher.
 
     Doubles the number of equal windows of 20 passages (fewer if the ranker reads fewer), up to 131,072 tokens.
     """
@@ -39,7 +39,7 @@ def saturating_tokens(ranker: Ranker, clock: Callable[[], float] = time.perf_cou
 
 
 def _fastest_s(ranker: Ranker, windows: Sequence[EncodedWindow], clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of a few runs, after one that warms up."""
+    """Times a few runs after one that warms up, and returns the seconds of the fastest one."""
     ranker.rank(windows)
     times = []
     for _ in range(_REPEATS):

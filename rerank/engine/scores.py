@@ -20,13 +20,13 @@ FirstStageScores: TypeAlias = tuple[Sequence[float], InterpolatedScores]
 
 
 def interpolate(ranking: WindowRanking, first_stage: Sequence[float], weight: float) -> WindowRanking:
-    """The ranking of the same window by z(scores) + weight · z(first_stage)."""
+    """Ranks the same window by z(scores) + weight · z(first_stage)."""
     scores = z_scores(ranking.scores) + weight * z_scores(first_stage)
     return replace(ranking, scores=tuple(scores.tolist()))
 
 
 def candidate_scores(candidates: Sequence[Candidate]) -> FirstStageScores:
-    """The first stage's scores of candidates in its order; reciprocal ranks if one of them has no finite score.
+    """Returns the first stage's scores of candidates in its order; reciprocal ranks if one has no finite score.
 
     Of a hybrid first stage the BM25 scores, because the rankers' scores hold the similarity of the vectors already.
     """

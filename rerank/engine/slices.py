@@ -15,7 +15,7 @@ from rerank.types import EncodedWindow, Passage, Window, WindowRanking
 
 
 def slices(passages: Sequence[Passage], tokens: Callable[[Passage], int], max_tokens: float) -> list[list[int]]:
-    """Positions of the passages in slices of at most so many tokens, or of one text; equal texts share a slice.
+    """Divides positions of passages into slices of at most so many tokens, or of one text. Equal texts share one.
 
     They are in the order of their lengths, so that a batch of a slice needs little padding.
     """

@@ -83,7 +83,7 @@ class QueuedStage(ABC, Generic[T, R]):
                 work.fail(shutting_down())
 
     async def run(self, job: Job, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
-        """The results of a request's work, with the tokens of each piece. A request has one such call at a time.
+        """Runs pieces of a job, of so many tokens each, and returns their results. A job has one such call at a time.
 
         If the caller is cancelled or a piece fails, those that have not started do not run.
 
@@ -127,7 +127,7 @@ class QueuedStage(ABC, Generic[T, R]):
                 await self._wake_up.wait()
 
     def _next_batch(self) -> list[Work[T, R]]:
-        """The next batch, empty if nothing waits. What is late fails."""
+        """Takes the next batch, empty if nothing waits. Late work fails."""
         batch, late = self._queue.next_batch(now_s())
         for work in late:
             work.fail(unreachable_deadline(self._throughput, work.job, now_s()))
@@ -260,7 +260,7 @@ class ThreadStage(QueuedStage[T, R]):
 
 
 def now_s() -> float:
-    """The event loop's clock, which deadlines refer to."""
+    """Reads the event loop's clock, which deadlines refer to."""
     return asyncio.get_running_loop().time()
 
 

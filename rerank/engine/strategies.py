@@ -28,7 +28,7 @@ class Round:
     order: Positions = ()
 
     def top_n(self, window: Positions, top_n: int) -> int:
-        """The number of best passages of the window whose order an answer of length `top_n` needs; 0: all."""
+        """Returns how many best passages of the window must be in order for `top_n` results; 0: all."""
         return top_n if self.is_final and top_n < len(window) else 0
 
 
@@ -69,7 +69,7 @@ class Strategy(Protocol):
         ...
 
     def cost(self, n: int) -> Cost:
-        """The bounds on the windows of the schedule for n candidates."""
+        """Bounds the windows of the schedule for n candidates."""
         ...
 
     def __str__(self) -> str: ...
@@ -177,7 +177,7 @@ class TopDown(_Windowed):
         return Cost(fewest, windows + min(n, 1))
 
     def _windows_per_pass(self, n: int) -> int:
-        """The first window of n candidates, and those that compare the others with its pivot."""
+        """Counts the first window of n candidates, and those that compare the others with its pivot."""
         return 1 - (self.window_size - n) // (self.window_size - 1)
 
     def __str__(self) -> str:
@@ -222,7 +222,7 @@ class Tournament(_Windowed):
 
 
 def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:
-    """The strategy of this kind; a cascade reads the preranker's best passages in one window."""
+    """Makes the strategy of this kind; a cascade reads the preranker's best passages in one window."""
     match kind:
         case StrategyKind.SINGLE | StrategyKind.CASCADE:
             return Single(window_size)
@@ -253,7 +253,7 @@ class Step:
     must_interpolate: bool = False
 
     def can_interpolate(self, n: int) -> bool:
-        """True if the order of n candidates can be interpolated. Raises: InvalidRequest if it must be and cannot."""
+        """Returns True if the order of n candidates can be interpolated. Raises: InvalidRequest if it must be."""
         obstacle = self.obstacle(n)
         if obstacle and self.must_interpolate:
             size = self.strategy.window_size
@@ -266,7 +266,7 @@ class Step:
         return not obstacle
 
     def obstacle(self, n: int) -> str:
-        """The reason that forbids interpolating the order of n candidates; empty if nothing does."""
+        """Says why the order of n candidates cannot be interpolated; empty if it can."""
         windows = self.strategy.cost(n).max_windows
         if windows <= 1:
             return ""
@@ -278,7 +278,7 @@ Steps: TypeAlias = tuple[Step, ...]
 
 
 def describe(steps: Steps) -> str:
-    """The strategies of a request's steps in words, as traces and `ListModels` report them."""
+    """Describes the strategies of a request's steps, as traces and `ListModels` report them."""
     *prerankers, last = steps
     text = str(last.strategy)
     if prerankers:
@@ -287,7 +287,7 @@ def describe(steps: Steps) -> str:
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
-    """The window's positions, best first."""
+    """Sorts the window's positions, best first."""
     return [window[place] for place in ranking.permutation]
 
 

@@ -48,7 +48,7 @@ class WorkThreads:
             await thread.close()
 
     async def run(self, caller: str, work: InSlices[T], expected_ms: float) -> T:
-        """The result of work in slices. If it is cancelled, no further slice runs.
+        """Runs work in slices and returns its result. If it is cancelled, no further slice runs.
 
         Args:
             caller: callers have equal shares of a thread.
@@ -60,16 +60,16 @@ class WorkThreads:
         return await _run(thread, caller, work, expected_ms)
 
     async def call(self, caller: str, function: Callable[[], T]) -> T:
-        """The function's result, computed on the thread for long work. Raises: ShuttingDown; as the function does."""
+        """Calls a function on the thread for long work. Raises: ShuttingDown; as the function does."""
         return await _run_whole(self._long, caller, function)
 
     async def search(self, caller: str, function: Callable[[], T]) -> T:
-        """The function's result, computed on the thread for searches. Raises: ShuttingDown; as the function does."""
+        """Calls a function on the thread for searches. Raises: ShuttingDown; as the function does."""
         return await _run_whole(self._search, caller, function)
 
 
 async def _run(thread: _Thread, caller: str, work: InSlices[T], expected_ms: float, slice_ms: int = 1) -> T:
-    """The result of work, whose first slice counts as so many milliseconds."""
+    """Runs work whose first slice counts as so many milliseconds."""
     job = Job(caller, now_s(), remaining={thread.model_stage: 1 + expected_ms})
     while True:  # a slice counts as long as the one before, because its own time is known only afterwards
         (done,) = await thread.run(job, [work], [slice_ms])

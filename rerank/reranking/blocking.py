@@ -89,7 +89,7 @@ class Reranker:
         return self._reranker.rankers
 
     def models(self) -> list[ModelDescription]:
-        """The configured models, the default one first."""
+        """Lists the configured models, the default one first."""
         return self._reranker.models()
 
     def rank(

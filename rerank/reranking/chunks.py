@@ -153,17 +153,17 @@ class ChunkedDocuments:
         return tuple(chunk.candidate for chunk in self.chunks)
 
     def with_passages(self, passages: Iterable[Passage]) -> ChunkedDocuments:
-        """The same with other passages in the chunks."""
+        """Puts other passages into the chunks."""
         pairs = zip(self.chunks, passages, strict=True)
         chunks = (replace(chunk, candidate=replace(chunk.candidate, passage=passage)) for chunk, passage in pairs)
         return replace(self, chunks=tuple(chunks))
 
     def options(self, options: RankOptions) -> RankOptions:
-        """The options with which the chunks are ranked: all of them, as the best ones may be of one document."""
+        """Asks for the order of all chunks, because the best ones may be of one document."""
         return options if len(self.chunks) == len(self.documents) else replace(options, top_n=0)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
-        """The first `top_n` (0: all) documents; each has place, score and span of its best chunk."""
+        """Ranks the documents by their best chunks, and returns the first `top_n` (0: all) of them."""
         best: dict[int, RankedCandidate] = {}
         for item in of_chunks.ranked:
             chunk = self.chunks[item.position]
@@ -175,7 +175,7 @@ class ChunkedDocuments:
         return replace(of_chunks, ranked=tuple(ranked), trace=self._trace(of_chunks.trace))
 
     def _trace(self, trace: Trace) -> Trace:
-        """The trace with the positions of documents in place of those of chunks."""
+        """Translates the positions of chunks to those of their documents."""
         windows = tuple(
             replace(window, positions=tuple(self.chunks[position].document for position in window.positions))
             for window in trace.windows
@@ -214,12 +214,12 @@ class _Document:
         return [self.text(span) for span in self.spans] or [self.document.passage.text]
 
     def text(self, span: Span) -> str:
-        """The text of a chunk, with the title."""
+        """Returns the text of a chunk, with the title."""
         before, (start, end) = self.document.passage.prefix_chars, span
         return with_title(self.document.passage.text[before + start : before + end], self.title)
 
     def chunk(self, span: Span) -> Candidate:
-        """A chunk as a candidate: a vector of the document is none of it."""
+        """Makes a candidate of a chunk. It has no vector, because that of the document is another one."""
         passage = replace(self.document.passage, text=self.text(span), vector=None, vector_truncated=False, sparse=None)
         return replace(self.document, passage=passage)
 
@@ -247,7 +247,7 @@ def _divide(
 
 
 def _best_spans(query: str, divided: Sequence[_Document]) -> InSlices[list[tuple[Span, ...]]]:
-    """Of each document the first of the chunks that share most words with the query, see `shared_words`."""
+    """Chooses the chunk of each document that shares most words with the query, the first of equals."""
     scores = iter((yield from shared_words(query, [text for each in divided for text in each.texts])))
     best = list[tuple[Span, ...]]()
     for each in divided:

@@ -38,7 +38,7 @@ _TEXTS_AT_ONCE = 4
 
 
 def diversified(encoder: Encoder, ranking: Ranking, options: RankOptions) -> InSlices[Ranking]:
-    """The first `options.top_n` results (0: all) by maximal marginal relevance, without near duplicates if asked for.
+    """Chooses `options.top_n` results (0: all) by maximal marginal relevance, without near duplicates if asked for.
 
     With a diversity above 0 the scores become ranks, because the order is no longer that of the scores.
     """

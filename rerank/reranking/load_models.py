@@ -104,7 +104,7 @@ def load_models(
 
 
 def signal_encoders(rankers: Mapping[str, Ranker | ServedRanker]) -> dict[str, str]:
-    """Signal → SHA-256 of the encoder behind it, which is the same for all rankers of a service."""
+    """Maps each signal to the SHA-256 of the encoder behind it, which all rankers of a service share."""
     return {signal: sha256 for ranker in rankers.values() for signal, sha256 in ranker.info.signals.items()}
 
 
@@ -117,7 +117,7 @@ def _load(
 
 
 def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
-    """The description of a model: that of its ranker, with its warning and language. Logs precision and warning."""
+    """Adds warning and language to the description of a ranker; logs its precision and warning."""
     if info.precision:
         log.info("model %s computes in %s", model.name, info.precision)
     if warning := _warning(model, info):
@@ -127,7 +127,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
-    """The settings of a model that its scores depend on, besides weights, template and precision."""
+    """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
     of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation", "relevance"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
     settings = model.model_dump(mode="json", exclude=excluded)
@@ -135,7 +135,7 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
-    """The model with the path of its checkpoint.
+    """Adds the path of its checkpoint to a model.
 
     A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, for which it was
     trained, and a zero-initialised checkpoint for any other encoder.
@@ -147,7 +147,7 @@ def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
 
 
 def zero_init_checkpoint(encoder: Encoder) -> Path:
-    """The zero-initialised PE-Rank checkpoint for an encoder; written to the user's cache on first use."""
+    """Finds the zero-initialised PE-Rank checkpoint for an encoder in the user's cache, or writes it there."""
     name = f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
     return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
 
@@ -204,7 +204,7 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
 
 
 def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
-    """The ranker of a model that servers run; none of them is contacted.
+    """Makes the ranker of a model that servers run; none of them is contacted.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
@@ -240,7 +240,7 @@ def _styled(template: str, prompt: PromptConfig) -> Template:
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
-    """The difference that keeps a model from its published figures; empty if none is known."""
+    """Says what keeps a model from its published figures; empty if nothing is known."""
     if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
         return info.warning
     template = model.template or "of the service"

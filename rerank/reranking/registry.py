@@ -54,7 +54,7 @@ class ModelRegistry:
         self._default_steps = {name: self._steps(name, RankOptions()) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
-        """The configured models, the default one first."""
+        """Lists the configured models, the default one first."""
         return [self._describe(*each, number == 0) for number, each in enumerate(self._default_steps.items())]
 
     def _describe(self, name: str, steps: Steps, is_default: bool) -> ModelDescription:
@@ -62,7 +62,7 @@ class ModelRegistry:
         return ModelDescription(name, self.infos[name], describe(steps), is_default, self._problem(name), gives)
 
     def resolve(self, options: RankOptions, instruction: str = "") -> Steps:
-        """The steps of a request, completed from the defaults of its model, which is that of the last step.
+        """Makes the steps of a request, completed from the defaults of its model, which is that of the last step.
 
         Raises:
             NotFound: there is no such model.
@@ -85,20 +85,20 @@ class ModelRegistry:
         return steps
 
     def _default_window_size(self, name: str) -> int:
-        """The configured window size; if none is configured, the largest one up to the default that the model reads."""
+        """Returns the configured window size, or else the largest one up to the default that the model reads."""
         model = self._models[name]
         is_configured = "window_size" in model.model_fields_set
         return model.window_size if is_configured else min(model.window_size, self.infos[name].max_window_size)
 
     def _problem(self, name: str) -> str:
-        """The reason for which requests for the model fail by default; empty if they do not."""
+        """Says why requests for the model fail by default; empty if they do not."""
         model, problem = self._models[name], self._own_problem(name)
         if not problem and model.strategy is StrategyKind.CASCADE and (other := self._problem(model.preranker)):
             return f"its preranker {model.preranker} is not served: {other}"
         return problem
 
     def _own_problem(self, name: str) -> str:
-        """The reason for which the model itself cannot rank; empty if it can."""
+        """Says why the model itself cannot rank; empty if it can."""
         ranker = self.rankers[name]
         return ranker.problem if isinstance(ranker, ServedRanker | FailedRanker) else ""
 
@@ -161,7 +161,7 @@ class ModelRegistry:
             )
 
     def _preranker_steps(self, model: str, options: RankOptions) -> Steps:
-        """The steps of a cascade's preranker: its own default strategy, which may be a cascade of two models."""
+        """Makes the steps of a cascade's preranker: its default strategy, which may be a cascade of two models."""
         preranker = options.preranker or self._models[model].preranker
         possible = possible_prerankers(model, self._models)
         if preranker not in possible:

@@ -23,12 +23,12 @@ from rerank.types import Passage, Ranking, ScoreKind, WindowTrace
 
 @cache
 def bundled_curves() -> RelevanceCurves:
-    """The curves of the signals that the bundled encoders give."""
+    """Reads the curves of the signals that the bundled encoders give."""
     return TypeAdapter(RelevanceCurves).validate_python(yaml.safe_load(bundled.RELEVANCE.read_text("utf-8")))
 
 
 def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str, str]) -> RelevanceCurves:
-    """The curves of a model, from its settings, else its checkpoint's manifest, else its own score or the bundled ones.
+    """Finds a model's curves in its settings or its checkpoint; otherwise its own score or the bundled ones count.
 
     A cross-encoder's score, and that of any model that gives a probability, need no fitted curve. A curve is left out
     if its signal comes from another encoder than it was fitted for.
@@ -47,7 +47,7 @@ def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str
 
 
 def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
-    """True if the last step's model has a curve for a signal that the steps give."""
+    """Returns True if the last step's model has a curve for a signal that the steps give."""
     info = infos[steps[-1].model]
     given = {"score"} if info.score_kind.is_pointwise else set[str]()
     given.update(*(infos[step.model].signals for step in steps))
@@ -130,7 +130,7 @@ def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
 def signals_by_text(
     windows: Sequence[WindowTrace], model: str, passages: Sequence[Passage]
 ) -> Mapping[str, Mapping[str, float]]:
-    """Text → signal → value, from the windows of every step; `score` is that of `model`.
+    """Collects text → signal → value from the windows of every step; `score` is that of `model`.
 
     Equal texts share what is known of one of them.
 

@@ -114,7 +114,7 @@ class AsyncReranker:
         await self._threads.close()
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result, computed off the event loop: reading a message of 16 MB takes 50 ms.
+        """Calls a function off the event loop: reading a message of 16 MB takes 50 ms.
 
         Raises: ShuttingDown; whatever the function raises.
         """
@@ -131,11 +131,11 @@ class AsyncReranker:
         return self._models.rankers
 
     def models(self) -> list[ModelDescription]:
-        """The configured models, the default one first."""
+        """Lists the configured models, the default one first."""
         return self._models.describe()
 
     def cut(self, texts: Sequence[str], max_tokens: int) -> list[str]:
-        """The texts, each cut to its first `max_tokens` tokens of the encoder, if any model reads more than that."""
+        """Cuts each text to its first `max_tokens` tokens of the encoder, if any model reads more than that."""
         if max_tokens >= max(model.info.max_passage_tokens for model in self.models()):
             return list(texts)
         return [self._encoder.cut(text, max_tokens) for text in texts]
@@ -170,7 +170,7 @@ class AsyncReranker:
 
     @staticmethod
     def _with_kind(options: RankOptions, kind: FirstStageKind) -> RankOptions:
-        """The options with the kind of the first stage, unless they name it."""
+        """Adds the kind of the first stage to the options, unless they name it."""
         return options if options.first_stage_kind else replace(options, first_stage_kind=kind)
 
     def _with_mean(self, ranking: Ranking, kind: FirstStageKind, share: Share) -> Ranking:
@@ -182,7 +182,7 @@ class AsyncReranker:
         return replace(ranking, trace=replace(ranking.trace, interpolation=report))
 
     async def _run_unordered(self, request: RankRequest) -> Ranking:
-        """The ranking of candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
+        """Ranks candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
         grouping = UnorderedList.of(request.query.text, request.candidates)
         grouping_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
         unordered = await self._threads.run(request.share.name, grouping, grouping_ms)
@@ -252,7 +252,7 @@ class AsyncReranker:
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _chosen(self, ranking: Ranking, options: RankOptions, deadline_s: float, share: Share) -> Ranking:
-        """The results of a ranking that are relevant and differ enough, as the options ask.
+        """Keeps the results that are relevant and differ enough, as the options ask.
 
         Raises: DeadlineExceeded, the deadline came while results were compared.
         """
@@ -275,7 +275,7 @@ class AsyncReranker:
             return replace(ranking, ranked=ranking.ranked[: options.top_n or None], trace=trace)
 
     async def _run(self, request: RankRequest) -> Ranking:
-        """The ranking of the engine, with the relevance of its results."""
+        """Ranks, and adds the relevance of the results."""
         if request.options.max_chunks_per_doc > 1:
             return await self._run_chunks(request)
         curves = self._models.infos[request.steps[-1].model].relevance
@@ -304,17 +304,17 @@ class AsyncReranker:
         return chunked.with_passages((yield from self._filled_passages(passages, chunked.steps)))
 
     def _retrieve(self, index: Index, first_stage: FirstStage, depth: int, query: Query) -> tuple[Query, Found]:
-        """The query with its vector if the first stage reads it, and its candidates."""
+        """Finds candidates; returns the query, too, with its vector if the first stage reads it."""
         encoded = self._with_vector(query) if first_stage.reads_vectors and query.vector is None else query
         return encoded, index.candidates(first_stage, encoded, depth)
 
     def _with_vector(self, query: Query) -> Query:
-        """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
+        """Encodes the query. Raises: InvalidRequest if the query is longer than the encoder reads."""
         self._encoder.check_query(query.text, "shorten it, or search by bm25")
         return with_vector(self._encoder, query)
 
     async def _resolve(self, candidates: Iterable[CandidateLike]) -> Found:
-        """The candidates with their text, and with their vectors if they are in the index."""
+        """Makes candidates with their texts, and with their vectors if they are in the index."""
         sources = [
             each if isinstance(each, CandidateSource) else candidate_source(each, place)
             for place, each in enumerate(candidate_list(candidates))
@@ -367,12 +367,12 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
 
 
 def _of_all(options: RankOptions) -> RankOptions:
-    """The options of a ranking of all candidates, if its results are compared afterwards."""
+    """Asks for all candidates if results are compared afterwards."""
     return replace(options, top_n=0) if options.compares_passages else options
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
-    """The passage that is ranked; it begins with its title, if the caller gives one."""
+    """Makes the passage that is ranked; it begins with its title, if the caller gives one."""
     passage = stored[source.doc_id] if source.in_index else Passage(source.doc_id, "")
     text = passage.text if source.text is None else source.text
     titled = with_title(text, source.title) if source.title else text

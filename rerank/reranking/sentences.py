@@ -65,7 +65,7 @@ def read(text: str, token_ends: Callable[[str], Places], max_tokens: int) -> InS
 
 
 def divide(text: ReadText, max_tokens: int, max_chunks: int) -> list[Span]:
-    """The first `max_chunks` chunks of a text, of at most `max_tokens` tokens each; none of an empty text.
+    """Divides a text into chunks of at most `max_tokens` tokens, and returns the first `max_chunks` of them.
 
     A chunk is as many sentences as fit, and begins with the last sentence of the chunk before if there is room for
     another one after it. A sentence that is longer than a chunk is cut.
@@ -89,7 +89,7 @@ def _slice_end(text: str, start: int) -> int:
 
 
 def _cut(text: ReadText, max_tokens: int) -> Places:
-    """The borders of the sentences, with further ones in those that have more than `max_tokens` tokens."""
+    """Returns the borders of the sentences, with further ones in those of more than `max_tokens` tokens."""
     borders = np.concatenate([_places([0] if text.length else []), text.sentences])
     before = np.searchsorted(text.tokens, borders, side="right")
     (long,) = np.nonzero(np.diff(before) > max_tokens)
@@ -98,7 +98,7 @@ def _cut(text: ReadText, max_tokens: int) -> Places:
 
 
 def _without_long_tokens(ends: Places) -> Places:
-    """The ends of tokens, with further ones inside those of more than `_TOKEN_CHARS` characters."""
+    """Adds ends inside tokens of more than `_TOKEN_CHARS` characters."""
     if not (np.diff(ends, prepend=0) > _TOKEN_CHARS).any():
         return ends
     return _places(

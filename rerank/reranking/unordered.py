@@ -51,7 +51,7 @@ class UnorderedList:
 
     @classmethod
     def of(cls, query: str, candidates: Sequence[Candidate]) -> InSlices[UnorderedList]:
-        """The candidates in groups, in slices. Texts are equal if their titles are equal, too."""
+        """Groups the candidates, in slices of work. Texts are equal if their titles are equal, too."""
         by_text: dict[tuple[str, str], list[int]] = {}
         for position, candidate in enumerate(candidates):
             by_text.setdefault((candidate.passage.title, candidate.passage.text), []).append(position)
@@ -93,7 +93,7 @@ class UnorderedList:
         return replace(first, first_stage_weight=0.0), *others
 
     def ranking(self, of_distinct: Ranking, steps: Steps, top_n: int) -> Ranking:
-        """The first `top_n` (0: all) of the ranking of all candidates, made from that of `distinct`.
+        """Makes the ranking of all candidates from that of `distinct`, and returns the first `top_n` (0: all).
 
         Args:
             steps: those of the request, before `self.steps`.
@@ -153,7 +153,7 @@ def shared_words(query: str, texts: Sequence[str]) -> InSlices[list[float]]:
 
 
 def _hash(text: tuple[str, str]) -> bytes:
-    """A hash of title and text: unlike the alphabet, it prefers no kind of texts."""
+    """Hashes title and text: unlike the alphabet, a hash prefers no kind of texts."""
     return hashlib.sha256("\0".join(text).encode("utf-8", "surrogatepass")).digest()
 
 
