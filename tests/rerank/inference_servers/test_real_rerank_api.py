@@ -1,0 +1,85 @@
+"""`ranker: api` over a real vLLM: the order and the scores of the model in this process.
+
+    python -m tests.rerank.inference_servers.random_rerankers DIR
+    vllm serve DIR/bert-reranker --served-model-name bert-reranker --runner pooling --dtype float32 \\
+      --max-model-len 512 --port 8000
+    vllm serve DIR/qwen3-reranker --served-model-name qwen3-reranker --runner pooling --dtype float32 \\
+      --max-model-len 2048 --port 8000 --chat-template DIR/qwen3-reranker/score.jinja --hf-overrides \\
+      '{"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["N", "Y"], \\
+      "is_original_qwen3_reranker": true}'
+    pytest tests/rerank/inference_servers/test_real_rerank_api.py --vllm http://127.0.0.1:8000 --vllm-models DIR
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from rerank.config import ApiModel, EngineConfig, RerankServers
+from rerank.engine.engine import Engine
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Sliding, Step, Strategy
+from rerank.reranking.load_models import load_served
+from rerank.types import Candidate, Passage, Query, Ranking
+from tests.rerank.inference_servers.random_rerankers import scores_here
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+WORDS = ("river", "stone", "pigeon", "compass", "winter", "sky", "salt", "bread", "violin", "glacier", "lamp", "moss")
+QUERY = "how do birds find their way"
+#: The difference of probabilities in float32 between two programs.
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--vllm"))
+
+
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest, url: str) -> Path:
+    """The folder of the model that the server serves."""
+    models = request.config.getoption("--vllm-models")
+    if not models:
+        pytest.skip("needs --vllm-models DIR, the folder of the models that tests/…/random_rerankers.py writes")
+    found: Path = models / httpx2.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
+    return found
+
+
+def texts(n: int) -> list[str]:
+    draw = random.Random(n)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(2, 12))) for _ in range(n)]
+
+
+async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings: object) -> Ranking:
+    servers = {"kind": "vllm", "urls": [url], "model": folder.name} | settings
+    model = ApiModel(name="api", ranker="api", served_by=RerankServers.model_validate(servers))
+    candidates = tuple(Candidate(Passage(f"d{place}", text)) for place, text in enumerate(texts(n)))
+    async with Engine({"api": load_served(model)}, EngineConfig()) as engine:
+        return await engine.run(RankRequest(Query(QUERY), candidates, (Step("api", strategy),)))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "vllm-score"], ids=["rerank", "score"])
+async def test_scores_and_order_are_those_of_the_model_in_this_process(url: str, folder: Path, kind: str) -> None:
+    expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(40))
+    assert max(expected) - min(expected) > 0.1, "the texts have nearly the same score"
+    for settings in ({}, {"max_passages": 7}):
+        found = await ranked(url, folder, 40, Single(1000), kind=kind, **settings)
+        gaps = [abs(each.score - expected[each.position]) for each in found.ranked]
+        print(f"{folder.name}, {kind}: largest difference of a score {max(gaps):.1e}")
+        assert max(gaps) < CLOSE
+        best_first = [expected[each.position] for each in found.ranked]
+        assert all(a > b - CLOSE for a, b in pairwise(best_first))
+
+
+async def test_sliding_windows_find_the_best_candidates(url: str, folder: Path) -> None:
+    expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(100))
+    found = await ranked(url, folder, 100, Sliding(20, 10), scores="listwise", max_passages=20)
+    best = sorted(expected, reverse=True)[:10]
+    assert [expected[each.position] for each in found.ranked[:10]] == pytest.approx(best, abs=CLOSE)
+    assert len(found.trace.windows) == 9
