@@ -6,7 +6,8 @@ EXTRAS ?= cpu,offline,http,train,eval,observability,mcp,dev
 # Processes that run tests, each with one torch thread: as many as there are cores, if memory allows 3 GB for each.
 WORKERS ?= 2
 BIN := $(VENV)/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Compiled files are kept: the second process and the services that tests start find them.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench report proto env wheel release
 
