@@ -14,7 +14,6 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import ModelStage, Stage
 from rerank.engine.request import RankRequest
-from rerank.engine.slices import slices
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown, Tournament
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
@@ -117,25 +116,6 @@ async def test_deadline_ends_a_request_between_slices() -> None:
         ranking = await engine.run(late)
         assert now_s() - start_s < 2.5
     assert ranking.trace.windows == ()
-
-
-def texts_of(*texts: str) -> list[Passage]:
-    return [Passage(str(number), text) for number, text in enumerate(texts)]
-
-
-@pytest.mark.parametrize(
-    ("passages", "parts"),
-    [
-        (texts_of("xxxx", "x", "xxx", "xx", ""), [[4, 1, 3], [2], [0]]),  # by length
-        (texts_of("x" * 9, "y" * 9), [[0], [1]]),  # only one text may exceed the limit
-        (texts_of("aaa", "bb", "aaa", "c", "bb"), [[3], [1, 4], [0, 2]]),  # so that equal texts have equal vectors
-        ([], []),
-    ],
-)
-def test_slices_hold_every_passage_once_and_equal_texts_together(
-    passages: list[Passage], parts: list[list[int]]
-) -> None:
-    assert slices(passages, lambda passage: len(passage.text), 4) == parts
 
 
 async def test_model_does_not_wait_for_another_one() -> None:
