@@ -40,7 +40,7 @@ class Recipe:
 
 _STRATEGY_OF = (
     "def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:\n"
-    '    """The strategy of this kind; a cascade reads the preranker\'s best passages in one window."""\n'
+    '    """Makes the strategy of this kind; a cascade reads the preranker\'s best passages in one window."""\n'
     "    match kind:\n"
 )
 
