@@ -86,12 +86,6 @@ def test_message_of_the_service_arrives_unchanged(client: Client, name: str) -> 
     assert caught.value.metadata == {"model": name}
 
 
-def test_deadline_is_a_service_error(client: Client) -> None:
-    with pytest.raises(ServiceError) as caught:
-        client.call("rerank", QUERY, PAIRS, timeout_s=0)
-    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
 @pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
 def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> None:
     with pytest.raises(ServiceError, match="onnect") as caught:

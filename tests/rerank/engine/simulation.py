@@ -62,7 +62,6 @@ class Request:
     candidates: int
     windows: Sequence[int]
     deadline_s: float = math.inf
-    cancelled_s: float = math.inf
     caller: str = ""
     ran: int = 0
     rejected: bool = False
@@ -103,7 +102,7 @@ class Scheduler(Protocol):
 
 @dataclass
 class Fifo:
-    """First come, first served, window by window; late and cancelled requests do not run."""
+    """First come, first served, window by window."""
 
     device: Device
     waiting: list[Request] = field(default_factory=list)
@@ -112,7 +111,6 @@ class Fifo:
         self.waiting.append(request)
 
     def next_batch(self, now_s: float) -> list[Request]:
-        self.waiting = [each for each in self.waiting if now_s < min(each.deadline_s, each.cancelled_s)]
         size, tokens = 0, 0
         for request in self.waiting:
             tokens += request.windows[request.ran]
@@ -169,8 +167,6 @@ class EngineScheduler:
         self._queue.add(NextWindow(request, admitted, tokens))
 
     def next_batch(self, now_s: float) -> list[Request]:
-        for request in [each for each in self._admitted if now_s >= each.cancelled_s]:
-            self._release(request)
         batch, late = self._queue.next_batch(now_s)
         for window in late:
             self._release(window.of)
@@ -240,14 +236,8 @@ def tokens_of(batch: Sequence[Request]) -> int:
     return sum(request.windows[request.ran] for request in batch)
 
 
-def workload(
-    load: float, n: int, device: Device, seed: int, deadline_s: float = math.inf, cancelled: float = 0.0
-) -> list[Request]:
-    """n requests at random intervals that would keep the device busy for a share `load` of the time, without batching.
-
-    Args:
-        cancelled: the share of requests that is cancelled within two seconds.
-    """
+def workload(load: float, n: int, device: Device, seed: int, deadline_s: float = math.inf) -> list[Request]:
+    """n requests at random intervals, which keep the device busy for a share `load` of the time without batching."""
     draw = random.Random(seed)
     kinds = draw.choices((SHORT, MIDDLE, LONG), weights=(2, 2, 6), k=n)
     windows = [[int(min(3200, max(900, draw.gauss(2000, 250)))) for _ in range(_windows(kind))] for kind in kinds]
@@ -255,8 +245,7 @@ def workload(
     arrived_s, requests = 0.0, []
     for candidates, row in zip(kinds, windows, strict=True):
         arrived_s += draw.expovariate(load / mean_s)
-        cancelled_s = arrived_s + draw.uniform(0, 2) if draw.random() < cancelled else math.inf
-        requests.append(Request(arrived_s, candidates, row, arrived_s + deadline_s, cancelled_s))
+        requests.append(Request(arrived_s, candidates, row, arrived_s + deadline_s))
     return requests
 
 

@@ -9,24 +9,20 @@ from dataclasses import replace
 
 import pytest
 
-from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single, Sliding, Step
-from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, SelfTestFailed
+from rerank.errors import DeadlineExceeded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.types import Candidate, Completeness, OnFailure, Passage, RankOptions, ScoreKind
-from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, number_in
+from tests.fakes import BrokenRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     engine_for,
-    held_engine,
     now_s,
     positions,
     request_for,
     set_throughput,
     shuffled,
-    start,
-    wait_for_queue,
 )
 
 FIRST_STAGE = RankOptions(on_failure=OnFailure.FIRST_STAGE)
@@ -69,17 +65,6 @@ async def test_order_of_the_windows_before_the_failure_is_the_answer(
     assert "secret of the model" in caplog.text
 
 
-async def test_deadline_gives_the_best_order_before_it_and_names_it() -> None:
-    ranker = HeldRanker(free_batches=2)
-    async with engine_for(ranker, EngineConfig(answer_margin_s=1000.0, max_batch_tokens=1)) as engine:
-        late = request_for([1, 2, 3, 4], PAIRS, deadline_s=now_s() + 1000.5, options=FIRST_STAGE)
-        ranking = await asyncio.wait_for(engine.run(late), timeout=60)
-        ranker.release.set()
-    done = len(ranking.trace.windows)
-    assert (positions(ranking), ranking.trace.failure) == ([*range(3 - done), 3, *range(3 - done, 3)], DeadlineExceeded)
-    assert ranking.trace.reason == f"the deadline came after {done} of 3 windows of sliding(2/1)"
-
-
 async def test_work_that_cannot_be_in_time_is_not_admitted_and_answered_at_once() -> None:
     """Other than with `allow_partial`, so that an overload leaves the model to the requests that it can serve."""
     ranker = NumberRanker()
@@ -91,25 +76,6 @@ async def test_work_that_cannot_be_in_time_is_not_admitted_and_answered_at_once(
     assert (positions(ranking), ranking.trace.failure) == (list(range(50)), DeadlineExceeded)
     assert "ms of work remain and the deadline is in" in ranking.trace.reason
     assert (whole.trace.completeness, whole.trace.failure) == (Completeness.FULL, None)
-
-
-async def test_full_queue_gives_the_first_stage_and_the_admitted_request_its_ranking() -> None:
-    async with held_engine() as (engine, ranker):
-        set_throughput(engine, 100.0)
-        (admitted,) = start(engine.run(request_for(shuffled(100))))  # 18 s
-        await wait_for_queue(engine, 1)
-        late = request_for(shuffled(100), deadline_s=now_s() + 30, options=FIRST_STAGE)
-        ranking = await engine.run(late)
-        assert (positions(ranking), ranking.trace.failure) == (list(range(100)), Overloaded)
-        assert ranking.trace.reason.startswith("the queue had no room after 0 of 9 windows of sliding(20/10): 1820")
-        ranker.release.set()
-        assert (await admitted).trace.completeness is Completeness.FULL
-
-
-async def test_mistake_of_the_caller_is_an_error_in_any_case() -> None:
-    async with engine_for(NumberRanker(), EngineConfig(max_windows=2)) as engine:
-        with pytest.raises(InvalidRequest, match="more than the limit of 2"):
-            await engine.run(request_for(shuffled(10), PAIRS, options=FIRST_STAGE))
 
 
 async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +110,3 @@ async def test_failure_in_a_shared_batch_is_that_of_its_own_request_only() -> No
         failed, whole = await asyncio.gather(engine.run(poison), engine.run(request_for([1, 2], options=FIRST_STAGE)))
     assert (positions(failed), failed.trace.failure) == ([0, 1], RankerFailure)
     assert (positions(whole), whole.trace.failure) == ([1, 0], None)
-
-
-def test_unknown_choice_is_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"unknown choice 'first_stge'; did you mean first-stage\?") as caught:
-        RankOptions(on_failure="first_stge")
-    assert caught.value.field == "on_failure"

@@ -70,13 +70,6 @@ async def test_no_more_calls_than_allowed_are_in_flight() -> None:
     assert server.most_running == 3
 
 
-async def test_calls_do_not_wait_for_one_another() -> None:
-    server = SlowServer()
-    async with calls_of(server, max_in_flight=64) as calls:
-        await asyncio.gather(*(calls.run(request(), [1], [10]) for _ in range(20)))
-    assert server.most_running == 20
-
-
 async def test_request_with_the_least_work_goes_first() -> None:
     server, throughput = SlowServer(), Throughput(0.05)
     for _ in range(3):

@@ -83,15 +83,6 @@ async def test_each_window_is_encoded_exactly_once() -> None:
     assert sorted(ranker.encoded, key=repr) == sorted(ranker.ranked, key=repr)
 
 
-@pytest.mark.parametrize(("max_batch_tokens", "largest"), [(1, 1), (200, 1), (399, 1), (400, 2), (1000, 5)])
-async def test_batches_keep_to_the_batch_size(max_batch_tokens: int, largest: int) -> None:
-    ranker = NumberRanker()
-    async with engine_for(ranker, EngineConfig(max_batch_tokens=max_batch_tokens)) as engine:
-        await engine.run(request_for(shuffled(200), Blocks(20)))
-    assert max(ranker.batches) == largest
-    assert sum(ranker.batches) == 10
-
-
 async def test_models_never_share_a_batch() -> None:
     numbers = shuffled(40)
     ranker, other = NumberRanker(), NumberRanker()

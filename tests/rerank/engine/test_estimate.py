@@ -65,12 +65,8 @@ def test_estimate_extrapolates_from_the_windows_encoded_so_far() -> None:
     assert job.remaining[RANK] == 300 + 8 * 300
     job.add_windows("model", [100])
     assert job.remaining[RANK] == 100 + 7 * 200
-
-
-def test_all_windows_of_a_round_remain() -> None:
-    job = expected(short(100))
     job.add_windows("model", [300, 100])
-    assert job.remaining[RANK] == 400 + 7 * 200
+    assert job.remaining[RANK] == 400 + 5 * 200, "all windows of a round remain"
 
 
 def test_estimate_is_the_middle_of_the_bounds_and_at_least_the_next_round() -> None:
@@ -98,10 +94,3 @@ def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> 
     assert prepare_tokens(VECTORS, Query("q"), passages) == 2 + 1 + 3
     assert prepare_tokens(TEXTS, Query("q"), passages) == 2 + 4 + 3
     assert prepare_tokens(TEXTS, Query(""), []) == 2
-
-
-def test_preparation_is_counted_by_the_length_of_the_texts() -> None:
-    """Otherwise a request with long passages makes one with short passages look slow."""
-    short, long = ([Passage("a", "x" * length)] * 100 for length in (20, 2000))
-    assert prepare_tokens(TEXTS, Query("q" * 40), short) == 12 + 100 * 7
-    assert prepare_tokens(TEXTS, Query("q" * 40), long) == 12 + 100 * 502

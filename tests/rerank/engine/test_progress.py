@@ -14,7 +14,6 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
     Candidate,
     Completeness,
@@ -155,17 +154,6 @@ def test_completeness_states_how_much_was_read(
     assert (trace.completeness, trace.reason) == (completeness, reason)
 
 
-@pytest.mark.parametrize(
-    ("n", "completeness", "reason"),
-    [(0, Completeness.FULL, ""), (1, Completeness.NONE, "model name keeps the first-stage order")],
-)
-def test_ranker_that_reads_no_passages_reranks_nothing(n: int, completeness: Completeness, reason: str) -> None:
-    progress = progress_for(n)
-    progress.info = IdentityRanker.info
-    trace = progress.ranking(0.0).trace
-    assert (trace.completeness, trace.reason) == (completeness, reason)
-
-
 def test_trace_describes_windows_cost_and_model() -> None:
     """A round takes the time of its slowest window, as its windows wait and run concurrently."""
     progress = progress_for(3, Sliding(2, 1))
@@ -216,26 +204,3 @@ def test_partial_answer_states_how_many_windows_ran(
         completeness,
         f"the deadline came after {done} windows of {strategy}",
     )
-
-
-def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
-    progress = progress_for(3, Sliding(2, 1), top_n=2)
-    assert rows(progress.ranking(0.0, stopped="the deadline came")) == [(0, 3.0), (1, 2.0)], "no window has run yet"
-    add_round(progress, [(1, 2)], result([0.0, 1.0]))
-    progress.order = (0, 2, 1)
-    ranking = progress.ranking(0.0, stopped="the deadline came")
-    assert (rows(ranking), ranking.score_kind) == ([(0, 3.0), (2, 2.0)], ScoreKind.RANK)
-    assert progress_for(0).ranking(0.0, stopped="the deadline came").ranked == ()
-
-
-@pytest.mark.parametrize(
-    ("language", "query", "warns"),
-    [("en", "wie lange lebt ein Floh", True), ("en", "q", False), ("", "wie lebt ein", False)],
-)
-def test_trace_warns_of_texts_that_a_model_of_english_does_not_read(language: str, query: str, warns: bool) -> None:
-    progress = progress_for(2)
-    progress.info = replace(progress.info, language=language, warning="its prompt is ours")
-    progress.request = replace(progress.request, query=Query(query))
-    warning = progress.ranking(0.0).trace.model_warning
-    assert warning.startswith("its prompt is ours")
-    assert ("; the model reads English only, and the query seems to be in German" in warning) == warns

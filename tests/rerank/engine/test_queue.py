@@ -88,17 +88,6 @@ def order(queue: FairQueue[Entry]) -> list[int]:
     return [number for batch in drained(queue) for number in numbers(batch)]
 
 
-def test_empty_queue_gives_no_batch() -> None:
-    queue = filled([])
-    assert (queue.next_batch(0.0), len(queue)) == (([], []), 0)
-
-
-@given(requests_of_entries)
-def test_each_entry_runs_exactly_once(rows: list[list[int]]) -> None:
-    entries = entries_of_requests(rows)
-    assert sorted(order(filled(entries))) == list(range(len(entries)))
-
-
 @given(requests_of_entries)
 def test_batch_keeps_to_the_batch_size_unless_it_is_a_single_window(rows: list[list[int]]) -> None:
     for batch in drained(filled(entries_of_requests(rows))):
@@ -124,14 +113,6 @@ def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> 
         waiting = [number for number in waiting if number not in numbers(batch)]
 
 
-@given(sizes)
-def test_entries_run_in_order_of_arrival_before_anything_is_measured(rows: list[int]) -> None:
-    waiting = list(range(len(rows)))
-    for batch in drained(filled(entries_for(rows), Throughput(AGE_FACTOR))):
-        assert numbers(batch)[0] == waiting[0]
-        waiting = [number for number in waiting if number not in numbers(batch)]
-
-
 @given(st.lists(st.integers(1, 150), max_size=16))
 def test_request_that_is_left_out_does_not_fit(rows: list[int]) -> None:
     """Up to 16 requests are left out; after that, no further one is looked at."""
@@ -145,13 +126,6 @@ def test_request_that_is_left_out_does_not_fit(rows: list[int]) -> None:
 
 def test_priority_depends_on_the_remaining_work_of_the_request_not_of_the_window() -> None:
     assert order(filled([entry(0, 60, remaining=900), entry(1, 90, remaining=90)])) == [1, 0]
-
-
-def test_age_offsets_remaining_work() -> None:
-    """20 s of age offset 2 s of work."""
-    old = entry(0, 60, remaining=300, arrived_s=0.0)
-    assert order(filled([old, entry(1, 100, arrived_s=19.0)])) == [1, 0]
-    assert order(filled([old, entry(1, 100, arrived_s=21.0)])) == [0, 1]
 
 
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
@@ -200,11 +174,6 @@ def test_late_windows_are_removed_and_never_run(rows: list[int], deadlines_s: li
         removed += numbers(entries[1])
     assert sorted(removed) == late
     assert sorted(ran + removed) == list(range(len(rows)))
-
-
-def test_window_beyond_the_batch_size_runs_alone() -> None:
-    batches = drained(filled([entry(0, 5000), entry(1, 1), entry(2, 99)]))
-    assert [numbers(batch) for batch in batches] == [[1, 2], [0]]
 
 
 def test_a_batch_costs_the_same_whatever_waits() -> None:

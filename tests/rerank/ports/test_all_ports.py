@@ -27,6 +27,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.telemetry.logs import JsonFormatter
+from rerank.types import OnFailure
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import HeldRanker, NumberRanker
 from tests.http_client import HttpClient
@@ -51,6 +52,8 @@ class Answer:
 
 
 Headers = tuple[tuple[str, str], ...]
+#: Limits are errors also for those who ask for an answer instead of the errors of the service.
+ANSWER = OnFailure.FIRST_STAGE
 #: Sends a request of a method, with headers and a time to answer it.
 Send = Callable[..., Answer]
 ANSWERED = ("OK", 2)
@@ -121,7 +124,9 @@ def test_calls_over_the_limit_are_told_when_to_come_again(encoder: Encoder, send
     ranker = HeldRanker()
     with service(encoder, {"number": ranker}, limits={"max_calls": 1}) as served:
         with in_flight(over_grpc, served, ranker):
-            refused = rerank(send, served, candidates=numbered_candidates(range(100)))
+            refused = rerank(
+                send, served, candidates=numbered_candidates(range(100)), on_failure=pb.ON_FAILURE_FIRST_STAGE
+            )
             assert (refused.code, refused.retry_s) == ("RESOURCE_EXHAUSTED", 1)
             assert is_healthy(served)
         served.wait_until_idle()
@@ -198,7 +203,7 @@ def test_calls_without_a_valid_key_are_refused_in_every_method(encoder: Encoder,
 
 
 def test_key_is_held_to_its_models(encoder: Encoder, path: Path, send: Send) -> None:
-    key = bearer(add_key(path, "batch", CallerLimits(models=("identity",))))
+    key = bearer(add_key(path, "batch", CallerLimits(models=("identity",), on_failure=ANSWER)))
     cascade = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="number")
     with service(encoder, keys=path) as served:
         assert rerank(send, served, key, model="identity").outcome == ANSWERED
@@ -219,8 +224,8 @@ def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send)
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (CallerLimits(max_calls=1), "1 calls of key few are in flight"),
-        (CallerLimits(max_queue_tokens=100), "its limit of 100"),
+        (CallerLimits(max_calls=1, on_failure=ANSWER), "1 calls of key few are in flight"),
+        (CallerLimits(max_queue_tokens=100, on_failure=ANSWER), "its limit of 100"),
     ],
     ids=["calls", "tokens"],
 )

@@ -93,16 +93,6 @@ def test_one_address_has_its_part_of_the_grpc_port(encoder: Encoder, caplog: pyt
     assert "127.0.0.1 has 10, the most of one address" in caplog.text
 
 
-def test_further_connections_of_a_full_grpc_port_are_closed(encoder: Encoder) -> None:
-    bounds = {"max_connections": 10, "max_connections_per_address": 10}
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, connections=bounds)) as served:
-        with connections(25, int(served.address.rpartition(":")[2]), PREFACE_AND_SETTINGS) as opened:
-            wait_for(lambda: number_open(opened) == 10)
-        with grpc.insecure_channel(served.address) as channel:
-            stub = RerankServiceStub(channel)
-            assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, wait_for_ready=True).results) == 2
-
-
 def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(encoder: Encoder) -> None:
     bounds = {"max_connections": 10, "max_connections_per_address": 10}
     ranker = HeldRanker()

@@ -66,13 +66,6 @@ def test_answer_for_texts_that_come_again_is_the_same_bit_by_bit(client: RerankC
     assert (other.execution.cached_vectors, other.results[0].original_position) == (len(TEXTS), 2)
 
 
-def test_reply_counts_only_the_texts_that_came_before(client: RerankClient) -> None:
-    client.rerank(QUERY, TEXTS[:4])
-    reply = client.rerank(QUERY, [*TEXTS[:6], TEXTS[0]])
-    assert reply.execution.cached_vectors == 5
-    assert client.rerank(QUERY, ["1", "2"], model="number").execution.cached_vectors == 0
-
-
 def test_http_says_the_hits_in_a_header_and_metrics_count_them(served: tuple[Served, HttpClient]) -> None:
     service, http = served
     body = {"model": "pe-rank", "query": QUERY, "documents": TEXTS}

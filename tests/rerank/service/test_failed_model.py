@@ -64,11 +64,6 @@ def rerank(channel: grpc.Channel, **fields: object) -> pb.RerankResponse:
     return RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
 
 
-def test_other_models_are_served(channel: grpc.Channel) -> None:
-    assert len(rerank(channel).results) == 3
-    assert len(rerank(channel, model="good").results) == 3
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -92,11 +87,6 @@ def test_list_models_describes_the_problem(channel: grpc.Channel) -> None:
     ]
     assert "golden.json belongs to weights" in models[1].problem
     assert (models[1].ranker, len(models[1].model_revision)) == ("first", 64)
-
-
-def test_health_of_the_default_model_and_of_each_model(channel: grpc.Channel) -> None:
-    names = ["", SERVICE, f"{SERVICE}/good", f"{SERVICE}/broken"]
-    assert [health(channel, name) for name in names] == [SERVING, SERVING, SERVING, NOT_SERVING]
 
 
 def test_service_with_a_failed_default_model_starts_and_is_not_serving(

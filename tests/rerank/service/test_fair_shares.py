@@ -11,14 +11,13 @@ import grpc
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.client import Credentials
-from rerank.config import EngineConfig
 from rerank.engine.job import ModelStage, Work
 from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, held_service, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving
 
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
 #: Separate connections, although the addresses are equal.
@@ -63,20 +62,3 @@ def test_with_keys_each_key_is_a_caller_on_any_connection(encoder: Encoder, tmp_
                 RerankServiceStub(channel).Rerank(REQUEST, timeout=TIMEOUT_S, metadata=metadata)
     per_call = len(seen) // 3
     assert seen == ["frontend"] * per_call + ["nightly"] * per_call + ["frontend"] * per_call
-
-
-def test_call_does_not_wait_behind_those_of_another_connection(encoder: Encoder) -> None:
-    """One is running and 50 wait, all of one connection; a later call of another one is the next."""
-    with held_service(encoder, engine=EngineConfig(max_batch_tokens=1)) as service:
-        flood = [service.start_call(candidates=REQUEST.candidates) for _ in range(50)]
-        wait_for(lambda: service.reranker.engine.waiting_windows == 49)
-        with grpc.insecure_channel(service.served.address, options=OWN_CONNECTION) as channel:
-            single = RerankServiceStub(channel).Rerank.future(REQUEST, timeout=TIMEOUT_S)
-            wait_for(lambda: service.reranker.engine.waiting_windows == 50)
-            seen = callers_seen(service.reranker)
-            service.ranker.release.set()
-            single.result(TIMEOUT_S)
-            for call in flood:
-                call.result(TIMEOUT_S)
-    flood_caller = max(seen, key=seen.count)
-    assert [caller == flood_caller for caller in seen].index(False) <= 2, "the running one, and one of equal turn"

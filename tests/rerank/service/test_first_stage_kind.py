@@ -21,7 +21,7 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.http_client import HttpClient, http_service
 from tests.rerank.telemetry.test_metrics import value
-from tests.serving import TIMEOUT_S, Served, refusal
+from tests.serving import TIMEOUT_S, Served
 
 TEXTS = ["a flea", "the moon", "a cat", "fleas live long", "Paris", "rain", "bread", "a dog", "iron", "years", "sea"]
 MODEL = FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0)
@@ -67,10 +67,6 @@ def test_kind_of_the_request_comes_before_that_of_the_key_and_the_settings(servi
     assert service.report("dense").first_stage == NEURAL
     assert service.report("plain", first_stage_kind=pb.FIRST_STAGE_KIND_NEURAL).first_stage == NEURAL
     assert service.report("dense", first_stage_kind=pb.FIRST_STAGE_KIND_LEXICAL).first_stage == LEXICAL
-
-
-def test_unknown_kind_is_refused_by_its_field(service: Service) -> None:
-    assert refusal(lambda: service.report("plain", first_stage_kind=7)).fields == ["first_stage_kind"]
 
 
 @pytest.mark.parametrize("kind", ["neural", "FIRST_STAGE_KIND_NEURAL"])

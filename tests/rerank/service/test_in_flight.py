@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from rerank.config import Limits, ServiceConfig
+from rerank.config import Limits
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
@@ -141,12 +141,6 @@ def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) 
         stub.Rerank(SMALL, timeout=TIMEOUT_S)
         end_connection_of(int(served.address.rpartition(":")[2]), peer)
         assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
-
-
-@pytest.mark.parametrize("size", [0, 2**31, 99_999_999_999])
-def test_message_size_that_grpc_cannot_have_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match="max_message_bytes"):
-        ServiceConfig.model_validate({"limits": {"max_message_bytes": size}})
 
 
 class SilentCall:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -258,66 +257,6 @@ def test_mistake_of_the_caller_is_an_error_in_any_case(
 ) -> None:
     service, _ = failing
     assert service.refused(**{"on_failure": FIRST_STAGE} | fields).reason == reason
-
-
-@pytest.mark.parametrize("failing", ["failed"], indirect=True)
-@pytest.mark.parametrize(("path", "field"), [("/v2/rerank", "documents"), ("/rerank", "texts")])
-def test_other_values_over_http_are_refused_by_name(failing: tuple[Service, Failure], path: str, field: str) -> None:
-    service, _ = failing
-    for name, given in (("on_failure", "fallback"), ("on_failure", True), ("allow_partial", "yes")):
-        reply = service.post(path, **{field: TEXTS, name: given})
-        assert reply.status == 400
-        assert name in reply.body.decode()
-
-
-# --- limits of callers ---
-
-
-@pytest.fixture
-def limited(encoder: Encoder, tmp_path: Path) -> Iterator[tuple[Service, HeldRanker]]:
-    """A service whose one model waits, and keys with limits whose requests get answers by default."""
-    file, ranker = tmp_path / "keys.yaml", HeldRanker()
-    limits = {
-        "one-call": {"max_calls": 1},
-        "few-tokens": {"max_queue_tokens": 200},
-        "other-model": {"models": ("other",)},
-        "free": {},
-    }
-    keys = {
-        name: add_key(file, name, CallerLimits(on_failure=OnFailure.FIRST_STAGE, **each))  # type: ignore[arg-type]
-        for name, each in limits.items()
-    }
-    with (
-        http_service(encoder, {"m": ranker}, keys=file, limits={"max_calls": 3}) as (served, http),
-        grpc.insecure_channel(served.address) as channel,
-    ):
-        try:
-            yield Service(served, http, RerankServiceStub(channel), keys), ranker
-        finally:
-            ranker.release.set()
-
-
-def test_limits_of_keys_and_of_calls_in_flight_are_errors_in_any_case(limited: tuple[Service, HeldRanker]) -> None:
-    service, ranker = limited
-    assert service.refused("other-model").reason == "PERMISSION_DENIED"
-    running = [
-        service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=TIMEOUT_S, metadata=[service._header(key)])
-        for key in ("one-call", "few-tokens")
-    ]
-    assert ranker.entered.wait(TIMEOUT_S)
-    service.served.wait_for_calls(2)
-    assert "max_queue_tokens of the key" in str(service.refused("few-tokens").status)
-    assert "max_calls of the key" in str(service.refused("one-call").status)
-    running.append(
-        service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=TIMEOUT_S, metadata=[service._header("free")])
-    )
-    service.served.wait_for_calls(3)
-    assert service.refused("free").reason == "OVERLOADED"
-    ranker.release.set()
-    assert [call.result().results[0].doc_id for call in running] == ["d9"] * 3
-
-
-# --- deadlines ---
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])

@@ -15,7 +15,7 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, http_service, texts
-from tests.serving import TIMEOUT_S, numbered_candidates, refusal
+from tests.serving import TIMEOUT_S, numbered_candidates
 
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
@@ -61,20 +61,6 @@ def test_results_have_relevance_and_those_below_the_least_are_left_out(
     assert reply.execution.completeness == pb.COMPLETENESS_FULL
 
 
-def test_model_without_relevance_sends_none_and_refuses_the_least(ports: Ports) -> None:
-    assert not any(result.HasField("relevance") for result in asked(ports[0], model="number").results)
-    refused = refusal(lambda: asked(ports[0], model="number", min_relevance=0.5))
-    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "min_relevance: model number gives no relevance; use a model that gives it (probability)" in refused.message
-
-
-@pytest.mark.parametrize("value", [-0.5, 1.5, float("nan")])
-def test_least_that_is_no_probability_is_refused(ports: Ports, value: float) -> None:
-    refused = refusal(lambda: asked(ports[0], min_relevance=value))
-    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert f"min_relevance: {value} is not between 0 and 1; use a probability, such as 0.5" in refused.message
-
-
 @pytest.mark.parametrize("feedback", [None, pb.Feedback()])
 def test_search_leaves_out_what_is_below_the_least_after_all_rankings(
     ports: Ports, feedback: pb.Feedback | None
@@ -105,12 +91,3 @@ def test_scores_of_other_apis_are_the_relevance(ports: Ports, path: str, passage
     assert scores(ports[1].post(path, body | {"min_relevance": 0.5}).json) == pytest.approx({1: 0.875, 2: 0.5})
     empty = ports[1].post(path, body | {"min_relevance": 1})
     assert (empty.status, scores(empty.json)) == (200, {})
-
-
-@pytest.mark.parametrize("value", ["x", 1.5, float("nan"), [0.5]])
-@pytest.mark.parametrize("passages", ["documents", "texts", "candidates"])
-def test_least_of_another_kind_is_refused_over_http(ports: Ports, passages: str, value: object) -> None:
-    sent = [{"doc_id": "a", "text": "a"}] if passages == "candidates" else ["a"]
-    refused = ports[1].post("/rerank", {"query": "q", passages: sent, "min_relevance": value})
-    assert refused.status == 400
-    assert b"min_relevance" in refused.body or b"minRelevance" in refused.body or b"NaN" in refused.body

@@ -15,11 +15,8 @@ from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import served_model
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
-from rerank.service.startup import check_before_loading, description, replaced_models
+from rerank.service.startup import check_before_loading, replaced_models
 from tests.certificates import Authority
-from tests.serving import reranker_of
 
 
 @pytest.mark.parametrize(("name", "option"), [("listen", "--listen"), ("http", "--http")])
@@ -60,17 +57,6 @@ def test_address_that_others_reach_needs_keys_client_certificates_or_consent(lis
 def test_http_address_is_guarded_too() -> None:
     with pytest.raises(ConfigError, match=r"^http 0\.0\.0\.0:0: anyone"):
         check_before_loading(ServiceConfig.model_validate({"listen": "127.0.0.1:0", "http": "0.0.0.0:0"}))
-
-
-def test_description_names_models_index_limits_and_calls(encoder: Encoder) -> None:
-    reranker = reranker_of(encoder, {"keep": IdentityRanker()})
-    text = "\n".join(description("127.0.0.1:50051", reranker))
-    assert "model keep, the default: identity, strategy sliding(20/10)" in text
-    assert "index: none" in text
-    assert "limits: 1,000 candidates and 120 s per request" in text
-    assert (
-        '--target 127.0.0.1:50051, rerank models --target 127.0.0.1:50051, or RerankClient("127.0.0.1:50051")' in text
-    )
 
 
 def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,6 @@ def test_each_request_gets_the_response_of_rerank(encoder: Encoder) -> None:
             assert found[number].results == expected.results
             assert found[number].execution.strategy == expected.execution.strategy
     assert len(found) == len(requests)
-
-
-def test_stream_without_requests_ends_without_answers(encoder: Encoder) -> None:
-    with service(encoder) as (_, stub):
-        assert answers(stub, []) == {}
 
 
 def test_request_that_fails_has_the_status_of_rerank_and_ends_no_other(encoder: Encoder) -> None:
@@ -161,8 +156,9 @@ def test_stream_is_read_no_further_while_enough_requests_are_in_work(
 
 
 def test_client_that_reads_no_answer_is_read_no_further_and_loses_its_connection(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING)
     monkeypatch.setattr("rerank.service.streams.IN_WORK", 4)
     monkeypatch.setattr("rerank.service.streams._AT_FIRST", 100)
     large = asked([], candidates=[pb.Candidate(doc_id="a", text="x" * 100_000)], return_passages=True)
@@ -175,22 +171,8 @@ def test_client_that_reads_no_answer_is_read_no_further_and_loses_its_connection
         assert stream.code() is grpc.StatusCode.UNAVAILABLE
         assert 0 < most <= 4
         served.wait_until_idle()
-
-
-def test_streams_whose_answers_are_not_read_end_with_a_line_each(
-    encoder: Encoder, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    large = asked([], candidates=[pb.Candidate(doc_id="a", text="x" * 100_000)], return_passages=True)
-    own = [("grpc.use_local_subchannel_pool", 1)]
-    with service(encoder, limits={"max_transfer_s": 1.0}) as (served, _), ExitStack() as stack:
-        channels = [stack.enter_context(grpc.insecure_channel(served.address, options=own)) for _ in range(8)]
-        streams = [RerankServiceStub(each).RerankStream(iter([large] * 1000), timeout=TIMEOUT_S) for each in channels]
-        wait_for(lambda: all(each.done() for each in streams))
-        assert {each.code() for each in streams} == {grpc.StatusCode.UNAVAILABLE}
-        served.wait_until_idle()
-    assert len(caplog.messages) == 8, caplog.text
-    assert all("did not read an answer within 1 s: its connection ends" in each for each in caplog.messages)
+    (line,) = caplog.messages
+    assert "did not read an answer within 1 s: its connection ends" in line
 
 
 def test_stream_waits_for_its_own_requests_where_another_one_would_fill_the_queue(encoder: Encoder) -> None:
@@ -252,6 +234,8 @@ def test_number_of_open_streams_is_limited(encoder: Encoder, monkeypatch: pytest
         next(stream)
         refused = refusal(lambda: answers(stub, [asked([1])]))
         assert (refused.code, refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds) == (FULL, 1)
+        sender.send(asked([1]))
+        assert next(stream).HasField("response"), "it was just opened, and gives way to none"
         sender.send(None)
         assert [*stream] == []
         wait_for(lambda: is_answered(stub))
@@ -279,19 +263,6 @@ def test_stream_that_is_silent_for_longest_gives_way_to_a_new_one(
         assert next(busy).HasField("response")
 
 
-def test_stream_that_was_just_opened_gives_way_to_none(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.service.streams._STREAMS", 1)
-    with service(encoder) as (_, stub):
-        sender = Sender()
-        stream = stub.RerankStream(iter(sender), timeout=TIMEOUT_S)
-        sender.send(asked([1]))
-        next(stream)
-        assert not is_answered(stub)
-        sender.send(asked([1]))
-        assert next(stream).HasField("response")
-        sender.send(None)
-
-
 def is_answered(stub: RerankServiceStub) -> bool:
     try:
         return len(answers(stub, [asked([1])])) == 1
@@ -313,28 +284,6 @@ def test_stream_needs_a_key_and_has_as_many_requests_in_work_as_it_allows(encode
         assert held.served.server.calls.number == 1
         held.ranker.release.set()
         assert sum(answer.HasField("response") for answer in stream) == 5
-
-
-def test_streams_and_calls_of_a_key_wait_for_one_another(encoder: Encoder, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.yaml"
-    key = add_key(keys, "few", CallerLimits(max_calls=2))
-    with held_service(encoder, keys=keys) as held:
-        bearer = {"timeout": TIMEOUT_S, "metadata": [("authorization", f"Bearer {key}")]}
-
-        def call() -> Any:
-            return held.stub.Rerank.future(asked([1, 2]).request, **bearer)
-
-        first = call()
-        assert held.ranker.entered.wait(TIMEOUT_S)
-        streams = [held.stub.RerankStream(iter([asked([1, 2])] * 30), **bearer) for _ in range(2)]
-        wait_for(lambda: held.served.server.calls.number == 4)  # one runs, and one of each stream waits
-        second = call()
-        wait_for(lambda: held.served.server.calls.number == 5)
-        assert refusal(lambda: call().result()).code is FULL, "only what cannot wait is refused"
-        held.ranker.release.set()
-        assert first.result().results
-        assert second.result().results
-        assert [sum(answer.HasField("response") for answer in stream) for stream in streams] == [30, 30]
 
 
 def test_streams_of_a_key_wait_for_the_tokens_of_its_other_requests(encoder: Encoder, tmp_path: Path) -> None:

@@ -227,22 +227,6 @@ async def test_every_message_counts_for_the_key(encoder: Encoder, tmp_path: Path
         assert post(client, ping, **headers).status == 200
 
 
-def test_long_answer_that_is_not_read_ends_the_connection(encoder: Encoder) -> None:
-    """The id of a message is repeated in its answer."""
-    body = json.dumps({"jsonrpc": "2.0", "id": "x" * 4_000_000, "method": "ping"}).encode()
-    with (
-        http_service(encoder, http=HTTP, limits=Limits(max_transfer_s=1.0)) as (served, client),
-        socket.socket() as connection,
-    ):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(client.host_and_port)
-        head = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-        types = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n\r\n"
-        connection.sendall(f"{head}{types}".encode() + body)
-        served.wait_for_calls(1)
-        served.wait_until_idle()
-
-
 @pytest.mark.parametrize(
     ("origin", "status"),
     [
@@ -286,23 +270,6 @@ def test_foreign_host_other_methods_and_large_bodies_are_refused(http: tuple[Ser
     for broken in (b"", b"{", b"[]", b"[" * 10_000, b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}'):
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         assert client.send("POST", "/mcp", broken, headers).status in (200, 400)
-
-
-def test_calls_of_tools_are_logged_like_others(
-    http: tuple[Served, HttpClient], caplog: pytest.LogCaptureFixture
-) -> None:
-    document = {
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "rerank", "arguments": {"query": "secret", "candidates": ["1", "2"]}},
-    }  # fmt: skip
-    with caplog.at_level("INFO", logger="rerank.calls"):
-        reply = http[1].post("/mcp", document, accept="application/json, text/event-stream")
-        http[0].wait_until_idle()
-    assert reply.json["result"]["structuredContent"]["results"]
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "rerank.calls"]
-    assert line.startswith("Rerank OK ")
-    assert "model=number candidates=2 windows=1" in line
-    assert "secret" not in line
 
 
 def test_without_the_setting_there_is_no_mcp(encoder: Encoder) -> None:
