@@ -67,11 +67,6 @@ def test_place_that_was_not_taken_is_given_up() -> None:
     assert third.is_taken.is_set()
 
 
-def test_without_a_limit_nothing_waits() -> None:
-    key = caller(None)
-    assert all(taken([key.enter("stream" if place % 2 else None) for place in range(500)]))
-
-
 def test_raised_limit_counts_from_the_next_call_on() -> None:
     key = caller(1)
     streamed = [key.enter("stream") for _ in range(3)]

@@ -45,13 +45,6 @@ def test_bundled_model_warns_of_a_query_in_another_language(name: str) -> None:
             assert trace.model_warning.startswith("the model reads English only, and the query seems to be") == warns
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_card_states_data_licence_command_time_and_results(folder: Path) -> None:
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    for word in ("| data |", "| licence |", "reproduce/defaults.sh", "| time |", "nDCG@10"):
-        assert word in card
-
-
 @pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)
 def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_noticed(
     encoder: Encoder, model: FirstModel, caplog: pytest.LogCaptureFixture

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rerank.checkpoints.bundled import PE_RANK
-from rerank.checkpoints.manifest import read_manifest
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, log_odds, relevance
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -55,10 +53,3 @@ def test_bundled_curves_are_those_of_the_bundled_encoders(encoder: Encoder) -> N
     cosine, sparse = bundled_curves()
     assert (cosine.signal, cosine.encoder_sha256) == ("cosine", encoder.id.sha256)
     assert (sparse.signal, sparse.encoder_sha256) == ("sparse", SparseEncoder(device="cpu").id.sha256)
-
-
-def test_bundled_checkpoints_have_no_curve_of_their_own() -> None:
-    """All models take the same one, because it depends on the encoder alone."""
-    manifest = read_manifest(PE_RANK)
-    assert manifest is not None
-    assert manifest.relevance is None

@@ -29,13 +29,6 @@ async def vllm() -> AsyncIterator[StandIn]:
 
 
 @pytest.fixture
-async def second_vllm() -> AsyncIterator[StandIn]:
-    """Another one."""
-    async with stand_in(recorded(VLLM)) as server:
-        yield server
-
-
-@pytest.fixture
 async def llama_cpp() -> AsyncIterator[StandIn]:
     """A stand-in that replies as llama-server did."""
     async with stand_in(recorded(LLAMA_CPP)) as server:

@@ -12,28 +12,6 @@ from rerank.inference_servers.sglang import SglangApi
 from rerank.inference_servers.vllm import VllmApi
 
 
-def test_vllm_is_asked_for_named_tokens() -> None:
-    body = VllmApi("zephyr").score((1, 2), (30, 31)).body
-    assert (body["model"], body["prompt"], body["logprob_token_ids"]) == ("zephyr", [1, 2], [30, 31])
-    assert (body["max_tokens"], body["temperature"], body["return_tokens_as_token_ids"]) == (1, 0, True)
-
-
-def test_vllm_without_named_tokens_is_asked_for_the_most_probable_ones() -> None:
-    body = VllmApi("zephyr", top_k=True).score((1, 2), (30, 31)).body
-    assert body["logprobs"] == 20
-    assert "logprob_token_ids" not in body
-
-
-def test_vllm_generates_greedily_whatever_the_checkpoint_asks_for() -> None:
-    body = VllmApi("zephyr").generate((1, 2), 9).body
-    assert (body["max_tokens"], body["temperature"], body["repetition_penalty"]) == (9, 0, 1.0)
-
-
-def test_vllm_adapter_has_the_length_of_its_base() -> None:
-    cards = [{"id": "base", "max_model_len": 4096, "parent": None}, {"id": "first", "parent": "base"}]
-    assert VllmApi("first").models({"data": cards}) == [ModelCard("base", 4096), ModelCard("first", 4096)]
-
-
 def test_sglang_is_asked_for_named_tokens() -> None:
     asked = SglangApi("zephyr").score((1, 2), (30, 31))
     sampling = {"temperature": 0, "max_new_tokens": 1}
@@ -53,12 +31,6 @@ def test_sglang_answer_has_value_token_and_text() -> None:
     assert api.log_probs(answer) == {30: -0.5, 31: -1.5}
     assert api.text(answer) == "A"
     assert api.tokens({"tokens": [1, 2], "count": 2}) == [1, 2]
-
-
-def test_llama_cpp_lifts_the_named_tokens_above_all_others() -> None:
-    body = LlamaCppApi("zephyr").score((1, 2), (30, 31)).body
-    assert body["n_probs"] == 2
-    assert body["logit_bias"] == [[30, 100.0], [31, 100.0]]
 
 
 def test_llama_cpp_probability_that_rounds_to_0_stays_finite() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,27 +86,3 @@ async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, e
     assert [each.position for each in scored] == [
         each.position for each in here.ranked if each.candidate.passage.doc_id not in unscored
     ]
-
-
-async def test_reply_names_the_served_model(vllm: StandIn) -> None:
-    ranking = await ranked(adapter(vllm.url), request())
-    assert (ranking.trace.ranker, ranking.trace.model_id) == ("first", "first")
-    assert len(ranking.trace.model_revision) == 64  # of the adapter here, whose golden scores the server gave
-    assert ranking.trace.unscored_doc_ids == ()
-
-
-async def test_windows_wait_for_the_most_in_flight_only(vllm: StandIn) -> None:
-    slow = {key: replace(reply, delay_s=0.05) for key, reply in vllm.replies.items() if "/v1/completions" in key}
-    model = adapter(vllm.url, max_in_flight=2)
-    async with Engine({"zephyr": load_served(model)}, EngineConfig()) as engine:
-        vllm.replies |= slow
-        vllm.most_running = 0
-        rankings = await asyncio.gather(*(engine.run(request()) for _ in range(6)))
-    assert len({tuple(each.position for each in ranking.ranked) for ranking in rankings}) == 1
-    assert vllm.most_running == 2
-
-
-async def test_key_is_sent_to_the_server(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERVER_KEY", "secret")
-    await ranked(adapter(vllm.url, api_key_env="SERVER_KEY"), request())
-    assert vllm.headers["authorization"] == "Bearer secret"

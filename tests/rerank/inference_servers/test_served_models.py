@@ -7,21 +7,18 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rerank.checkpoints import bundled
 from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
-from rerank.engine.strategies import Single
-from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
+from rerank.errors import DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
 from rerank.inference_servers.vllm import VllmApi
 from rerank.rankers.base import ServedRanker
 from rerank.reranking.load_models import load_served
 from rerank.types import RankOptions
-from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
+from tests.rerank.inference_servers.cases import adapter, plain, request
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, until
 
 
@@ -146,42 +143,3 @@ async def test_deadline_ends_the_call_of_a_silent_server(vllm: StandIn) -> None:
         with pytest.raises(DeadlineExceeded):
             await engine.run(request(deadline_s=engine_time() + 0.5))
         await until(lambda: vllm.running == 0, within_s=1.0)
-
-
-async def test_key_that_is_not_set_is_an_error_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SERVER_KEY", raising=False)
-    with pytest.raises(ConfigError, match="SERVER_KEY, which is not set"):
-        load_served(adapter("http://gpu1:8000", api_key_env="SERVER_KEY"))
-
-
-async def test_passages_without_a_score_are_named(vllm: StandIn) -> None:
-    """The 20 most probable tokens do not have all eight identifiers."""
-    async with opened(plain(vllm.url, {"allow_top_k": True})) as (engine, _):
-        vllm.fault = top_tokens_only
-        ranking = await engine.run(request(Single(len(TEXTS))))
-    assert set(ranking.trace.unscored_doc_ids) == {"d6", "d7"}
-    assert {each.candidate.passage.doc_id for each in ranking.ranked[-2:]} == {"d6", "d7"}
-
-
-def top_tokens_only(path: str, body: Any) -> Reply | None:
-    """An answer with the log-probabilities of the identifiers A to F, and of another token."""
-    if not path.endswith("completions"):
-        return None
-    log_probs = {f"token_id:{49 + place}": -1.0 - (place * 5) % 7 for place in range(6)} | {"token_id:198": -9.0}
-    return Reply(200, {"choices": [{"text": "A", "logprobs": {"top_logprobs": [log_probs]}}]})
-
-
-async def test_generation_repairs_what_the_model_writes(vllm: StandIn) -> None:
-    async with opened(generation(vllm.url)) as (engine, _):
-        written = Reply(200, {"choices": [{"text": "[3] > [1] > [1]"}]})
-        vllm.fault = lambda path, body: written if "completions" in path else None
-        ranking = await engine.run(request(Single(WINDOW), WINDOW))
-    assert [each.position for each in ranking.ranked] == [2, 0, 1, 3]
-    assert ranking.trace.repairs == 3
-
-
-def test_golden_scores_are_those_of_the_folder() -> None:
-    ranker = load_served(adapter("http://gpu1:8000"))
-    assert Path(bundled.FIRST / "golden.json").is_file()
-    assert len(ranker.info.model_revision) == 64
-    assert load_served(plain("http://gpu1:8000")).info.model_revision == ""

@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rerank.models.beginnings import SharedBeginnings
-from rerank.models.cross_encoder import PairScorer
 from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.types import Passage, Query, Window
@@ -73,21 +72,6 @@ def test_beginning_counts_once(ranker: CrossEncoderRanker, apart: CrossEncoderRa
     assert whole.tokens - first.tokens == shared * (len(TEXTS) - 1)
     assert whole.tokens - again.tokens == shared * len(TEXTS)
     assert whole.beginning == ()
-
-
-def test_pairs_of_a_passage_that_changes_the_beginning_are_read_whole(ranker: CrossEncoderRanker) -> None:
-    given = window(ranker, TEXTS)
-    shared = ranker._beginning_of
-    ranker._beginning_of = lambda *of: (*shared(*of)[:-1], -1)  # type: ignore[assignment]
-    encoded = ranker.encode(given)
-    assert encoded.beginning == ()
-    assert encoded.tokens == sum(len(pair["input_ids"]) for pair in encoded.pairs)
-
-
-def test_encoder_has_no_beginnings(tmp_path: Path) -> None:
-    scorer = PairScorer(write_cross_encoder(tmp_path / "bert", "bert"), "cpu")
-    assert scorer.beginnings is None
-    assert scorer.beginning("query") == ()
 
 
 @pytest.mark.parametrize(("name", "can_share"), [("llama", True), ("qwen3", True), ("mistral", False)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rerank.checkpoints.manifest import MANIFEST_FILE, CheckpointManifest, read_manifest, write_manifest
+from rerank.checkpoints.manifest import CheckpointManifest, read_manifest, write_manifest
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_packing import pack
 from rerank.models.encoder import Encoder
@@ -87,12 +87,6 @@ def test_number_that_float16_cannot_hold_is_named(trained: Path, tmp_path: Path)
     change_weights(trained, {"projector.down.bias": torch.full((384,), 1e5)})
     finish(trained)
     with pytest.raises(CheckpointError, match=r"projector.down.bias holds numbers up to 1e\+05"):
-        packed(trained, tmp_path / "out")
-
-
-def test_folder_without_manifest_is_refused(trained: Path, tmp_path: Path) -> None:
-    (trained / MANIFEST_FILE).unlink()
-    with pytest.raises(CheckpointError, match=r"holds no rerank\.json"):
         packed(trained, tmp_path / "out")
 
 

@@ -50,14 +50,6 @@ def test_direction_is_always_the_same() -> None:
     torch.testing.assert_close(score_direction(576)[:3], expected, atol=1e-6, rtol=0)
 
 
-def test_layers_above_are_dropped() -> None:
-    model = random_model(PACKABLE["llama"])
-    before = sum(weight.numel() for weight in model.parameters())
-    exit_after(model, 1)
-    assert (len(model.base_model.layers), model.config.num_hidden_layers) == (1, 1)
-    assert sum(weight.numel() for weight in model.parameters()) < before
-
-
 def test_layer_that_the_model_lacks_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"early_exit_layer 4 exceeds the 3 layers of the model"):
         exit_after(random_model(PACKABLE["llama"]), 4)

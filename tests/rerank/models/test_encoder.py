@@ -26,27 +26,10 @@ def test_default_encoder_is_the_published_one(encoder: Encoder) -> None:
     assert encoder.id.sha256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-def test_vectors_have_unit_length(encoder: Encoder) -> None:
-    vectors = encoder.encode(["a flea", "", "word " * 1000])
-    assert vectors.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
-
-
 def test_equal_texts_get_bitwise_equal_vectors(encoder: Encoder) -> None:
     texts = ["tides", *(f"filler number {n} of some length" * (n % 5) for n in range(60)), "tides"]
     vectors = encoder.encode(texts)
     assert np.array_equal(vectors[0], vectors[-1])
-
-
-def test_vector_does_not_depend_on_the_batch(encoder: Encoder) -> None:
-    texts = [f"sentence {n} " * (1 + n % 9) for n in range(40)]
-    batch = encoder.encode(texts)
-    np.testing.assert_allclose(batch[17], encoder.encode([texts[17]])[0], atol=1e-6)
-
-
-def test_empty_list_of_texts_gives_no_vectors(encoder: Encoder) -> None:
-    assert encoder.encode([]).shape == (0, encoder.id.dimension)
-    assert encoder.is_truncated([]) == []
 
 
 def test_text_above_the_token_limit_is_truncated(encoder: Encoder) -> None:
@@ -145,19 +128,6 @@ def test_weights_of_other_tasks_may_be_missing_or_there(copied: Path, encoder: E
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
     save_file(kept | {"cls.predictions.bias": torch.ones(3)}, copied / "model.safetensors", metadata={"format": "pt"})
     np.testing.assert_allclose(Encoder(str(copied), "cpu").encode(["tides"]), encoder.encode(["tides"]), atol=1e-6)
-
-
-@pytest.mark.parametrize(("file", "size"), [("model.safetensors", 5000), ("config.json", 50), ("modules.json", 20)])
-def test_truncated_file_is_refused(copied: Path, file: str, size: int) -> None:
-    path = copied / file
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CheckpointError, match="copied"):
-        Encoder(str(copied), "cpu")
-
-
-def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no model weights"):
-        Encoder(str(tmp_path))
 
 
 @pytest.fixture(scope="module")

@@ -60,51 +60,6 @@ def test_packed_attention_is_the_formula(kv_heads: int, window: int | None) -> N
     torch.testing.assert_close(last[:, pack.outputs_at].double(), expected[:, pack.outputs_at], atol=1e-5, rtol=0)
 
 
-def test_pack_holds_the_boundaries_of_its_sequences() -> None:
-    pack = Pack((3, 1, 2), CPU)
-    assert pack.outputs_at.tolist() == [2, 3, 5]
-    assert pack.position_ids.tolist() == [[0, 1, 2, 0, 0, 1]]
-    assert (pack.cu_seqlens.tolist(), pack.max_length, pack.total_tokens) == ([0, 3, 4, 6], 3, 6)
-
-
-def test_pack_counts_the_layers_that_read_it() -> None:
-    pack = Pack(PACK_LENGTHS, CPU)
-    for window in (None, 4, None):
-        packed_attention(
-            torch.nn.Module(), heads(4, 0), heads(4, 1), heads(4, 2), None, sliding_window=window, pack=pack
-        )
-    assert (pack.calls, pack.windowed_calls) == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("pack", "mask", "batch"),
-    [
-        (None, None, 1),
-        (Pack(PACK_LENGTHS, CPU), torch.ones(1, 1, TOTAL, TOTAL), 1),
-        (Pack(PACK_LENGTHS, CPU), None, 2),
-        (Pack(PACK_LENGTHS[1:], CPU), None, 1),
-    ],
-    ids=["without a pack", "with a mask", "with a batch", "with a cache"],
-)
-def test_call_that_is_not_packed_is_refused(pack: Pack | None, mask: torch.Tensor | None, batch: int) -> None:
-    query = heads(4, 0).expand(batch, -1, -1, -1)
-    with pytest.raises(ValueError, match="takes one row and the pack that describes it"):
-        packed_attention(torch.nn.Module(), query, query, query, mask, pack=pack)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kv_heads", [2, 4])
-@pytest.mark.parametrize("window", [None, 4])
-def test_kernel_of_the_gpu_gives_what_the_cpu_gives(kv_heads: int, window: int | None) -> None:
-    query, key, value = (heads(n, seed).bfloat16() for seed, n in enumerate((4, kv_heads, kv_heads)))
-    on_cpu, on_gpu = Pack(PACK_LENGTHS, CPU), Pack(PACK_LENGTHS, torch.device("cuda"))
-    expected, _ = packed_attention(torch.nn.Module(), query, key, value, None, sliding_window=window, pack=on_cpu)
-    attended, _ = packed_attention(
-        torch.nn.Module(), query.cuda(), key.cuda(), value.cuda(), None, sliding_window=window, pack=on_gpu
-    )
-    torch.testing.assert_close(attended.cpu(), expected, atol=0.1, rtol=0.02)
-
-
 class PositionCounter(torch.nn.Module):
     """Counts the positions that a module is applied to."""
 

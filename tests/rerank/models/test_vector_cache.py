@@ -62,22 +62,6 @@ def test_hits_and_misses_are_counted() -> None:
     assert (cache.hits, cache.misses) == (2, 1)
 
 
-@pytest.mark.parametrize("max_bytes", [0, 100])
-def test_cache_that_is_too_small_for_a_vector_keeps_none(max_bytes: int) -> None:
-    cache = VectorCache(max_bytes)
-    cache.put("a", vector(1), is_truncated=False)
-    assert found(cache, "a") is None
-
-
-def test_least_recently_used_goes_first() -> None:
-    cache = VectorCache(3 * (4 * 384 + 700))
-    for text in "abc":
-        cache.put(text, vector(1), is_truncated=False)
-    assert found(cache, "a") is not None
-    cache.put("d", vector(1), is_truncated=False)
-    assert [found(cache, text) is not None for text in "abcd"] == [True, False, True, True]
-
-
 def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts() -> None:
     limit = 1024 * 1024
     cache = VectorCache(limit)

@@ -39,12 +39,6 @@ def test_identifiers_are_the_single_tokens_of_the_family(
             assert tokenizer.decode([identifiers.bracket_id, token_id]).replace(" ", "") == f"[{text}"
 
 
-def test_letter_after_a_bracket_is_not_the_letter_that_begins_a_word() -> None:
-    tokenizer = metaspace()
-    identifiers = derive_identifiers(tokenizer, LETTERS, "\n")
-    assert identifiers.token_ids[0] == tokenizer.convert_tokens_to_ids("A") != tokenizer.convert_tokens_to_ids("▁A")
-
-
 def test_merged_bracket_and_letter_are_separated() -> None:
     """`[A` is one token, `[O` and `[Q` are two: all 26 must get the token of the bare letter."""
     tokenizer = byte_level()

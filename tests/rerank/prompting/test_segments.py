@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.segments import PassageContext, SegmentTokenizer, passage_contexts
+from rerank.prompting.segments import PassageContext, SegmentTokenizer
 from rerank.prompting.templates import Template, load_template
 from rerank.types import Passage, Prepared, Query, Window
 from tests.small_tokenizers import FAMILIES
@@ -128,14 +128,3 @@ def test_text_whose_tokens_span_a_boundary_has_no_token_ids() -> None:
     segments = SegmentTokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
     context = PassageContext(left="[", space_before="", space_after="", right="[")
     assert segments.tokenize_passages(["a", "ab", "b", ""], context) == [(0,), (2,), None, ()]
-
-
-def test_white_space_belongs_to_the_passage_that_it_touches() -> None:
-    parts = ["Query: q\n\n[A] ", "\n[B] ", "\n\nThe end of it"]
-    expected = (PassageContext("]", " ", "\n", "[B]"), PassageContext("]", " ", "\n\n", "The end "))
-    assert passage_contexts(parts) == expected
-    assert passage_contexts(["no passage"]) == ()
-    assert passage_contexts(["head ", " \n", "tail"]) == (
-        PassageContext("d", " ", " \n", ""),
-        PassageContext("", "", "", "tail"),
-    )

@@ -33,11 +33,6 @@ def test_first_tokens_are_kept(text: str, limit: int) -> None:
     assert beginning(text, limit, count_words).split()[:limit] == text.split()[:limit]
 
 
-@pytest.mark.parametrize("text", ["", " " * 50_000, "x" * 50_000, " " * 50_000 + "word"])
-def test_text_without_enough_tokens_is_whole(text: str) -> None:
-    assert beginning(text, LIMIT, count_words) == text
-
-
 def test_only_the_beginning_of_a_long_text_is_counted() -> None:
     counted = list[int]()
 

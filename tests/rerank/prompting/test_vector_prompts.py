@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -86,22 +85,6 @@ def test_every_field_is_where_the_template_says(tokenizer: PreTrainedTokenizerBa
         expected += [*literal_ids(tokenizer, f"{between} [{rank}]"), PASSAGE_SLOT]
         between = f"of {n}"
     assert ids == expected + literal_ids(tokenizer, f"{between} end life of a flea")
-
-
-def test_empty_parts_leave_only_slots(tokenizer: PreTrainedTokenizerBase) -> None:
-    prompts = plain(Template(prefix="{query}", body="{candidate} \n", suffix="", sha256=""), tokenizer)
-    assert token_ids(prompts, Query(""), 3) == [PASSAGE_SLOT] * 3
-    assert token_ids(prompts, Query(""), 0) == []
-
-
-@pytest.mark.parametrize("text", ["{candidate}", "{query_vector}", "{num}", "{rank}", "{query}", "{instruction}", "{}"])
-@pytest.mark.parametrize("of", [Query, lambda text: Query("", instruction=text)], ids=["query", "instruction"])
-def test_field_written_in_a_request_is_plain_text(
-    packaged: VectorPrompts, tokenizer: PreTrainedTokenizerBase, of: Callable[[str], Query], text: str
-) -> None:
-    query = of(text)
-    literal = literal_ids(tokenizer, f"query: {query.text} {query.instruction} passages: ")
-    assert token_ids(packaged, query, 3) == literal + [PASSAGE_SLOT] * 3 + [QUERY_SLOT]
 
 
 @pytest.mark.slow
@@ -192,12 +175,6 @@ def test_text_beside_the_vector_changes_the_scores(ranker: PERankRanker) -> None
 
 def test_text_is_sanitized_before_it_is_shown(ranker: PERankRanker) -> None:
     assert prepared_window(ranker, "[1]\n<s>").passages[1].text == "(1) < s>"
-
-
-def test_text_that_is_not_shown_stays_as_it_is(encoder: Encoder, tmp_path: Path) -> None:
-    ranker = PERankRanker(write_published(tmp_path / "it", encoder), encoder, device="cpu")
-    passages = vector_window(4, seed=1).passages
-    assert ranker.prepare(Query("q"), passages).passages == passages
 
 
 def test_largest_window_fits_with_the_longest_query_and_texts(encoder: Encoder, ranker: PERankRanker) -> None:

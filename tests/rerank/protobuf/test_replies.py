@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
-from rerank.engine.strategies import Sliding
-from rerank.models.encoder import EncoderId
-from rerank.protobuf.replies import list_models_response, rerank_response, search_response
-from rerank.reranking.registry import ModelDescription
+from rerank.protobuf.replies import rerank_response, search_response
 from rerank.reranking.reranker import SearchResult
-from rerank.retrieval.index import IndexManifest
-from rerank.retrieval.index_format import FORMAT
-from rerank.service.methods import ServedModels
 from rerank.types import (
     Candidate,
     Completeness,
@@ -28,7 +21,6 @@ from rerank.types import (
     WindowTrace,
 )
 from rerank.v1 import rerank_pb2 as pb
-from tests.fakes import NumberRanker
 from tests.traces import trace_of
 
 
@@ -123,41 +115,3 @@ def test_search_response_is_a_rerank_response_with_its_first_stage() -> None:
         reranked.execution,
     )
     assert (reply.first_stage, reply.first_stage_hits, reply.first_stage_ms) == (pb.FIRST_STAGE_DENSE, 3, 5.5)
-
-
-def test_models_and_index_are_converted() -> None:
-    manifest = IndexManifest(
-        format=FORMAT,
-        collection="twelve",
-        passages=12,
-        encoder=EncoderId("encoder", "e" * 64, 384, 256),
-        encoder_dtype="float32",
-        dense="flat",
-        dense_recall_at_100=1.0,
-        bm25_k1=0.9,
-        bm25_b=0.4,
-        versions={},
-        created_utc=datetime(2026, 1, 1, tzinfo=UTC),
-        seconds={},
-        files={},
-    )
-    info = replace(NumberRanker(max_window_size=50).info, warning="another prompt")
-    model = ModelDescription("m", info, Sliding(20, 10), is_default=True)
-    reply = list_models_response(ServedModels([model], manifest))
-    assert list(reply.models) == [
-        pb.Model(
-            name="m",
-            ranker="number",
-            model_id="number",
-            model_revision="r1",
-            template_sha256="t1",
-            max_window_size=50,
-            default_strategy="sliding(20/10)",
-            is_default=True,
-            batching="packed",
-            warning="another prompt",
-        )
-    ]
-    assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)
-
-    assert not list_models_response(ServedModels([], None)).HasField("index")

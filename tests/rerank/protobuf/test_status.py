@@ -7,7 +7,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from rerank import errors
-from rerank.errors import InvalidRequest, NotFound, Overloaded, RankerFailure, RerankError
+from rerank.errors import InvalidRequest, Overloaded, RankerFailure, RerankError
 from rerank.protobuf.status import DOMAIN, status_of
 from tests.serving import detail
 
@@ -51,11 +51,6 @@ def test_invalid_request_names_its_field() -> None:
 def test_overloaded_has_a_retry_delay() -> None:
     delay = detail(status_of(error_of(Overloaded)), error_details_pb2.RetryInfo).retry_delay
     assert (delay.seconds, delay.nanos) == (1, 250_000_000)
-
-
-def test_other_errors_have_error_info_only() -> None:
-    (only,) = status_of(NotFound("no such model")).details
-    assert only.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)
 
 
 @pytest.mark.parametrize("error", [RankerFailure("secret"), ValueError("secret"), KeyError("secret"), TimeoutError()])

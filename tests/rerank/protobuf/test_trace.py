@@ -33,10 +33,6 @@ def test_every_field_of_a_window_is_converted() -> None:
     )
 
 
-def test_ranking_without_windows_has_an_empty_trace() -> None:
-    assert trace_message(trace_of()) == pb.Trace()
-
-
 @pytest.mark.parametrize(
     ("sizes", "kept"),
     [

@@ -17,9 +17,8 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
-from rerank.rankers.api import ApiRanker
 from rerank.reranking.load_models import load_served
-from rerank.types import Candidate, Passage, Query, Ranking, ScoreKind, Window
+from rerank.types import Candidate, Passage, Query, Ranking, ScoreKind
 from tests.fakes import NumberRanker, number_in
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in
 
@@ -153,12 +152,6 @@ async def test_half_of_a_surrogate_pair_is_sent_as_a_question_mark() -> None:
         request = request_of([1, 2])
         broken = Candidate(Passage("d3", "passage 3 \ud800"))
         assert order(await engine.run(replace(request, candidates=(*request.candidates, broken)))) == [3, 2, 1]
-
-
-def test_encode_estimates_tokens_from_characters() -> None:
-    ranker = ApiRanker("bge", model_at("http://127.0.0.1:1").served_by, "")
-    window = Window(Query("q" * 40), (Passage("a", "x" * 400), Passage("b", "")))
-    assert ranker.encode(window).tokens == 12 + 102 + 2
 
 
 WRONG: dict[str, tuple[Reply, type[Exception], str]] = {

@@ -20,7 +20,7 @@ from rerank.rankers import cross_encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.reranking.blocking import Reranker
-from rerank.types import EncodedWindow, Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
+from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import MAX_TOKENS, write_cross_encoder
 from tests.small_tokenizers import byte_level
@@ -76,10 +76,6 @@ def test_pairs_of_all_windows_share_batches_by_length(
         assert positions <= cross_encoder._FEW_POSITIONS or sum(lengths[place] for place in group) >= 0.85 * positions
     for ranking, scores in zip(rank_windows(ranker, windows), expected, strict=True):
         assert ranking.scores == pytest.approx(scores, abs=1e-5)
-
-
-def test_no_pairs_make_no_groups() -> None:
-    assert list(cross_encoder._groups({})) == []
 
 
 def test_activation_decides_on_the_meaning_of_scores(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -147,10 +143,6 @@ def test_function_between_layers_may_rank_others(folders: dict[str, Path]) -> No
     ranker.call_between_layers(preempt)
     assert ranker.rank([long])[0].scores == pytest.approx(expected[0], abs=1e-5)
     assert found[1] == pytest.approx(expected[1], abs=1e-5)
-
-
-def test_windows_of_other_rankers_have_no_pairs(ranker: CrossEncoderRanker) -> None:
-    assert ranker.rank([EncodedWindow(Window(Query("q"), ()))])[0].scores == ()
 
 
 def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(folders: dict[str, Path]) -> None:

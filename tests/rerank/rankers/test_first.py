@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rerank.config import EngineConfig
-from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Sliding, Step
-from rerank.errors import CheckpointError
 from rerank.prompting.identifiers import IdentifierKind
-from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.types import Candidate, Passage, Query, ScoreKind, Window
+from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.fakes import check_overtaking
 from tests.small_tokenizers import byte_level, byte_level_numbers
@@ -77,31 +69,6 @@ def test_truncated_passages_are_reported_by_their_place_in_the_window(ranker: Fi
     encoded = ranker.encode(window("short", "word " * 3000, "tiny", "other " * 3000))
     assert encoded.truncated == (1, 3)
     assert encoded.tokens == len(encoded.prompts[0]) <= 4096
-
-
-async def test_engine_renders_each_window_once_on_the_encode_thread(
-    ranker: FirstRanker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And ranks it on another thread, without rendering it again."""
-    renders = []
-    render = ListwiseRenderer.prompt
-
-    def counting(self: ListwiseRenderer, *args: Any) -> ListwisePrompt:
-        renders.append(threading.current_thread().name)
-        return render(self, *args)
-
-    monkeypatch.setattr(ListwiseRenderer, "prompt", counting)
-    candidates = tuple(Candidate(Passage(f"d{place}", f"text {place}")) for place in range(25))
-    async with Engine({"first": ranker}, EngineConfig()) as engine:
-        ranking = await engine.run(RankRequest(Query("q"), candidates, (Step("first", Sliding(10, 5)),)))
-    assert len(ranking.trace.windows) == 4
-    assert renders == ["encode first_0"] * 4
-
-
-def test_adapter_without_a_base_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="names no base_model_name_or_path"):
-        FirstRanker(tmp_path, "first", device="cpu")
 
 
 def test_bfloat16_weights_give_float32_scores(lm: Path, tmp_path: Path) -> None:

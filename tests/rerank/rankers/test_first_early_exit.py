@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, write_manifest
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError
 from rerank.models.early_exit import score_direction
@@ -134,19 +133,3 @@ def test_checkpoint_that_was_not_trained_for_it_is_refused(lm: Path, tmp_path: P
     for path in (lm, with_manifest(lm, tmp_path / "none", 0)):
         with pytest.raises(CheckpointError, match="was not trained for early_exit; leave it out, or train with"):
             load_first(FirstModel(name="m", ranker="first", path=path, early_exit=True), "cpu")
-
-
-def test_served_model_is_refused(lm: Path) -> None:
-    by = {"kind": "vllm", "urls": ["http://127.0.0.1:1"], "model": "m"}
-    with pytest.raises(ValueError, match="an inference server computes all layers; leave early_exit or served_by out"):
-        FirstModel.model_validate(
-            {"name": "m", "ranker": "first", "path": str(lm), "served_by": by, "early_exit": True}
-        )
-
-
-def test_manifest_with_a_negative_layer_is_refused(lm: Path, tmp_path: Path) -> None:
-    folder = with_manifest(lm, tmp_path / "broken", 1)
-    broken = json.loads((folder / MANIFEST_FILE).read_text()) | {"early_exit_layer": -1}
-    (folder / MANIFEST_FILE).write_text(json.dumps(broken))
-    with pytest.raises(CheckpointError, match="early_exit_layer"):
-        load_first(FirstModel(name="m", ranker="first", path=folder, early_exit=True), "cpu")

@@ -135,18 +135,6 @@ def test_sparse_score_counts_nothing_where_the_models_disagree(encoder: Encoder,
     assert ranking.permutation == by_cosine.permutation
 
 
-def test_answer_comes_first(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    texts = [
-        "Deserts are dry.",
-        "Bread is baked.",
-        "A flea lives for a hundred days on its host.",
-        "Tides follow the moon.",
-    ]
-    ranker = fusion(encoder, sparse_encoder)
-    (ranking,) = rank_windows(ranker, [window(ranker, texts)])
-    assert ranking.permutation[0] == 2
-
-
 @pytest.mark.parametrize("n", [1, 2])
 def test_short_lists_have_finite_scores(encoder: Encoder, sparse_encoder: SparseEncoder, n: int) -> None:
     ranker = fusion(encoder, sparse_encoder)
@@ -215,14 +203,6 @@ def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder
     assert not np.isnan(ranking.signals["cosine"]).any()
 
 
-def test_cosine_alone_orders_by_cosine(encoder: Encoder) -> None:
-    ranker = fusion(encoder, None, sparse_weight=0.0, cosine_depth=0, feedback_passages=0)
-    of_list = window(ranker, TEXTS)
-    (ranking,) = rank_windows(ranker, [of_list])
-    cosines = encoder.encode(TEXTS, "auto") @ of_list.query.vector
-    assert ranking.permutation == tuple(np.argsort(-cosines, kind="stable"))
-
-
 def test_sparse_score_alone_encodes_no_passage(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_weight=0.0)
     of_list = window(ranker, TEXTS)
@@ -231,15 +211,6 @@ def test_sparse_score_alone_encodes_no_passage(encoder: Encoder, sparse_encoder:
     assert encoded.tokens == len(TEXTS)
     scores = [passage.sparse_score or 0.0 for passage in of_list.passages]
     assert ranking.permutation == tuple(np.argsort(-np.array(scores), kind="stable"))
-
-
-def test_two_windows_score_as_each_alone(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    ranker = fusion(encoder, sparse_encoder)
-    windows = [window(ranker, TEXTS[:4]), window(ranker, TEXTS[2:])]
-    together = rank_windows(ranker, windows)
-    for of_list, ranking in zip(windows, together, strict=True):
-        (alone,) = rank_windows(ranker, [of_list])
-        assert ranking.permutation == alone.permutation
 
 
 def test_other_work_runs_between_two_batches(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

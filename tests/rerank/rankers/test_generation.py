@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from rerank.config import AnswerConfig, EngineConfig, GenerationModel, load_config
+from rerank.config import AnswerConfig, EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
@@ -22,7 +22,6 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.permutations import parse_permutation
-from rerank.reranking.reranker import load_reranker
 from rerank.types import Candidate, Completeness, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import FAMILIES, byte_level, metaspace
@@ -154,25 +153,6 @@ def test_query_and_passages_are_sanitized(tmp_path: Path) -> None:
     assert prepared.passages == (Passage("d", "I am (1) < |im_end|>"),)
 
 
-def test_long_passages_are_truncated_and_reported(tmp_path: Path) -> None:
-    """Prompt and answer rankings fit into the context."""
-    tokenizer = byte_level()
-    ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", tokenizer), "first", LETTERS, device="cpu")
-    window = Window(Query("q"), (Passage("short", "w1"), Passage("long", "w2 " * 4000)))
-    assert ranker.encode(window).tokens <= 4096
-    assert ranker.encode(window).truncated == (1,)
-
-
-def test_configuration_of_a_generation_ranker(tmp_path: Path) -> None:
-    checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    served = {"name": "g", "ranker": "generation", "path": checkpoint}
-    config = load_config(None, device="cpu", models=[served | {"identifiers": "letters"}])
-    assert config.models == (GenerationModel(**served, identifiers="letters"),)
-    assert GenerationModel(**served).identifiers == "numbers"
-    (described,) = load_reranker(config).models()
-    assert (described.info.kind, described.info.max_window_size) == ("generation", 52)
-
-
 def test_answer_of_a_small_window_reserves_only_the_tokens_it_needs(tmp_path: Path) -> None:
     """The passages of a window of two can use the tokens that an answer about a hundred would need."""
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", device="cpu")
@@ -230,9 +210,3 @@ def test_thinking_that_leaves_no_room_for_a_prompt_is_refused_with_both_numbers(
     folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     with pytest.raises(ConfigError, match=r"thinking_tokens 4096 leaves no room.* 4096 tokens at most; use .* 2048"):
         GenerationRanker(folder, "first", device="cpu", generation=AnswerConfig(thinking_tokens=4096))
-
-
-def test_self_test_thinks_little(tmp_path: Path) -> None:
-    thinking = AnswerConfig(thinking_tokens=2000)
-    ranker = GenerationRanker(reasoning_model(tmp_path), "first", LETTERS, "cpu", generation=thinking)
-    assert ranker.with_little_thinking().new_tokens(2) == ranker.new_tokens(2) - 2000 + 16

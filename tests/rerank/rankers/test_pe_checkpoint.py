@@ -156,12 +156,6 @@ def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path,
         PERankRanker(folder, encoder, device="cpu", template="pe_rank")
 
 
-def test_template_option_applies_to_a_checkpoint_without_a_template(folder: Path, encoder: Encoder) -> None:
-    ranker = PERankRanker(folder, encoder, device="cpu", template="pe_rank")
-    assert ranker.info.template_sha256 == load_template("pe_rank").sha256
-    assert ranker.prepare(Query("q"), []).query.vector is not None
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -16,14 +16,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from rerank.config import EngineConfig
-from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Sliding, Step
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Candidate, EncodedWindow, RankOptions, ScoreKind, Window, WindowRanking
+from rerank.types import Window
 from tests.causal_lms import CONFIGS, SIZES
 from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_published
 
@@ -152,33 +148,6 @@ def test_each_chosen_passage_takes_one_forward_pass(ranker: PERankRanker, n: int
     assert len(counted) == passes
 
 
-async def test_only_the_last_window_of_a_request_has_a_top_n(ranker: PERankRanker) -> None:
-    """The first passages of the answer are the same."""
-    windows: list[Window] = []
-
-    class Recording:
-        info, prepare, encode = ranker.info, ranker.prepare, ranker.encode
-
-        def rank(self, encoded: Sequence[EncodedWindow]) -> list[WindowRanking]:
-            windows.extend(each.window for each in encoded)
-            return ranker.rank(encoded)
-
-    request = vector_window(20, seed=7)
-    candidates = tuple(Candidate(passage) for passage in request.passages)
-    answers, tokens = {}, {}
-    async with Engine({"pe": Recording()}, EngineConfig()) as engine:
-        for top_n in (0, 3):
-            asked = RankRequest(request.query, candidates, (Step("pe", Sliding(6, 3)),), RankOptions(top_n=top_n))
-            ranking = await engine.run(asked)
-            answers[top_n] = [item.position for item in ranking.ranked]
-            tokens[top_n] = [window.tokens for window in ranking.trace.windows]
-    rounds = len(windows) // 2
-    assert [window.top_n for window in windows] == [0] * rounds + [0] * (rounds - 1) + [3]
-    assert windows[:rounds] == [replace(window, top_n=0) for window in windows[rounds:]]
-    assert answers[3] == answers[0][:3]
-    assert tokens[3] == [*tokens[0][:-1], tokens[0][-1] - 2]  # two decode steps instead of four
-
-
 @pytest.mark.parametrize("batch", [7, len(WINDOWS)])
 def test_order_does_not_depend_on_the_batch(ranker: PERankRanker, orders: list[tuple[int, ...]], batch: int) -> None:
     together = [
@@ -187,12 +156,6 @@ def test_order_does_not_depend_on_the_batch(ranker: PERankRanker, orders: list[t
         for ranking in rank_windows(ranker, WINDOWS[start : start + batch])
     ]
     assert together == orders
-
-
-def test_scores_are_ranks(ranker: PERankRanker) -> None:
-    (ranking,) = rank_windows(ranker, [vector_window(6, seed=1)])
-    assert sorted(ranking.scores) == [-5, -4, -3, -2, -1, 0]
-    assert ranker.info.score_kind is ScoreKind.RANK
 
 
 def test_equal_passages_keep_the_order_of_the_window(ranker: PERankRanker) -> None:
@@ -205,22 +168,3 @@ def test_equal_passages_keep_the_order_of_the_window(ranker: PERankRanker) -> No
         [p for p in rank_windows(ranker, [mixed, same])[0].permutation if p % 2 == parity] for parity in (0, 1)
     ):
         assert alike == sorted(alike)
-
-
-def test_embedding_table_is_neither_resized_nor_written(ranker: PERankRanker) -> None:
-    table = ranker._transformer.get_input_embeddings()
-    before = table.weight.clone()
-    rank_windows(ranker, WINDOWS[:20])
-    assert ranker._transformer.get_input_embeddings() is table
-    assert torch.equal(table.weight, before)
-
-
-@pytest.mark.parametrize(
-    ("n", "top_n", "fed_back"), [(1, 0, 0), (2, 0, 0), (3, 0, 1), (8, 0, 6), (8, 1, 0), (8, 5, 4), (8, 7, 6), (8, 8, 6)]
-)
-def test_tokens_include_the_decode_steps(
-    folder: Path, encoder: Encoder, ranker: PERankRanker, n: int, top_n: int, fed_back: int
-) -> None:
-    one_step = PERankRanker(folder, encoder, device="cpu", decoding="one_step")
-    window = replace(vector_window(n, seed=1), top_n=top_n)
-    assert ranker.encode(window).tokens == one_step.encode(window).tokens + fed_back

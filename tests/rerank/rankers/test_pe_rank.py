@@ -12,14 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rerank.config import PERankModel, ServiceConfig
-from rerank.errors import CheckpointError, ConfigError, InvalidRequest
+from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.reranking.reranker import load_reranker
-from rerank.types import Matrix, Passage, Query, RankOptions, ScoreKind, Window
+from rerank.types import Matrix, Passage, Query, Window
 from tests.fakes import check_overtaking
 from tests.pe_checkpoints import change_config
 
@@ -74,14 +72,6 @@ def test_zero_init_order_equals_cosine_order_on_text(ranker: PERankRanker, encod
     assert rank_windows(ranker, [window])[0].permutation == cosine_order(window)
 
 
-def test_every_branch_of_the_checkpoint_ends_in_zeros(checkpoint: Path) -> None:
-    weights = load_file(checkpoint / "model.safetensors")
-    ends = [name for name in weights if "o_proj" in name or "down_proj" in name or "projector.down" in name]
-    assert len(ends) == 2 * 3 + 2
-    assert all(not weights[name].any() for name in ends)
-    assert not any("embed_tokens" in name for name in weights)
-
-
 def test_checkpoint_is_reproducible(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
     write_zero_init_checkpoint(encoder, tmp_path / "again")
     for name in ("config.json", "model.safetensors"):
@@ -102,11 +92,6 @@ def test_window_that_overtakes_another_one_changes_no_score(perturbed: PERankRan
     check_overtaking(perturbed, [random_window(40, seed=2), random_window(30, seed=3)], [random_window(3, seed=4)])
 
 
-def test_scores_are_log_probabilities(perturbed: PERankRanker) -> None:
-    scores = rank_windows(perturbed, [random_window(20, seed=1)])[0].scores
-    assert np.exp(scores).sum() == pytest.approx(1.0)
-
-
 def test_scores_do_not_depend_on_the_batch(perturbed: PERankRanker) -> None:
     windows = [random_window(n, seed=n, text="words " * n) for n in (1, 20, 5, 64, 20)]
     for window, batched in zip(windows, rank_windows(perturbed, windows), strict=True):
@@ -121,14 +106,6 @@ def test_the_model_reads_the_order_and_the_text(perturbed: PERankRanker) -> None
     scores = np.array(rank_windows(perturbed, [window])[0].scores)
     assert np.abs(scores - rank_windows(perturbed, [reversed_window])[0].scores[::-1]).max() > 1e-3
     assert np.abs(scores - rank_windows(perturbed, [other_text])[0].scores).max() > 1e-3
-
-
-def test_prepare_embeds_only_passages_without_a_vector(ranker: PERankRanker, encoder: Encoder) -> None:
-    stored = unit_rows(1, seed=9)[0]
-    prepared = ranker.prepare(Query("q"), [Passage("a", "text", stored), Passage("b", "text")])
-    assert prepared.passages[0].vector is stored
-    assert prepared.passages[1].vector is not None
-    np.testing.assert_array_equal(prepared.passages[1].vector, encoder.encode(["text"])[0])
 
 
 def test_prepare_reports_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
@@ -163,25 +140,6 @@ def test_instruction_is_read_by_a_model_that_was_trained_with_some(
     assert ranker.info.template_sha256 == PERankRanker(checkpoint, encoder, "cpu").info.template_sha256
 
 
-def test_bundled_model_refuses_an_instruction(encoder: Encoder) -> None:
-    """It was trained without, and words without a meaning change its order as much as the task does."""
-    config = ServiceConfig(models=(PERankModel(name="pe-rank", ranker="pe-rank"),), device="cpu")
-    steps = load_reranker(config)._models
-    with pytest.raises(InvalidRequest, match="the prompt of model pe-rank has no place for an instruction"):
-        steps.resolve(RankOptions(), "prefer medical texts")
-
-
-def test_largest_window_fits_with_the_longest_query(ranker: PERankRanker, encoder: Encoder) -> None:
-    largest = ranker.info.max_window_size
-    window = random_window(largest, seed=1, text="a " * encoder.id.max_tokens)
-    assert (
-        ranker.encode(window).tokens
-        <= 1024
-        < ranker.encode(random_window(largest + 9, seed=1, text=window.query.text)).tokens
-    )
-    assert len(rank_windows(ranker, [window])[0].scores) == largest
-
-
 def test_special_tokens_in_the_query_are_read_as_text(ranker: PERankRanker) -> None:
     plain, marked = random_window(3, seed=1, text="a b"), random_window(3, seed=1, text="a [SEP] [PAD] b")
     assert ranker.encode(marked).tokens == ranker.encode(plain).tokens + 6  # [, sep, ], [, pad, ]
@@ -205,15 +163,3 @@ def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: 
         scores = np.sort(rank_windows(ranker, [window])[0].scores)
         if np.diff(scores).min() > 1e-3:
             assert rank_windows(on_gpu, [window])[0].permutation == rank_windows(ranker, [window])[0].permutation
-
-
-def test_settings_reach_the_ranker(checkpoint: Path) -> None:
-    config = ServiceConfig(models=(PERankModel(name="d", ranker="pe-rank", path=checkpoint, decoding="dynamic"),))
-    info = load_reranker(config).models()[0].info
-    assert (info.score_kind, info.reads_instruction) == (
-        ScoreKind.RANK,
-        False,
-    )  # it was trained on no list with an instruction
-    template = PERankModel(name="t", ranker="pe-rank", path=checkpoint, template="first")
-    with pytest.raises(ConfigError, match=r"template 'first' was requested, but .* was trained with 'pe_rank'"):
-        load_reranker(ServiceConfig(models=(template,)))

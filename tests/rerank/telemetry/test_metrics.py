@@ -90,11 +90,6 @@ def test_callers_cannot_add_time_series_by_unknown_models(service: Served, stub:
     assert value(service, "rerank_requests_total", model="unknown", status="NOT_FOUND") == 3
 
 
-def test_call_without_a_model_has_an_empty_label(service: Served, stub: RerankServiceStub) -> None:
-    stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)
-    wait_for(lambda: value(service, "rerank_requests_total", method="ListModels", model="", status="OK") == 1)
-
-
 def test_queue_and_cancellation_are_counted(encoder: Encoder) -> None:
     with held_service(encoder, telemetry=METRICS, engine=EngineConfig(max_batch_tokens=1)) as held:
         call = held.start_call(candidates=numbered_candidates(range(100)))

@@ -20,7 +20,7 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.http_client import http_service
-from tests.serving import TIMEOUT_S, numbered_candidates, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving
 
 TRACES = TelemetryConfig(traces=True)
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -120,13 +120,6 @@ def test_search_has_a_span_for_its_first_stage(encoder: Encoder, index: Index, c
     ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
     assert ms == pytest.approx(response.first_stage_ms, abs=0.01)
     assert attributes(span)["rerank.hits"] == 3
-
-
-def test_refused_call_has_its_status_in_its_span(encoder: Encoder, collector: Collector) -> None:
-    with stub_of(encoder, telemetry=TRACES) as stub:
-        refusal(lambda: stub.Rerank(pb.RerankRequest(query="q"), timeout=TIMEOUT_S))
-    (span,) = collector.spans
-    assert attributes(span)["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
 def test_service_name_and_sampling_are_set_by_the_standard_variables(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,23 @@ def body_of(*requests: object) -> bytes:
 def post(client: HttpClient, *requests: object, **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return client.send("POST", "/rerank/many", body_of(*requests), NDJSON | named)
+
+
+@contextmanager
+def sent(client: HttpClient, *requests: object) -> Iterator[socket.socket]:
+    """A connection on which these requests were sent and whose answer was not read."""
+    body = body_of(*requests)
+    head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    with socket.create_connection(client.host_and_port, TIMEOUT_S) as connection:
+        connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
+        yield connection
+
+
+def whole_answer(connection: socket.socket) -> bytes:
+    received = b""
+    while b"0\r\n\r\n" not in received:
+        received += connection.recv(65_536)
+    return received
 
 
 def answers(reply: Reply) -> dict[int, Any]:
@@ -95,10 +114,7 @@ def test_deadline_of_the_request_is_that_of_its_lines(encoder: Encoder) -> None:
 def test_client_that_hangs_up_cancels_its_lines(encoder: Encoder) -> None:
     ranker = HeldRanker()
     with http_service(encoder, {"number": ranker}) as (served, client):
-        body = body_of(asked(1, 2), asked(2, 3))
-        with socket.create_connection(client.host_and_port) as connection:
-            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-            connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
+        with sent(client, asked(1, 2), asked(2, 3)):
             assert ranker.entered.wait(TIMEOUT_S)
             served.wait_for_calls(2)
         wait_for(lambda: served.server.calls.number == 0)
@@ -107,19 +123,12 @@ def test_client_that_hangs_up_cancels_its_lines(encoder: Encoder) -> None:
 
 def test_drain_that_ends_first_is_said_on_a_line(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     ranker = HeldRanker()
-    with http_service(encoder, {"number": ranker}) as (served, client):
-        body = body_of(asked(1, 2))
-        with socket.create_connection(client.host_and_port) as connection:
-            connection.settimeout(TIMEOUT_S)
-            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-            connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
-            assert ranker.entered.wait(TIMEOUT_S)
-            drained = served.start(served.server.drain(0.1))
-            received = b""
-            while b"0\r\n\r\n" not in received:
-                received += connection.recv(65_536)
-            ranker.release.set()
-            drained.result(TIMEOUT_S)
+    with http_service(encoder, {"number": ranker}) as (served, client), sent(client, asked(1, 2)) as connection:
+        assert ranker.entered.wait(TIMEOUT_S)
+        drained = served.start(served.server.drain(0.1))
+        received = whole_answer(connection)
+        ranker.release.set()
+        drained.result(TIMEOUT_S)
     assert b'{"error": {"code": 14' in received
     assert not [record for record in caplog.records if record.exc_info]
 
@@ -134,20 +143,16 @@ def test_drain_during_the_last_answer_adds_no_line(encoder: Encoder, monkeypatch
 
     monkeypatch.setattr(RequestStream, "answer_all", answer_all_and_wait)
     ranker = HeldRanker()
-    with http_service(encoder, {"number": ranker}) as (served, client):
-        body = body_of(*[asked(1, 2)] * 10)
-        with socket.create_connection(client.host_and_port) as connection:
-            connection.settimeout(TIMEOUT_S)
-            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-            connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
-            assert ranker.entered.wait(TIMEOUT_S)
-            drained = served.start(served.server.drain(TIMEOUT_S))
-            wait_for(lambda: served.server.calls.is_shutting_down)
-            ranker.release.set()
-            received = b""
-            while b"0\r\n\r\n" not in received:
-                received += connection.recv(65_536)
-            drained.result(TIMEOUT_S)
+    with (
+        http_service(encoder, {"number": ranker}) as (served, client),
+        sent(client, *[asked(1, 2)] * 10) as connection,
+    ):
+        assert ranker.entered.wait(TIMEOUT_S)
+        drained = served.start(served.server.drain(TIMEOUT_S))
+        wait_for(lambda: served.server.calls.is_shutting_down)
+        ranker.release.set()
+        received = whole_answer(connection)
+        drained.result(TIMEOUT_S)
     lines = [json.loads(line) for line in received.splitlines() if line.startswith(b"{")]
     assert sorted(line["number"] for line in lines) == [*range(10)]
 

@@ -16,7 +16,6 @@ from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.config import load_config
 from rerank.config.http import HttpConfig
-from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from tests.certificates import Authority, Files
 from tests.http_client import HttpClient, http_service
@@ -37,11 +36,6 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
     assert config.http == HttpConfig(listen="127.0.0.1:2", model_aliases={"vendor": "pe-rank"})
     path.write_text("http: 127.0.0.1:1")  # a text stands for the address
     assert load_config(path, http={}).http == HttpConfig(listen="127.0.0.1:1")
-
-
-def test_alias_of_no_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="model_aliases names pe-runk, which is none of the models: default, pe-rank"):
-        load_config(None, http={"model_aliases": {"vendor": "pe-runk"}})
 
 
 def test_small_answers_are_sent_without_delay(http: HttpClient) -> None:
