@@ -13,9 +13,9 @@ import pytest
 from google.rpc import status_pb2
 
 from rerank.access.credentials import Credentials
-from rerank.client.client import AsyncRerankClient, RerankClient, reply_table
+from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
-from rerank.errors import ConfigError, InvalidRequest, RerankError, UsageError
+from rerank.errors import ConfigError, InvalidRequest, UsageError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.conftest import PASSAGES
@@ -66,14 +66,6 @@ def test_options_are_fields_of_the_request(client: Client) -> None:
     reply = client.call("rerank", QUERY, PAIRS, model="identity", top_n=2, strategy=strategy, return_passages=True)
     assert [(result.doc_id, result.text) for result in reply.results] == PAIRS[:2]
     assert reply.execution.strategy == "single(5)"
-
-
-def test_refused_call_is_a_service_error_with_code_reason_and_metadata(client: Client) -> None:
-    with pytest.raises(ServiceError, match="depth: 1001 candidates exceed the limit of 1000") as caught:
-        client.call("search", QUERY, depth=1001)
-    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
-    assert caught.value.metadata == {"value": "1001", "limit": "1000"}
-    assert isinstance(caught.value, RerankError)
 
 
 @pytest.mark.parametrize("name", ["gpt", "žluťoučký\n🦟", " \x00 "])
@@ -132,11 +124,6 @@ def test_url_is_no_target(kind: Any, target: str) -> None:
         kind(target)
 
 
-def test_names_of_grpc_are_targets() -> None:
-    for target in ("dns:///localhost:1", "unix:///tmp/none", "ipv4:127.0.0.1:1", "localhost:1"):
-        RerankClient(target).close()
-
-
 def test_async_client_outside_an_event_loop_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"needs a running event loop; .*asyncio\.run\(\).* or use RerankClient"):
         AsyncRerankClient("127.0.0.1:1")
@@ -152,14 +139,6 @@ async def test_repr_says_target_and_security_without_the_key_and_a_closed_client
         assert repr(other) == "<AsyncRerankClient of h:1: TLS, API key>"
     with pytest.raises(UsageError, match="this AsyncRerankClient is closed; make a new one"):
         await other.list_models()
-
-
-def test_reply_prints_as_a_table(client: Client) -> None:
-    reply = client.call("rerank", QUERY, PAIRS, top_n=2, return_passages=True)
-    header, first, _ = reply_table(reply).splitlines()
-    assert header.split() == ["rank", "score", "doc_id", "text"]
-    assert "flea" in first
-    assert "The life cycle" in first
 
 
 async def test_calls_of_one_async_client_run_concurrently(service: Served) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
-from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, UsageError
+from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.protobuf.status import status_of
 from rerank.rankers.identity import IdentityRanker
@@ -101,13 +101,6 @@ def test_mistake_in_the_call_is_raised(
 ) -> None:
     with pytest.raises(error):
         [*client.rerank_many([request_], **options)]
-
-
-def test_closed_client_is_refused(address: str) -> None:
-    with RerankClient(address) as client:
-        pass
-    with pytest.raises(UsageError, match="is closed"):
-        client.rerank_many([])
 
 
 def test_stream_that_ended_because_the_caller_was_slow_is_opened_again(client: RerankClient) -> None:

@@ -175,22 +175,6 @@ def test_one_request_probes_at_a_time() -> None:
     admission.admit(late(), STALE_S)
 
 
-def test_batch_of_a_probe_corrects_the_rate_for_all() -> None:
-    throughput = throughput_of(0.001)
-    admission = admitted(throughput)
-    admission.admit(late(), STALE_S)
-    throughput.observe(MODEL, 100, 1.0, STALE_S + 1)
-    admission.admit(late(now_s=STALE_S + 1), STALE_S + 1)
-
-
-def test_probe_is_rejected_once_its_own_batch_shows_that_it_is_late() -> None:
-    throughput, probe = throughput_of(100), late(tokens=1000)
-    admitted(throughput).admit(probe, STALE_S)
-    assert not throughput.is_late(probe, STALE_S)
-    throughput.observe(MODEL, 100, 1.0, STALE_S + 1)
-    assert throughput.is_late(probe, STALE_S + 1)
-
-
 def test_probe_of_one_stage_is_checked_in_the_other() -> None:
     throughput = throughput_of(0.001, passages_per_s=100)
     throughput.observe(PREPARE, 100, 1.0, STALE_S)

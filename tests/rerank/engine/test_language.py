@@ -16,39 +16,23 @@ ENGLISH = """
 die hard 2
 das boot movie
 la la land soundtrack
-los angeles weather
-el nino effects
 van gogh starry night
 who was charles de gaulle
-ludwig van beethoven
-maria de la cruz
-juan carlos de la fuente
 leonardo da vinci the last supper
 de facto standard
-creme de la creme
-rio de janeiro
 tour de france
 coq au vin recipe
-que sera sera lyrics
 what does déjà vu mean
 meaning of c'est la vie
-how to pronounce bundesliga
 übermensch nietzsche
 el salvador la libertad
 β-carotene
-αβγ
 ∂f/∂x of f(x, y)
-E. coli O157
-iphone 15 pro max
-mRNA
-x
 12 34
-42 USC 1983
 SELECT * FROM der WHERE das = 1 AND ist IS NULL
 def und(der, ist): return die.nicht(ein)
 df.groupby("wie").agg({"ist": sum})
 TypeError: 'NoneType' object is not subscriptable
-/usr/lib/python3/dist-packages
 https://de.wikipedia.org/wiki/Die_nicht_und_ist
 """.strip().splitlines()
 

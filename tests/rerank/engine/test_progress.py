@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rerank.engine.job import Completed
@@ -96,11 +95,6 @@ def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:
     ranking = after_one_window([-2.0, -0.5, -3.0])
     assert rows(ranking) == [(1, -0.5), (0, -2.0), (2, -3.0)]
     assert ranking.score_kind is ScoreKind.WINDOW_LOG_PROB
-
-
-def test_equal_window_scores_are_made_distinct() -> None:
-    below = float(np.nextafter(np.float32(-1.0), np.float32(-np.inf)))
-    assert rows(after_one_window([-1.0, 0.0, -1.0])) == [(1, 0.0), (0, -1.0), (2, below)]
 
 
 def test_scores_are_ranks_if_the_ranker_returns_ranks() -> None:

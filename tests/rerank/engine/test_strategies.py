@@ -272,10 +272,6 @@ def test_last_round_is_final_and_no_other(strategy: Strategy) -> None:
         assert flags == [False] * (len(flags) - 1) + [True] * min(n, 1), f"n = {n}"
 
 
-def test_top_down_of_one_window_is_final() -> None:
-    assert [round_.is_final for round_ in run_schedule(TopDown(20), by(few_levels(20)), 20)[0]] == [True]
-
-
 @each_strategy
 def test_final_round_is_one_window_whose_order_heads_the_answer(strategy: Strategy) -> None:
     for n in boundary_sizes(strategy):
@@ -326,13 +322,6 @@ def order_with_top_n(
 )
 def test_only_a_final_window_larger_than_top_n_is_limited(is_final: bool, top_n: int, expected: int) -> None:
     assert Round(((4, 5, 6),), is_final=is_final).top_n((4, 5, 6), top_n) == expected
-
-
-def test_order_of_a_sliding_round_includes_the_windows_before() -> None:
-    """The best candidate is the last in the list and rises by a stride per window."""
-    relevance = [*range(30, 0, -1), 99]
-    rounds = run_schedule(Sliding(20, 10), by(relevance), 31)[0]
-    assert [round_.order.index(30) for round_ in rounds] == [30, 11, 1]
 
 
 @pytest.mark.parametrize("strategy", [TopDown(20), Tournament(20)], ids=str)

@@ -147,26 +147,6 @@ async def test_killed_server_is_left_out_and_checked_in_full_when_it_is_back() -
         assert checks.urls == [server.url] * 2
 
 
-async def test_calls_in_flight_at_a_killed_server_are_answered_by_another_one() -> None:
-    async with stand_ins(2) as servers, pool_of(*servers) as pool:
-        for server in servers:
-            server.fault = always(Reply(200, "done", delay_s=0.5))
-        calls = asyncio.gather(*(pool.call(ask) for _ in range(20)))
-        await until(lambda: servers[0].running == servers[1].running == 10)
-        await servers[0].kill()
-        assert await calls == ["done"] * 20
-
-
-async def test_server_that_is_absent_at_the_start_is_used_when_it_comes() -> None:
-    async with stand_ins(1) as (server,):
-        await server.kill()
-        async with pool_of(server) as pool:
-            assert "start the server" in pool.problem
-            await server.start()
-            await until(lambda: pool.problem == "")
-            assert await pool.call(ask) == "done"
-
-
 async def test_server_that_does_not_fit_is_not_used() -> None:
     checks = Checks()
     checks.error = ModelServerUnfit("it serves another model")

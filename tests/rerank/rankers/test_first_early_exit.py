@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,22 +65,6 @@ def test_prompt_ends_at_the_last_identifier(lm: Path, ranker: EarlyExitFirstRank
 def test_scores_of_a_passage_do_not_depend_on_those_behind_it(ranker: EarlyExitFirstRanker) -> None:
     few, many = (rank_windows(ranker, [window(*TEXTS[:n])])[0].scores for n in (2, 5))
     assert many[1] - many[0] == pytest.approx(few[1] - few[0], abs=1e-5)
-
-
-def test_windows_of_a_batch_do_not_change_each_other(ranker: EarlyExitFirstRanker) -> None:
-    windows = [window(*TEXTS), window(TEXTS[1]), window(*TEXTS[3:])]
-    alone = [rank_windows(ranker, [each])[0].scores for each in windows]
-    for expected, ranking in zip(alone, rank_windows(ranker, windows), strict=True):
-        assert ranking.scores == pytest.approx(expected, abs=1e-5)
-    assert alone[1] == (0.0,)
-
-
-def test_order_prior_is_added(lm: Path, ranker: EarlyExitFirstRanker) -> None:
-    given = replace(window(*TEXTS[:2]), is_ordered=True)
-    prior = EarlyExitFirstRanker(lm, 1, TEMPLATE, order_prior=0.5, device="cpu", passage_tokens=20)
-    plain, ordered = (rank_windows(each, [given])[0].scores for each in (ranker, prior))
-    assert ordered[0] - ordered[1] == pytest.approx(plain[0] - plain[1] + 0.5, abs=1e-5)
-    assert sum(map(math.exp, ordered)) == pytest.approx(1)
 
 
 def test_identifier_that_merges_with_its_bracket_is_refused(tmp_path: Path) -> None:

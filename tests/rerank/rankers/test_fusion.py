@@ -225,8 +225,3 @@ def test_other_work_runs_between_two_batches(encoder: Encoder, sparse_encoder: S
 def test_query_longer_than_the_encoder_reads_is_refused(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     with pytest.raises(InvalidRequest, match=r"is 400 tokens long, but .* reads at most 254; shorten it"):
         fusion(encoder, sparse_encoder).prepare(Query("flea " * 400), [])
-
-
-def test_fusion_without_signals_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs sparse_weight or cosine_weight above 0"):
-        FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0, cosine_weight=0.0)

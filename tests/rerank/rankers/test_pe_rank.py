@@ -140,11 +140,6 @@ def test_instruction_is_read_by_a_model_that_was_trained_with_some(
     assert ranker.info.template_sha256 == PERankRanker(checkpoint, encoder, "cpu").info.template_sha256
 
 
-def test_special_tokens_in_the_query_are_read_as_text(ranker: PERankRanker) -> None:
-    plain, marked = random_window(3, seed=1, text="a b"), random_window(3, seed=1, text="a [SEP] [PAD] b")
-    assert ranker.encode(marked).tokens == ranker.encode(plain).tokens + 6  # [, sep, ], [, pad, ]
-
-
 def test_checkpoint_for_an_encoder_of_another_width_is_rejected(
     checkpoint: Path, encoder: Encoder, tmp_path: Path
 ) -> None:

@@ -208,16 +208,6 @@ def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: 
     assert (by_its_name.status, by_its_name.headers["x-rerank-failure"]) == (200, failure.reason)
 
 
-@pytest.mark.parametrize("failing", ["failed"], indirect=True)
-def test_unordered_list_is_answered_by_shared_words(failing: tuple[Service, Failure]) -> None:
-    """Shared words stand for the first stage where there is none, so the order of the list has no effect."""
-    service, _ = failing
-    documents = ["nothing of it", "a flea lives a year", "how long does a flea live"]
-    for order in (documents, documents[::-1]):
-        reply = service.post("/v2/rerank", query="how long does a flea live", documents=order, on_failure="first_stage")
-        assert [order[result["index"]] for result in reply.json["results"]] == documents[::-1]
-
-
 def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
     check_answer(service.rerank("safe").execution, failure)

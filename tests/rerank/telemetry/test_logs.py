@@ -95,13 +95,6 @@ def test_texts_are_logged_only_if_asked_for(formatter: Any) -> None:
     assert r"secret\npassage" in with_texts  # on one line
 
 
-@pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
-def test_other_messages_are_lines_too(formatter: Any) -> None:
-    line = formatter(log_texts=True).format(record("%d models and %s", 3, "an index"))
-    assert "3 models and an index" in line
-    assert "\n" not in line
-
-
 def test_exception_is_in_the_json_object() -> None:
     try:
         raise ValueError("broken")

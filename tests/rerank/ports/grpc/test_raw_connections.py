@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import resource
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -81,26 +79,6 @@ def test_other_protocols_are_closed_at_once(encoder: Encoder) -> None:
                 connection.sendall(sent)
                 assert seconds_until_closed(connection) < 5
         assert latency_s(served) < 5
-
-
-@pytest.fixture
-def many_open_files() -> Iterator[None]:
-    """Allows this process the 1,000 and some open files that 500 connections have at their two ends."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(soft, 2048 if hard == resource.RLIM_INFINITY else min(hard, 2048))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.usefixtures("many_open_files")
-def test_500_silent_connections_do_not_slow_others_down(encoder: Encoder) -> None:
-    with identity_service(encoder) as (served, _, _), ExitStack() as stack:
-        for number in range(500):
-            connection = stack.enter_context(connect(served))
-            connection.sendall((PREFACE + SETTINGS + HALF_A_FRAME)[: number % 60])
-        assert sorted(latency_s(served) for _ in range(10))[8] < 1
-        assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
 
 
 def test_old_connections_are_replaced_without_a_failed_call(encoder: Encoder) -> None:

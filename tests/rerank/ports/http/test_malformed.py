@@ -121,24 +121,8 @@ def with_wrong_route(rng: random.Random) -> Case:
     return rng.choice(["GET", "POST", "PUT"]), path + str(rng.randrange(100)), b"{}", JSON_TYPE
 
 
-def with_wrong_model_or_option(rng: random.Random) -> Case:
-    path = rng.choice(["/v1/rerank", "/v2/rerank"])
-    option = rng.choice(
-        [
-            {"model": rng.choice(["gpt", "x" * 5000, "number\n", "../number"])},
-            {"top_n": rng.choice([-1, "1", 1.5, True, -(2**70)])},
-            {"max_tokens_per_doc": rng.choice([0, -5, "9"])},
-            {"max_chunks_per_doc": rng.choice([0, -1, "2"])},
-            {"relevant_spans": rng.choice([{"mode": "on"}, {"mode": 1}, "enabled", {"max_spans": 0}])},
-            {"return_documents": rng.choice(["yes", 1, []])},
-            {"rank_fields": rng.choice([[], "text", [1]])},
-        ]
-    )
-    return "POST", path, json.dumps({"query": "q", "documents": ["a"], **option}).encode(), JSON_TYPE
-
-
 KINDS: list[Callable[[random.Random], Case]] = [
-    with_junk, with_missing_field, with_broken_json, with_wrong_form, with_wrong_route, with_wrong_model_or_option,
+    with_junk, with_missing_field, with_broken_json, with_wrong_form, with_wrong_route,
 ]  # fmt: skip
 
 

@@ -114,18 +114,6 @@ def test_field_that_is_no_text_is_told_from_one_that_is_missing(http: HttpClient
         assert (reply.status, reply.json["message"]) == (400, message)
 
 
-def test_candidates_of_the_json_form_may_be_pythons_dicts(http: HttpClient) -> None:
-    first, second = texts(1, 3)
-    candidates = [{"id": 7, "text": first, "score": 2.5}, {"docid": "b", "text": second, "score": 1}]
-    results = http.post("/rerank", {"query": "q", "candidates": candidates}).json["results"]
-    assert [(row["doc_id"], row["first_stage_score"]) for row in results] == [("b", 1.0), ("7", 2.5)]
-    reply = http.post("/rerank", {"query": "q", "candidates": [{"id": 7, "text": first, "price": 1}]})
-    assert reply.status == 400
-    message = reply.json["message"]
-    assert message.startswith("candidates[0].price: Candidate has no such field; fields: doc_id, text")
-    assert "Available" not in message
-
-
 def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http: HttpClient) -> None:
     candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
     unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
@@ -179,21 +167,6 @@ def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:
     assert indexes(cut) == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("relevant_spans", "enabled"),
-        ("use_activation", False),
-        ("raw_scores", True),
-        ("documnets", []),
-    ],
-)
-def test_option_that_cannot_be_honoured_is_refused_by_name(http: HttpClient, field: str, value: object) -> None:
-    reply = http.post("/v2/rerank", documents_request(1, **{field: value}))
-    assert reply.status == 400
-    assert reply.json["message"].startswith(f"{field}: ")
-
-
 def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> None:
     reply = http.post("/v1/rerank", documents_request(1, 2, ordered=True) | {"model": "identity"})
     assert reply.json["meta"]["warnings"] == ["model identity keeps the first-stage order"]
@@ -224,14 +197,6 @@ def test_json_form_of_search_reads_the_index(http: HttpClient) -> None:
     assert {result["doc_id"] for result in reply["results"]} == {"flea", "flea-bite"}
     assert reply["first_stage_hits"] == 2
     assert all(result["text"] for result in reply["results"])
-
-
-@pytest.mark.parametrize("stage", ["bm25", "FIRST_STAGE_BM25", 1])
-def test_json_forms_take_the_names_of_the_command_line(http: HttpClient, stage: object) -> None:
-    request = {"query": "flea bites", "first_stage": stage, "strategy": {"kind": "top-down", "window_size": 5}}
-    reply = http.post("/search", request).json
-    assert (reply["first_stage"], reply["execution"]["strategy"]) == ("FIRST_STAGE_BM25", "top-down(5)")
-    assert http.post("/search", request | {"strategy": "single"}).json["execution"]["strategy"] == "single(20)"
 
 
 @pytest.mark.parametrize(

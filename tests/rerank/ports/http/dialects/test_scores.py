@@ -94,10 +94,3 @@ def test_place_that_no_model_gave_is_no_score(work: dict[str, Any], is_relative:
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work, relevance={1: 0.6})  # read before the failure
     assert relevance_scores(answer, 3, is_relative) == [0, 0.6, 0]
     assert [each.ranked for each in scored(answer, 3, is_relative)] == [False, None, False]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranking_without_a_failure_has_scores(kind: ScoreKind) -> None:
-    answer = ranking(kind, -0.5, -1.0, completeness=Completeness.PARTIAL)
-    assert [each.ranked for each in scored(answer, 2)] == [None, None]
-    assert relevance_scores(answer, 2) == relevance_scores(ranking(kind, -0.5, -1.0), 2)
