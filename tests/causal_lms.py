@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -17,6 +18,10 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
+from rerank.prompting.templates import load_template
+from rerank.util.files import sha256_of_files
 
 SIZES = {
     "hidden_size": 64,
@@ -54,3 +59,23 @@ def write_causal_lm(folder: Path, architecture: str, tokenizer: PreTrainedTokeni
         "the saved tokenizer differs"
     )
     return folder
+
+
+def finish(folder: Path, ranker: str = "pe-rank", template: str = "pe_rank", **fields: Any) -> None:
+    """Writes the template and the manifest into a checkpoint, as training does."""
+    loaded = load_template(template)
+    (folder / TEMPLATE_FILE).write_bytes(loaded.source)
+    manifest = CheckpointManifest(
+        ranker=ranker,
+        base="tiny",
+        base_revision="",
+        weights_sha256=sha256_of_files(sorted(folder.glob("*.safetensors"))),
+        template_sha256=loaded.sha256,
+        window_size=20,
+        command="train",
+        data={},
+        metrics={},
+        versions={},
+        **fields,
+    )
+    write_manifest(folder, manifest)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rerank.rankers.self_test import GOLDEN
+from tests.causal_lms import finish
 from tests.rerank.commands.conftest import Command
-from tests.rerank.models.test_checkpoint_packing import finish
 
 
 @pytest.mark.slow

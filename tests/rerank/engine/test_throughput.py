@@ -30,33 +30,10 @@ def test_first_batch_of_a_model_is_not_counted() -> None:
     assert seconds(throughput, 50.0) == 0.5
 
 
-def test_rate_converges_to_the_latest_measurements() -> None:
-    throughput = measured(MODEL)
-    for _ in range(100):
-        throughput.observe(MODEL, 200, 1.0, 0.0)
-    assert seconds(throughput, 200.0) == pytest.approx(1.0, rel=1e-3)
-
-
 def test_long_batches_weigh_more_than_short_ones() -> None:
     throughput = measured(MODEL)
     throughput.observe(MODEL, 1000, 6.0, 0.0)
     assert seconds(throughput, 1090.0) == pytest.approx(6.9)  # decayed: 90 tokens in 0.9 s, 1000 in 6 s
-
-
-def test_slowness_counts_from_the_second_slow_batch() -> None:
-    throughput = measured(MODEL)
-    for _ in range(2):
-        throughput.observe(MODEL, 100, 100.0, 0.0)
-    assert seconds(throughput, 190.0) == pytest.approx(0.9 + 100.0)
-
-
-@pytest.mark.parametrize("slow_batches", [1, 100])
-def test_normal_batch_after_slow_ones_corrects_the_rate(slow_batches: int) -> None:
-    throughput = measured(MODEL)
-    for _ in range(slow_batches):
-        throughput.observe(MODEL, 100, 3600.0, 0.0)
-    throughput.observe(MODEL, 100, 1.0, 0.0)
-    assert seconds(throughput) == pytest.approx(1.0)
 
 
 def test_rate_is_kept_while_nothing_runs() -> None:

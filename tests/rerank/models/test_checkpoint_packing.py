@@ -8,15 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rerank.checkpoints.manifest import CheckpointManifest, read_manifest, write_manifest
+from rerank.checkpoints.manifest import read_manifest
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_packing import pack
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
-from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.util.files import sha256_of_files
+from tests.causal_lms import finish
 from tests.pe_checkpoints import change_weights, vector_window, write_perturbed
 from tests.word_lists import first_run, write_inputs
 
@@ -29,26 +28,6 @@ def trained(checkpoint: Path, tmp_path: Path) -> Path:
     folder = write_perturbed(tmp_path / "trained", checkpoint)
     finish(folder)
     return folder
-
-
-def finish(folder: Path) -> None:
-    """Writes the template and the manifest into a checkpoint."""
-    (folder / "template.yaml").write_bytes(load_template("pe_rank").source)
-    write_manifest(
-        folder,
-        CheckpointManifest(
-            ranker="pe-rank",
-            base="zero",
-            base_revision="",
-            weights_sha256=sha256_of_files(sorted(folder.glob("*.safetensors"))),
-            template_sha256=load_template("pe_rank").sha256,
-            window_size=20,
-            command="train-pe-rank",
-            data={},
-            metrics={},
-            versions={},
-        ),
-    )
 
 
 def packed(trained: Path, out: Path, max_shard_size: str = "36MB") -> Path:

@@ -7,13 +7,12 @@ import math
 
 import pytest
 import torch
-from transformers import PretrainedConfig
 
 from rerank.models.identifier_head import IdentifierHead
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.packed_attention import Pack, packed_attention
 from rerank.models.packing_check import make_last_token_reader
-from tests.random_models import LENGTHS, NOT_PACKABLE, PACKABLE, random_model, random_sequences
+from tests.random_models import LENGTHS, PACKABLE, random_model, random_sequences
 
 CPU = torch.device("cpu")
 PACK_LENGTHS = (5, 1, 12, 3)
@@ -70,18 +69,6 @@ class PositionCounter(torch.nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         self.positions += hidden.shape[:-1].numel()
         return self.module(hidden)
-
-
-@pytest.mark.parametrize(
-    "config", [PACKABLE["llama"], PACKABLE["opt"], NOT_PACKABLE["bloom"][0]], ids=lambda config: config.model_type
-)
-def test_head_is_applied_to_the_last_positions_only(config: PretrainedConfig) -> None:
-    model = random_model(config)
-    reader = make_last_token_reader(model)
-    counter = PositionCounter(model.get_output_embeddings())
-    model.set_output_embeddings(counter)
-    reader.read(random_sequences())
-    assert counter.positions == len(LENGTHS)
 
 
 def test_mlp_of_the_last_layer_is_applied_to_the_last_positions_only() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -82,27 +81,6 @@ def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_mess
     assert "has no chat template, so the prompt is plain text" in warning("first", uncased())
     assert warning("first_small", uncased()) == ""
     assert warning("first", byte_level()) == ""
-
-
-def test_passages_are_cut_to_their_first_words_and_queries_are_not() -> None:
-    tokenizer, style = byte_level(), PromptStyle(max_words=3)
-    assert prompt_ids(tokenizer, style, "a  b\nc d e", "f g") == prompt_ids(tokenizer, PromptStyle(), "a b c", "f g")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ftfy") is None, reason="needs ftfy")
-def test_encoding_of_passages_is_repaired() -> None:
-    """As in RankLLM: spaces are stripped, ftfy repairs the text, and its words are counted afterwards."""
-    style = PromptStyle(ftfy=True, max_words=4)
-    assert style.passage_text(" donâ€™t  say\nnaÃ¯ve things aloud ") == "don't say naïve things"
-
-
-def test_title_has_the_form_of_the_style() -> None:
-    style = PromptStyle(title="Title: {title} Content: {text}")
-    assert style.passage_text("fleas they  jump", "fleas") == "Title: fleas Content: they jump"
-    assert style.passage_text("fleas they  jump") == "fleas they jump", "no title is known"
-    assert style.passage_text("they jump", "fleas") == "Title: fleas Content: they jump", "a text without its title"
-    assert style.passage_text("{text} x", "{text}") == "Title: {text} Content: x"
-    assert PromptStyle(max_words=3).passage_text("fleas they jump", "fleas") == "fleas they jump"
 
 
 @pytest.mark.parametrize("title", ["{title}", "{text}", "Title", "{title} {content}"])

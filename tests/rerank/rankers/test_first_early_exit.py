@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError
 from rerank.models.early_exit import score_direction
-from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.reranking.load_models import load_first
 from rerank.types import Passage, Query, Window
-from rerank.util.files import sha256_of_files
-from tests.causal_lms import write_causal_lm
+from tests.causal_lms import finish, write_causal_lm
 from tests.small_tokenizers import byte_level, metaspace
 
 TEXTS = ["a flea", "the moon and the tides", "bread", "bread", "", "sand " * 30]
@@ -76,26 +74,8 @@ def test_identifier_that_merges_with_its_bracket_is_refused(tmp_path: Path) -> N
 
 def with_manifest(lm: Path, folder: Path, layer: int) -> Path:
     """A copy of a checkpoint, with a manifest that has this layer of the early exit."""
-    folder.mkdir()
-    for path in lm.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    template = load_template(TEMPLATE)
-    (folder / TEMPLATE_FILE).write_bytes(template.source)
-    manifest = CheckpointManifest(
-        ranker="first",
-        base="tiny",
-        base_revision="",
-        weights_sha256=sha256_of_files(sorted(folder.glob("*.safetensors"))),
-        template_sha256=template.sha256,
-        identifiers="letters",
-        window_size=5,
-        early_exit_layer=layer,
-        command="",
-        data={},
-        metrics={},
-        versions={},
-    )
-    write_manifest(folder, manifest)
+    shutil.copytree(lm, folder)
+    finish(folder, ranker="first", template=TEMPLATE, identifiers="letters", early_exit_layer=layer)
     return folder
 
 

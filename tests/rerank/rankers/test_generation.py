@@ -160,20 +160,17 @@ def test_answer_of_a_small_window_reserves_only_the_tokens_it_needs(tmp_path: Pa
     assert 4096 - 20 < ranker.encode(window).tokens <= 4096
 
 
-@pytest.mark.parametrize("ranker", [GenerationRanker, FirstRanker])
-def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker: type) -> None:
-    tokenizer = byte_level()
-    tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}"
-    folder = write_causal_lm(tmp_path / "reasoning", "qwen3", tokenizer)
-    with pytest.raises(CheckpointError, match="ends with <think>: the model reasons before it answers"):
-        ranker(folder, "first", device="cpu")
-
-
 def reasoning_model(folder: Path) -> Path:
     """A random model whose chat template opens a reasoning."""
     tokenizer = byte_level()
     tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}"
     return write_causal_lm(folder / "reasoning", "qwen3", tokenizer)
+
+
+@pytest.mark.parametrize("ranker", [GenerationRanker, FirstRanker])
+def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker: type) -> None:
+    with pytest.raises(CheckpointError, match="ends with <think>: the model reasons before it answers"):
+        ranker(reasoning_model(tmp_path), "first", device="cpu")
 
 
 async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_says_so(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
@@ -19,7 +17,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Matrix, Passage, Query, Window
 from tests.fakes import check_overtaking
-from tests.pe_checkpoints import change_config
+from tests.pe_checkpoints import change_config, write_perturbed
 
 QUERIES = ["what causes the tides", "string instruments", "how long does a flea live", "bread", "ice and sand"]
 
@@ -50,11 +48,7 @@ def ranker(checkpoint: Path, encoder: Encoder) -> PERankRanker:
 @pytest.fixture(scope="module")
 def perturbed(checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERankRanker:
     """A ranker with noise on all weights, so that each of them has an effect, as after training."""
-    folder = tmp_path_factory.mktemp("perturbed") / "perturbed"
-    shutil.copytree(checkpoint, folder)
-    torch.manual_seed(3)
-    weights = {name: t + 0.05 * torch.randn_like(t) for name, t in load_file(folder / "model.safetensors").items()}
-    save_file(weights, folder / "model.safetensors")
+    folder = write_perturbed(tmp_path_factory.mktemp("perturbed") / "perturbed", checkpoint)
     return PERankRanker(folder, encoder, device="cpu")
 
 

@@ -10,9 +10,7 @@ import grpc
 import pytest
 
 from rerank.access.callers import CallerLimits
-from rerank.access.credentials import Credentials
 from rerank.access.key_file import add_key
-from rerank.client.client import RerankClient
 from rerank.config import FusionModel, TelemetryConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.fusion import FusionRanker
@@ -74,12 +72,6 @@ def test_http_takes_the_kind_by_its_name(service: Service, kind: str) -> None:
     body = {"query": "q", "candidates": [{"doc_id": f"d{n}", "text": text} for n, text in enumerate(TEXTS)]}
     reply = service.http.post("/rerank", {**body, "first_stage_kind": kind}, **dict([service.header("plain")]))
     assert reply.json["execution"]["interpolation"]["first_stage"] == NEURAL
-
-
-def test_python_client_takes_the_kind_by_its_name(service: Service) -> None:
-    with RerankClient(service.served.address, Credentials(api_key=service.keys["plain"])) as client:
-        reply = client.rerank("q", TEXTS, TIMEOUT_S, first_stage_kind="neural")
-    assert reply.execution.interpolation.first_stage == NEURAL
 
 
 def test_report_and_metrics_have_the_correlation_of_the_list_and_the_mean_of_the_key(service: Service) -> None:
