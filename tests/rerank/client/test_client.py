@@ -61,13 +61,6 @@ def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
     assert reply.results[0].doc_id == "flea"
 
 
-def test_options_are_fields_of_the_request(client: Client) -> None:
-    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=5)
-    reply = client.call("rerank", QUERY, PAIRS, model="identity", top_n=2, strategy=strategy, return_passages=True)
-    assert [(result.doc_id, result.text) for result in reply.results] == PAIRS[:2]
-    assert reply.execution.strategy == "single(5)"
-
-
 @pytest.mark.parametrize("name", ["gpt", "žluťoučký\n🦟", " \x00 "])
 def test_message_of_the_service_arrives_unchanged(client: Client, name: str) -> None:
     with pytest.raises(ServiceError) as caught:

@@ -91,13 +91,11 @@ def request_for(
     strategy: Strategy = SLIDING,
     query: str = "q",
     model: str = "number",
-    first_stage: Sequence[float | None] | None = None,
     options: RankOptions = RankOptions(),  # noqa: B008  (frozen)
     deadline_s: float = math.inf,
 ) -> RankRequest:
-    """A request whose candidates have these numbers as relevance, and these scores of the first stage."""
-    scores = first_stage or [None] * len(numbers)
-    candidates = tuple(map(Candidate, numbered_passages(numbers), scores))
+    """A request whose candidates have these numbers as relevance."""
+    candidates = tuple(map(Candidate, numbered_passages(numbers)))
     return RankRequest(Query(query), candidates, (Step(model, strategy),), options, deadline_s)
 
 

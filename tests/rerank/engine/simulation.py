@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
@@ -80,26 +79,6 @@ class Request:
         return self.finished_s - self.arrived_s
 
 
-class Scheduler(Protocol):
-    """Admits requests and forms batches. All times are virtual."""
-
-    def arrive(self, request: Request, now_s: float) -> None:
-        """Queues the request's first window, or sets `rejected`."""
-        ...
-
-    def next_batch(self, now_s: float) -> list[Request]:
-        """The requests whose next windows form a batch."""
-        ...
-
-    def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
-        """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
-        ...
-
-    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
-        """Records that the batch is done, and queues the next windows of its requests."""
-        ...
-
-
 @dataclass
 class Fifo:
     """First come, first served, window by window."""
@@ -146,6 +125,7 @@ class EngineScheduler:
         self._admitted: dict[Request, Job] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
+        """Queues the request's first window, or sets `rejected`."""
         candidates = (Candidate(Passage("", "")),) * request.candidates
         asked = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),))
         admitted = Job(request.caller, request.arrived_s, request.deadline_s)
@@ -167,18 +147,21 @@ class EngineScheduler:
         self._queue.add(NextWindow(request, admitted, tokens))
 
     def next_batch(self, now_s: float) -> list[Request]:
+        """The requests whose next windows form a batch."""
         batch, late = self._queue.next_batch(now_s)
         for window in late:
             self._release(window.of)
         return [window.of for window in batch]
 
     def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
+        """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
         admitted = [each for each in running if each in self._admitted]
         windows = [NextWindow(each, self._admitted[each], each.windows[each.ran]) for each in admitted]
         yields = Running(RANKING, windows, preempted_by).yields_to(self._queue.first())
         return self.next_batch(now_s) if yields else []
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        """Records that the batch is done, and queues the next windows of its requests."""
         self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):
@@ -193,16 +176,14 @@ class EngineScheduler:
             self._admission.release(admitted)
 
 
-def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) -> list[tuple[float, list[Request]]]:
-    """Runs all requests and sets their outcomes. Returns the start time and the requests of each batch."""
+def simulate(requests: Sequence[Request], scheduler: EngineScheduler | Fifo, device: Device) -> None:
+    """Runs all requests and sets their outcomes."""
     arrivals = sorted(requests, key=lambda request: request.arrived_s)
     events = [(request.arrived_s, number, request) for number, request in enumerate(arrivals)]
     heapq.heapify(events)
-    batches: list[tuple[float, list[Request]]] = []
 
     def run_batch(batch: list[Request], start_s: float, interruptible: bool) -> float:
         """Runs a batch and those that preempt it. Returns when it has ended."""
-        batches.append((start_s, batch))
         seconds = device.seconds(tokens_of(batch), start_s)
         ended_s, preempted_by = start_s + seconds, 0
         while events and events[0][0] <= ended_s:
@@ -228,7 +209,7 @@ def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) 
         elif events:
             now_s = events[0][0]
         else:
-            return batches
+            return
 
 
 def tokens_of(batch: Sequence[Request]) -> int:

@@ -89,17 +89,6 @@ def test_sliding_equals_the_slow_reference(strategy: Sliding, relevance_of: Call
         assert (windows_of(rounds), order) == slow_sliding(strategy, relevance), f"n = {n}"
 
 
-@pytest.mark.parametrize("strategy", SINGLE, ids=str)
-def test_single_orders_the_first_window_and_keeps_the_rest(strategy: Single) -> None:
-    for n in boundary_sizes(strategy):
-        relevance = few_levels(n)
-        read = list(range(min(n, strategy.window_size)))
-        unread = list(range(len(read), n))
-        rounds, order = run_schedule(strategy, by(relevance), n)
-        assert windows_of(rounds) == ([tuple(read)] if read else []), f"n = {n}"
-        assert order == insertion_sorted(read, relevance) + unread, f"n = {n}"
-
-
 @each_strategy
 @pytest.mark.parametrize(
     "scores_of_n", [inconsistent, lambda n: by(all_different(n)), lambda n: by(range(n)), lambda n: by([0.0] * n)]
@@ -315,13 +304,6 @@ def order_with_top_n(
     except StopIteration as finished:
         result: list[int] = finished.value
         return result
-
-
-@pytest.mark.parametrize(
-    ("is_final", "top_n", "expected"), [(True, 2, 2), (True, 0, 0), (True, 3, 0), (True, 9, 0), (False, 2, 0)]
-)
-def test_only_a_final_window_larger_than_top_n_is_limited(is_final: bool, top_n: int, expected: int) -> None:
-    assert Round(((4, 5, 6),), is_final=is_final).top_n((4, 5, 6), top_n) == expected
 
 
 @pytest.mark.parametrize("strategy", [TopDown(20), Tournament(20)], ids=str)

@@ -37,18 +37,3 @@ def test_identifiers_are_the_single_tokens_of_the_family(
         assert not {identifiers.bracket_id, *identifiers.token_ids} & special
         for text, token_id in zip(identifiers.texts, identifiers.token_ids, strict=True):
             assert tokenizer.decode([identifiers.bracket_id, token_id]).replace(" ", "") == f"[{text}"
-
-
-def test_merged_bracket_and_letter_are_separated() -> None:
-    """`[A` is one token, `[O` and `[Q` are two: all 26 must get the token of the bare letter."""
-    tokenizer = byte_level()
-    identifiers = derive_identifiers(tokenizer, LETTERS, "\n")
-    assert list(identifiers.token_ids) == tokenizer.convert_tokens_to_ids(list(CAPITALS + SMALL))
-    assert identifiers.bracket_id == tokenizer.convert_tokens_to_ids("[")
-
-
-def test_bracket_that_merges_with_the_prompt_is_the_bare_bracket() -> None:
-    tokenizer = metaspace("instruct")
-    identifiers = derive_identifiers(tokenizer, LETTERS, " [/INST]")
-    assert identifiers.bracket_id == tokenizer.convert_tokens_to_ids("[")
-    assert tokenizer(" [/INST][", add_special_tokens=False)["input_ids"][-1] == tokenizer.convert_tokens_to_ids("][")

@@ -72,10 +72,11 @@ class Stalls:
         ("Rerank", b"\x12\x00" * MILLIONS, "candidates exceed the limit of 1000"),
         ("Rerank", LEGAL + b"\x12\x02\x78\x00" * (MILLIONS // 2), "candidates exceed the limit of 1000"),
         ("Rerank", LEGAL + b"\x78\x00" * MILLIONS, "more than 8064 fields"),
+        ("Rerank", b"\x7b\x7c" * MILLIONS, "more than 8064 fields"),
         ("Search", b"\x0a\x01q" + b"\x52\x00" * MILLIONS, "more than 8064 fields"),
         ("ListModels", b"\x78\x00" * MILLIONS, "more than 8064 fields"),
     ],
-    ids=["candidates", "candidates with unknown fields", "unknown fields", "feedback", "of an empty message"],
+    ids=["candidates", "candidates with unknown fields", "unknown fields", "groups", "feedback", "of an empty message"],
 )
 def test_millions_of_fields_are_refused_before_they_are_parsed(
     served: Served, channel: grpc.Channel, method: str, message: bytes, problem: str
