@@ -1,4 +1,4 @@
-"""Bundled checkpoints: size, manifest, model card and golden scores."""
+"""Bundled checkpoints: size, manifest, language and golden scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throughput: measured rates, and the priorities and deadlines that follow from them."""
+"""Throughput: measured rates, and the priorities that follow from them."""
 
 from __future__ import annotations
 

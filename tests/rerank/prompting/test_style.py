@@ -1,4 +1,4 @@
-"""Prompt styles of published models: BOS tokens, chat format, and the text of passages."""
+"""Prompt styles of published models: BOS tokens, chat format, and settings that are refused."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from rerank.checkpoints.manifest import served_model
 from rerank.config import CrossEncoderModel, ServiceConfig
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.cross_encoder import PairScorer
-from rerank.rankers import cross_encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.reranking.blocking import Reranker
@@ -62,18 +61,9 @@ def test_scores_are_those_of_predict(folders: dict[str, Path], architecture: str
     assert ranker.encode(window(ranker, lists[0])).truncated == (9,)
 
 
-def test_pairs_of_all_windows_share_batches_by_length(
-    ranker: CrossEncoderRanker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_of_a_batch_have_the_scores_that_they_have_alone(ranker: CrossEncoderRanker) -> None:
     windows = [window(ranker, texts(n, longest=60)) for n in (20, 1, 12)]
     expected = [ranking.scores for one in windows for ranking in rank_windows(ranker, [one])]
-    lengths = [len(pair["input_ids"]) for one in windows for pair in ranker.encode(one).pairs]
-    groups = list(cross_encoder._groups(dict(enumerate(lengths))))
-    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
-    assert 1 < len(groups) < len(lengths)
-    for group in groups:
-        positions = len(group) * max(lengths[place] for place in group)
-        assert positions <= cross_encoder._FEW_POSITIONS or sum(lengths[place] for place in group) >= 0.85 * positions
     for ranking, scores in zip(rank_windows(ranker, windows), expected, strict=True):
         assert ranking.scores == pytest.approx(scores, abs=1e-5)
 

@@ -1,4 +1,4 @@
-"""Each key or connection is a caller with a share of the engine, and waits behind no calls of another one."""
+"""Each key or connection is a caller with a share of the engine."""
 
 from __future__ import annotations
 
