@@ -64,17 +64,26 @@ def flags(words: Sequence[str]) -> set[str]:
 
 @cache
 def help_of(*command: str) -> str:
-    """What a script prints for --help; it runs in this process, because a new one would import torch again."""
+    """What a command or a script prints for --help; it runs in this process, as a new one would import torch again."""
     printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [*command, "--help"])
         patch.setattr(sys, "stdout", printed)
         patch.setenv("COLUMNS", "250")
         with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(script(command[0])), run_name="__main__")
+            run_command(command[0])
     assert not ended.value.code
     printed.seek(0)
     return printed.read()
+
+
+def run_command(name: str) -> None:
+    """Runs a command of the package, or a script by its path or module, with the arguments in sys.argv."""
+    if name in COMMANDS:
+        module, _, function = COMMANDS[name].partition(":")
+        getattr(importlib.import_module(module), function)()
+    else:
+        runpy.run_path(str(script(name)), run_name="__main__")
 
 
 def script(name: str) -> Path:

@@ -14,9 +14,10 @@ import pytest
 from rerank import ConfigError, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.service.startup import check_before_loading
+from tests.doc_pages import blocks
 from tests.fakes import NumberRanker
 from tests.http_client import http_service
-from tests.test_doc_commands import blocks, check_command
+from tests.test_doc_commands import check_command
 
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
