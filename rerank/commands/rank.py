@@ -105,7 +105,7 @@ class RankSettings(RankingSettings):
 
 
 def rank(settings: RankSettings) -> None:
-    """Rank passages, a file of candidates, or a file of requests (--batch).
+    """Rank passages, or a file of candidates or requests.
 
     Passages of the command line need no service: the model is loaded for them. Their order has no effect.
     """
