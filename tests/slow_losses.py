@@ -104,34 +104,13 @@ def slow_listmle(scores: list[float], relevance: list[float]) -> float:
     return sum(slow_steps(scores, relevance))
 
 
-def slow_p_listmle(scores: list[float], relevance: list[float]) -> float:
-    n = len(scores)
-    weights = [2 ** (n - k) - 1 for k in range(1, n + 1)]
-    weighted = [weight * loss for weight, loss in zip(weights, slow_steps(scores, relevance), strict=True)]
-    return sum(weighted) / sum(weights)
-
-
-def slow_approx_rank_mse(scores: list[float], relevance: list[float]) -> float:
-    total = 0.0
-    for i, rank in enumerate(slow_ranks(relevance)):
-        others = [score for j, score in enumerate(scores) if j != i]
-        approx_rank = 1 + sum(1 / (1 + math.exp(scores[i] - other)) for other in others)
-        total += (rank - approx_rank) ** 2 / math.log2(1 + rank)
-    return total / len(scores)
-
-
 def slow_kl(scores: list[float], relevance: list[float]) -> float:
     return sum(p * math.log(p / q) for p, q in zip(slow_softmax(relevance), slow_softmax(scores), strict=True))
 
 
-def slow_margin_mse(scores: list[float], relevance: list[float]) -> float:
-    pairs = [(i, j) for i in range(len(scores)) for j in range(i)]
-    return sum(((scores[i] - scores[j]) - (relevance[i] - relevance[j])) ** 2 for i, j in pairs) / len(pairs)
-
-
 _SLOW_LOSSES = (
     *(slow_ranknet, slow_weighted_ranknet, slow_lambdarank, slow_listnet, slow_lambdarank_first, slow_listnet_first),
-    *(slow_listmle, slow_p_listmle, slow_approx_rank_mse, slow_kl, slow_margin_mse),
+    *(slow_listmle, slow_kl),
 )
 #: By the names of RANK_LOSSES.
 SLOW_LOSSES: dict[str, SlowLoss] = {

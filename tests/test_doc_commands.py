@@ -142,12 +142,6 @@ def test_every_shown_command_exists_with_its_flags(page: str, words: list[str]) 
     check_command(words)
 
 
-def test_the_check_finds_a_wrong_flag_and_a_wrong_command() -> None:
-    for wrong in ("rerank search x --first-stag bm25", "make nothing", "rerank-it x", "pip install .[none]"):
-        with pytest.raises(Exception, match=r"first-stag|no nothing|command rerank-it|none"):
-            check_command(shlex.split(wrong))
-
-
 @dataclass(frozen=True)
 class Service:
     """A service with an index, at addresses that take the place of those of the documentation."""

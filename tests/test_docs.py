@@ -14,7 +14,6 @@ from tests.doc_pages import pages
 ROOT = Path(__file__).parent.parent
 PAGES = pages()
 CARDS = sorted((ROOT / "rerank" / "checkpoints").glob("*/README.md"))
-GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 
 #: Target of a Markdown link or image that is not a URL.
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
@@ -79,8 +78,3 @@ def test_described_cascade_reads_as_many_passages_as_it_does() -> None:
     for page in ("docs/reference/settings.md", "docs/reference/python.md", "docs/guide/models.md"):
         said = re.findall(r"FIRST (?:then|for)\s+the best (\d+)", (ROOT / page).read_text(encoding="utf-8"))
         assert set(said) == {str(FURTHER_BUNDLED_MODELS[0].window_size)}, page
-
-
-def test_every_page_of_the_guide_begins_with_a_command() -> None:
-    for page in GUIDE:
-        assert re.match(r"# .+\n\n```bash\n", page.read_text(encoding="utf-8")), page.name

@@ -11,10 +11,3 @@ from scripts import write_reference
 def test_page_is_up_to_date(name: str) -> None:
     page = (write_reference.FOLDER / f"{name}.md").read_text(encoding="utf-8")
     assert page == write_reference.PAGES[name](), "run `python scripts/write_reference.py`"
-
-
-def test_every_setting_is_described() -> None:
-    """In a sentence of its class; the page would fail to be written otherwise."""
-    for settings in write_reference.SETTINGS.values():
-        described = write_reference.attributes(settings)
-        assert all(described[name] for name in settings.model_fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -104,28 +103,6 @@ def test_wheel_holds_the_contract(wheel: Path) -> None:
 def test_packages_are_imported_from_the_wheel(installed: Path) -> None:
     lines = run(installed / "python", "-c", "\n".join(f"import {name}; print({name}.__file__)" for name in PACKAGES))
     assert all(Path(line).is_relative_to(installed.parent) for line in lines.splitlines()), lines
-
-
-def test_distribution_and_version(installed: Path) -> None:
-    """The package index has another `rerank`, so the distribution has a name of its own."""
-    program = "import importlib.metadata as m, rerank; print(m.version('rerank-listwise') == rerank.__version__)"
-    assert run(installed / "python", "-c", program).strip() == "True"
-
-
-def version_of(folder: Path) -> str:
-    return run(Path(sys.executable), "-m", "hatchling", "version", cwd=folder).strip()
-
-
-def test_version_is_that_of_the_git_tag(tmp_path: Path) -> None:
-    """A checkout without a tag has one of development, and a folder without git the one of pyproject.toml."""
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    assert version_of(tmp_path) == "0.1.dev0"
-    git = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-    for arguments in (("init", "-q"), ("add", "."), ("commit", "-qm", "First")):
-        run(Path("git"), *git, *arguments, cwd=tmp_path)
-    assert re.fullmatch(r"0\.1\.dev1\+g[0-9a-f]+", version_of(tmp_path))
-    run(Path("git"), "tag", "v3.2.1", cwd=tmp_path)
-    assert version_of(tmp_path) == "3.2.1"
 
 
 def test_wheel_is_built_from_the_source_distribution(tmp_path: Path, wheel: Path) -> None:

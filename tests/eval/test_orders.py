@@ -41,7 +41,3 @@ def test_shuffles_differ_by_number_query_and_seed() -> None:
     permutations = [first.permutation(50, "q", 0), second.permutation(50, "q", 0), first.permutation(50, "r", 0)]
     permutations.append(first.permutation(50, "q", 1))
     assert len({tuple(positions) for positions in permutations}) == 4
-
-
-def test_label_of_the_original_is_the_system() -> None:
-    assert (ORIGINAL.label("a"), Order("shuffled-1").label("a")) == ("a", "a.shuffled-1")

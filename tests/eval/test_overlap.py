@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rerank_eval import beir, trec_dl
 from rerank_eval.datasets import open_dataset
-from rerank_eval.overlap import check_index, check_names, judgements_of
+from rerank_eval.overlap import check_index, check_names
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
@@ -79,16 +79,6 @@ def test_queries_of_a_run_without_judgements_are_named(tmp_path: Path) -> None:
     note = "2 of 3 queries have no judgements and are not measured: 8, 9."
     for app, flag in ((trec_dl.app, "--requests"), (beir.app, "--run")):
         assert note in evaluate(app, tmp_path / flag, flag, run, "--collection", collection, *ORACLE)
-
-
-def test_long_lists_of_queries_without_judgements_are_cut() -> None:
-    _, (note,) = judgements_of(["1", *(f"x{number:02d}" for number in range(30))], [Qrel("1", "a", 1)], "x")
-    assert note.endswith("not measured: " + ", ".join(f"x{number:02d}" for number in range(20)) + " and others.")
-
-
-def test_complete_data_need_no_note() -> None:
-    qrels = [Qrel("1", "a", 1), Qrel("2", "a", 1)]
-    assert judgements_of(["1", "2"], qrels, "x") == (qrels, ())
 
 
 def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path: Path, index_folder: Path) -> None:

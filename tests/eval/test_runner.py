@@ -60,21 +60,9 @@ def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path: Path, l
     )
 
 
-def test_several_systems_have_a_folder_each(tmp_path: Path) -> None:
-    evaluate([Variant("a", {}, RecordingSystem()), Variant("b", {"ranker": "b"}, RecordingSystem())], tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-    measures = json.loads((tmp_path / "b" / "measures.json").read_text(encoding="utf-8"))
-    assert measures["settings"] == {"command": "test", "ranker": "b"}
-    assert measures["mean"]["nDCG@10"] == 1.0
-
-
 def test_other_settings_are_refused_before_the_first_query(tmp_path: Path) -> None:
     evaluate([Variant(name, {"depth": 1}, RecordingSystem()) for name in ("a", "b")], tmp_path)
     system = RecordingSystem()
     with pytest.raises(ConfigError, match="other settings"):
         evaluate([Variant("a", {"depth": 1}, system), Variant("b", {"depth": 2}, system)], tmp_path)
     assert system.queries == []
-
-
-def test_no_queries_leave_empty_files(tmp_path: Path) -> None:
-    assert run_variants([Variant("a", {}, RecordingSystem())], [], tmp_path, 1, CONSOLE) == {"a": []}

@@ -157,12 +157,6 @@ def test_shared_strategy_does_not_reach_a_baseline(ranker: str) -> None:
     assert strategy_of(SystemSpec("a", ranker), settings) == {}
 
 
-def test_baseline_may_be_the_preranker_of_a_cascade() -> None:
-    (spec,) = parse_systems([], ["it=cosine>first@20"])
-    last, first = (TypeAdapter(ModelConfig).validate_python(model) for model in models_of([spec], flags()))
-    assert (last.ranker, last.preranker, first.ranker) == ("first", "it.1", "fusion")
-
-
 @pytest.mark.parametrize(("ranker", "weight"), [("cosine", 0.0), ("z-score", 0.3)])
 def test_baseline_is_the_sum_of_z_scores_of_its_name(ranker: str, weight: float, encoder: Encoder) -> None:
     texts = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Whales live in the sea."]

@@ -105,9 +105,3 @@ def test_order_for_which_there_is_no_space_keeps_the_responses(tmp_path: Path) -
         file.finish(["q1", "q2"])
     assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
     assert [each.name for each in tmp_path.iterdir()] == ["trace.jsonl"]
-
-
-def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        TraceFile(tmp_path / "file" / "trace.jsonl", {})

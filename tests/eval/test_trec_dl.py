@@ -79,16 +79,6 @@ def test_unordered_lists_are_compared_with_the_orders(files: list[str], tmp_path
     assert [unordered[query] == original[query] for query in ASKED] == [True, False, True]  # q2 has equals
 
 
-def test_judgements_in_beir_form_and_ids_with_spaces(tmp_path: Path, service: Served) -> None:
-    candidates = [{"_id": f"my file {rank}.pdf", "doc": f"relevance {rank}"} for rank in range(3)]
-    requests = write(tmp_path / "r.jsonl", json.dumps({"query": {"_id": 1, "text": "q"}, "candidates": candidates}))
-    qrels = write(tmp_path / "test.tsv", "query-id\tcorpus-id\tscore", "1\tmy file 2.pdf\t1")
-    given = ("--requests", requests, "--qrels", qrels, "--system", "best=first:number", "--target", service.address)
-    evaluate(app, tmp_path / "out", *given)
-    assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
-    assert "my%20file%202.pdf 1 " in (tmp_path / "out" / "run.trec").read_text(encoding="utf-8")
-
-
 def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path) -> None:
     """As it stands, "HELP%201" would be another passage than "HELP 1", and the measures would fall silently."""
     texts = {"HELP 1": "one", "HELP 2": "two", "plain": "three"}
@@ -155,14 +145,6 @@ def test_depth_limits_the_candidates_and_is_a_setting_of_the_results(files: list
     evaluate(app, tmp_path / "out", *files, "--ranker", "oracle", "--depth", 2)
     assert len((tmp_path / "out" / "run.trec").read_text(encoding="utf-8").splitlines()) == 6
     assert "depth: 2 there, 0 now" in refusal(app, tmp_path / "out", *files, "--ranker", "oracle")
-
-
-def test_repeated_call_runs_no_query_again(files: list[str], tmp_path: Path) -> None:
-    evaluate(app, tmp_path / "out", *files, "--ranker", "oracle")
-    before = (tmp_path / "out" / "trace.jsonl").read_bytes()
-    again = evaluate(app, tmp_path / "out", *files, "--ranker", "oracle")
-    assert "oracle: resumed with 3 of 3 queries done" in again
-    assert (tmp_path / "out" / "trace.jsonl").read_bytes() == before
 
 
 def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path) -> None:

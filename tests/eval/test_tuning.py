@@ -288,11 +288,6 @@ def test_fusion_gets_the_weights_that_its_lists_need(tmp_path: Path, fakes: dict
     assert f"| fused, first_stage_weight {weight:g}, sparse_weight 1 | {mean:.4f} |" in report
 
 
-def test_default_weights_that_are_as_good_are_kept(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
-    (fusion, *_) = tuned(fusion_settings(tmp_path, fakes, lambda rng, grade: (grade, grade)))["models"]
-    assert (fusion["sparse_weight"], fusion["interpolation"]) == (0.25, {"first_stage_weight": 0.3})
-
-
 def test_weights_of_a_fusion_cost_no_forward_pass_and_are_not_computed_again(
     tmp_path: Path, fakes: dict[str, Ranker]
 ) -> None:

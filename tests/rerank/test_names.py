@@ -28,18 +28,5 @@ def test_unknown_name_lists_all_choices(kind: type[Name], given: object) -> None
     assert caught.value.description.endswith(f"choices: {', '.join(kind)}")
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "expected"),
-    [
-        (StrategyKind, "slidng", "unknown strategy 'slidng'; did you mean sliding? choices: single, sliding,"),
-        (FirstStage, "BM-25", "unknown first stage 'BM-25'; did you mean bm25? choices: bm25, dense,"),
-        (FeedbackMethod, "rochio", "unknown feedback method 'rochio'; did you mean rocchio? choices: weighted-ranknet"),
-    ],
-)
-def test_misspelt_name_gets_the_one_that_was_meant(kind: type[Name], given: str, expected: str) -> None:
-    with pytest.raises(InvalidRequest, match=rf"^a\.field: {expected}".replace("?", r"\?")):
-        kind.of("a.field", given)
-
-
 def test_nothing_is_meant_by_another_word() -> None:
     assert did_you_mean("zzz", ["top_n"]) == did_you_mean("top_k", []) == ""

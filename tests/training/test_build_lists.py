@@ -52,18 +52,6 @@ def ids(item: TrainingList) -> list[str]:
     return [passage.doc_id for passage in item.passages]
 
 
-def test_judgements_may_have_the_form_of_beir(requests: Path, tmp_path: Path) -> None:
-    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n7\td1\t3\n", encoding="utf-8")
-    (item,) = built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=tmp_path / "test.tsv", passages="5")
-    assert item.relevance == (0, 3, 0, 0, 0)
-
-
-def test_lists_of_one_query_are_numbered() -> None:
-    lists = [build_list(POOL, [], by_grades, ListSampling(3, 3), Random(0), number) for number in (1, 2)]
-    assert [item.query.query_id for item in lists] == ["origin/1", "origin/1#2"]
-    assert lists[0].relevance == (0.0, 1.0, 0.0)
-
-
 def test_list_without_anything_to_learn_is_refused() -> None:
     with pytest.raises(CollectionError, match="all passages equally relevant"):
         build_list(POOL, [], lambda _, passages: (1.0,) * len(passages), ListSampling(3, 3), Random(0))

@@ -64,7 +64,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def distilled(index: Path, queries: Path, out: Path, steps: int = 3, **changed: Any) -> Path:
-    plain: dict[str, Any] = {"held_out": "some", "depth": 6, "list_size": 3, "lora_rank": 2, "text_tokens": 16}
+    plain: dict[str, Any] = {"held_out": "some", "depth": 6, "list_size": 3, "lora_rank": 2}
     arguments = RetrieverArguments(index=str(index), queries=str(queries), **(plain | changed))
     flags = RetrieverRunFlags(
         output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-3, save_steps=2,
@@ -86,7 +86,7 @@ def ranked_by_a_reranker(index_folder: Path, queries: Path, tmp_path_factory: py
     (folder / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
     changed = {"teacher": "reranker", "config": str(folder / "models.yaml"), "rank_loss": "weighted-ranknet"}
     changed |= {"list_size": 6, "held_out": ""}
-    return distilled(index_folder, queries, folder / "run", steps=10, in_batch_weight=0.5, **changed)
+    return distilled(index_folder, queries, folder / "run", steps=10, **changed)
 
 
 def weights(encoder: Path) -> str:

@@ -52,9 +52,9 @@ PE_RANK = shlex.split(
     "--window-size 4 --min-window-size 2 --passage-text-tokens 6 --max-steps 4 --warmup-steps 0 --save-steps 2 "
     "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --report-to none --use-cpu true"
 )
-#: With in-batch negatives, in two rounds: mining, training, encoding and the report.
+#: In two rounds: mining, training, encoding and the report.
 RETRIEVER = shlex.split(
-    "--depth 6 --list-size 3 --lora-rank 2 --text-tokens 16 --rounds 2 --in-batch-weight 0.5 --max-steps 3 "
+    "--depth 6 --list-size 3 --lora-rank 2 --rounds 2 --max-steps 3 "
     "--learning-rate 1e-3 --save-steps 2 --logging-steps 1 --use-cpu true --report-to none"
 )
 KILLED_WHILE_SAVING = """

@@ -42,10 +42,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def overfit(inputs: Path) -> Path:
-    """The 64 lists learnt by heart, in their order: 40 steps of 32 windows, with fixed token embeddings."""
+    """The 64 lists learnt by heart, in their order: 40 steps of 32 windows."""
     flags = "--max-steps 40 --eval-steps 20 --per-device-train-batch-size 32 --learning-rate 2e-3 --shuffled-share 0"
-    fixed = ["--freeze-token-embeddings", "true", "--eval-lists", str(inputs / "lists.jsonl")]
-    return first_run(inputs, inputs / "overfit", *fixed, *shlex.split(flags))
+    held_out = ["--eval-lists", str(inputs / "lists.jsonl")]
+    return first_run(inputs, inputs / "overfit", *held_out, *shlex.split(flags))
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +79,6 @@ def test_lists_are_learnt_by_heart_and_served_in_their_order(overfit: Path) -> N
     assert json.loads((overfit / "rerank.json").read_text(encoding="utf-8"))["metrics"] == {"nDCG@10": 1.0}
 
 
-def test_base_does_not_know_the_lists(inputs: Path) -> None:
-    shutil.copytree(inputs / "base", untrained := inputs / "untrained")
-    (untrained / TEMPLATE_FILE).write_bytes(Path("rerank/templates/first_small.yaml").read_bytes())
-    items = word_lists(64)
-    best = [max(range(4), key=scores.__getitem__) for scores in served(untrained, items)]
-    assert sum(position == item.relevance.index(1.0) for position, item in zip(best, items, strict=True)) < 32
-
-
-def test_frozen_token_embeddings_are_unchanged(inputs: Path, overfit: Path) -> None:
-    base, result = weights(inputs / "base"), weights(overfit)
-    changed = {name for name in base if not torch.equal(base[name], result[name])}
-    assert changed == base.keys() - {"model.embed_tokens.weight"}
-
-
 def test_adapter_and_its_merge_are_served_alike_and_unlike_the_base(inputs: Path, adapter: Path) -> None:
     merged = inputs / "merged"
     load_causal_lm(adapter, torch.device("cpu")).model.save_pretrained(merged)
@@ -114,11 +100,6 @@ def test_second_run_from_a_relative_path_gives_the_same_bits_and_is_served_from_
     monkeypatch.chdir("/")
     assert read_manifest(relative).weights_sha256 == read_manifest(adapter).weights_sha256  # type: ignore[union-attr]
     assert served(relative, word_lists(2)) == served(adapter, word_lists(2))
-
-
-def test_adapter_holds_no_weights_of_its_base_and_no_empty_model_card(adapter: Path) -> None:
-    assert all("lora" in name for name in weights(adapter))
-    assert not (adapter / "README.md").exists()
 
 
 def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path, tmp_path: Path) -> None:
@@ -232,14 +213,6 @@ def test_manifest_names_base_data_and_template(overfit: Path, inputs: Path) -> N
     assert manifest.metrics.keys() == {"nDCG@10"}
     assert manifest.versions.keys() == {"torch", "transformers", "peft"}
     assert (overfit / TEMPLATE_FILE).read_bytes() == Path("rerank/templates/first_small.yaml").read_bytes()
-
-
-@pytest.mark.parametrize(("file", "what"), [("adapter_model.safetensors", "weights"), (TEMPLATE_FILE, "template")])
-def test_changed_files_are_refused(adapter: Path, tmp_path: Path, file: str, what: str) -> None:
-    shutil.copytree(adapter, copy := tmp_path / "copy")
-    (copy / file).write_bytes((copy / file).read_bytes() + b" ")
-    with pytest.raises(CheckpointError, match=f"SHA-256 of the {what} is .* was changed after training"):
-        read_manifest(copy)
 
 
 # --- errors

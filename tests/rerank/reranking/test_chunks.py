@@ -203,13 +203,6 @@ def test_chinese_part_is_found_by_its_characters(rank: Rank) -> None:
     assert "跳蚤" in text[slice(*chunk)]
 
 
-def test_model_that_reads_no_passage_divides_none(rank: Rank) -> None:
-    ranking = rank([("a", LONG), ("b", "x")], model="identity")
-    assert doc_ids(ranking) == ["a", "b"]
-    assert ranking.trace.completeness is Completeness.NONE
-    assert ranking.trace.chunked_doc_ids == ()
-
-
 def test_late_request_ends_as_any_other(rank: Rank) -> None:
     with pytest.raises(DeadlineExceeded):
         rank([("a", LONG)], late=True)

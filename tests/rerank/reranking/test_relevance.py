@@ -137,10 +137,6 @@ async def test_cascade_has_the_relevance_of_its_last_model() -> None:
     assert relevances(alone) == [None, None], "no step gave the signal"
 
 
-async def test_model_without_a_curve_gives_none() -> None:
-    assert relevances(await ranked({"m": SignalRanker(())}, [0.1, 0.9], [Step("m", Single(10))])) == [None, None]
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [(ScoreKind.POINTWISE, [logistic(0.75), logistic(0.25)]), (ScoreKind.POINTWISE_PROBABILITY, [0.75, 0.25])],
@@ -179,10 +175,6 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
     assert kept.trace.reason == f"the deadline came; {note}"
     all_known = replace(failed, ranked=failed.ranked[:2])
     assert at_least(all_known, 0.5).trace.reason == "the deadline came"
-
-
-async def test_no_candidates_have_no_relevance() -> None:
-    assert (await ranked({"m": SignalRanker()}, [], [Step("m", Single(10))])).ranked == ()
 
 
 def test_curve_of_another_encoder_is_left_out() -> None:
@@ -245,8 +237,3 @@ def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: Ra
     with pytest.raises(InvalidRequest, match=message) as caught:
         registry().resolve(replace(options, min_relevance=0.5))
     assert caught.value.field == "min_relevance"
-
-
-@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-def test_min_relevance_of_a_model_with_relevance_is_accepted(value: float) -> None:
-    assert registry().resolve(RankOptions(min_relevance=value)) == registry().resolve(RankOptions())

@@ -236,12 +236,6 @@ def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Rer
     assert result[0][0] == "A flea lives a year."
 
 
-def test_order_counts_for_pe_rank_if_it_is_that_of_a_first_stage(pe_rank: Reranker) -> None:
-    first, second = pe_rank.rank(QUERY, ["The same text."] * 2, ordered=True)
-    assert (first["corpus_id"], second["corpus_id"]) == (0, 1)
-    assert first["score"] > second["score"]
-
-
 def test_default_interpolation_that_is_left_out_is_reported(pe_rank: Reranker) -> None:
     trace = pe_rank.rerank(Query(QUERY), DOCUMENTS, UNORDERED).trace
     assert trace.interpolation == InterpolationReport(

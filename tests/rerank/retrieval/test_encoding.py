@@ -32,12 +32,6 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     return DenseJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
 
 
-def test_vectors_are_those_of_the_encoder(job: DenseJob, encoder: Encoder) -> None:
-    seconds = encode_passages(job, encoder, workers=1, report=lambda done: None)
-    assert seconds == job.read_journal().sum() > 0
-    np.testing.assert_allclose(PassageStore(job.folder).vectors.mapped, encoder.encode(TEXTS), atol=1e-6)
-
-
 def test_progress_begins_with_what_is_encoded(job: DenseJob, encoder: Encoder) -> None:
     assert [ShardWorker(job, encoder).encode(shard) for shard in (4, 1)] == [3, 5]
     reports: list[int] = []

@@ -72,13 +72,6 @@ def test_empty_list_keeps_the_order_of_the_other(fusion: Fusion) -> None:
     assert fusion([{}, {}]) == {}
 
 
-@each_fusion
-def test_document_of_both_lists_occurs_once_and_first(fusion: Fusion) -> None:
-    fused = best(fusion([run(both=2.0, a=1.0), run(both=2.0, b=1.0)]), 10)
-    assert next(iter(fused)) == "both"
-    assert sorted(fused) == ["a", "b", "both"]
-
-
 @pytest.mark.parametrize(("depth", "expected"), [(0, []), (1, ["b"]), (3, ["b", "a", "c"]), (9, ["b", "a", "c", "d"])])
 def test_best_keeps_the_order_of_equal_scores(depth: int, expected: list[str]) -> None:
     assert list(best({"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}, depth)) == expected

@@ -36,11 +36,6 @@ def test_manifest_describes_the_index(index: Index, encoder: Encoder) -> None:
     assert {"python", "rerank", "pyserini", "torch"} <= manifest.versions.keys()
 
 
-def test_passage_text_is_title_and_text(index: Index) -> None:
-    title, text = PASSAGES["moon"]
-    assert index.store.passages(["moon"])[0].text == f"{title} {text}"
-
-
 @pytest.mark.parametrize("first_stage", WITHOUT_SPARSE)
 def test_candidates_are_the_results_with_text_and_vector(index: Index, first_stage: FirstStage) -> None:
     query = Query("what causes the tides of the moon")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -110,15 +108,6 @@ def test_update_does_not_depend_on_the_batch(method: FeedbackMethod) -> None:
         single = update_one(row, batch, settings(method))
         assert single.outcomes == batched.outcomes[row : row + 1]
         torch.testing.assert_close(single.vectors[0], batched.vectors[row], atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_padding_is_ignored(method: FeedbackMethod) -> None:
-    vectors, passages, teacher, mask = lists()
-    clean = update_queries(vectors, passages, teacher, mask, settings(method))
-    passages = passages.masked_fill(~mask[:, :, None], math.nan)
-    dirty = update_queries(vectors, passages, teacher.masked_fill(~mask, math.nan), mask, settings(method))
-    assert torch.equal(clean.vectors, dirty.vectors)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -232,18 +221,6 @@ def test_update_that_increases_the_loss_is_discarded() -> None:
         assert torch.equal(updates.vectors[kept], batch[0][kept])
         discarded += int(kept.sum())
     assert discarded > 0
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_queries_that_keep_their_vector_do_not_affect_the_others(method: FeedbackMethod) -> None:
-    vectors, passages, teacher, mask = lists()
-    clean = update_queries(vectors, passages, teacher, mask, settings(method))
-    mask[1] = False
-    teacher[2] = 0
-    mixed = update_queries(vectors, passages, teacher, mask, settings(method))
-    assert mixed.outcomes[1:3] == (UpdateOutcome.TOO_FEW_PASSAGES, UpdateOutcome.NO_PREFERENCE)
-    for row in (0, 3, 4):
-        torch.testing.assert_close(mixed.vectors[row], clean.vectors[row], atol=1e-6, rtol=0)
 
 
 def test_update_works_while_gradients_are_disabled() -> None:

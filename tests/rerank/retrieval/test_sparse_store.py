@@ -80,12 +80,6 @@ def test_vectors_come_back_by_row_and_by_term(sizes: list[int], tmp_path: Path) 
         np.testing.assert_array_equal(weights, by_term[rows, term].astype(np.float16))
 
 
-def test_vectors_without_terms_are_stored(tmp_path: Path) -> None:
-    nothing = SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))
-    store = stored(tmp_path, [nothing, nothing], [2])
-    assert store.read(1).terms.tolist() == []
-
-
 def test_passages_of_an_index_have_the_vectors_of_the_encoder(
     folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder
 ) -> None:
@@ -100,15 +94,6 @@ def test_passages_of_an_index_have_the_vectors_of_the_encoder(
             assert found.get(term, 0.0) == pytest.approx(expected.get(term, 0.0), abs=0.05)
         assert candidate.passage.sparse.is_truncated == candidate.passage.text.startswith("z z")
     assert index.manifest.sparse_encoder == sparse_encoder.id
-
-
-def test_index_without_sparse_vectors_gives_none(index_folder: Path, encoder: Encoder) -> None:
-    def load() -> SparseEncoder:
-        raise AssertionError("nothing needs it")
-
-    index = Index(index_folder, encoder, load)
-    assert index.manifest.sparse_encoder is None
-    assert all(each.passage.sparse is None for each in index.candidates(FirstStage.BM25, Query("flea"), 3))
 
 
 def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: Encoder, tmp_path: Path) -> None:

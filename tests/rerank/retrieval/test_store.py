@@ -56,11 +56,6 @@ def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) ->
     assert [p.text for p in store.passages(["0", "1", "2", "3"])] == texts
 
 
-def test_duplicate_doc_id_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"passage 2: doc_id 'a' occurs twice"):
-        list(write_passages(tmp_path, [Passage("a", "x"), Passage("b", "y"), Passage("a", "z")]))
-
-
 @pytest.mark.parametrize("doc_id", ["", " ", "a\tb", "a\x00", "a\n"])
 def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_id: str) -> None:
     with pytest.raises(CollectionError, match="passage 0: doc_id"):

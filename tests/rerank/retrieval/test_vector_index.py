@@ -54,10 +54,6 @@ def folder(vectors: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUERIES = unit_rows(50, seed=2)
 
 
-def test_flat_needs_no_file(folder: Path) -> None:
-    assert sorted(path.name for path in folder.iterdir()) == ["hnsw.faiss"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, file: VectorFile, vectors: Matrix) -> None:
     scores, rows = open_vector_index(kind, folder, file).search(QUERIES, 20)

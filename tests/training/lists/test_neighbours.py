@@ -58,10 +58,6 @@ def test_passage_that_contains_the_query_is_relevant() -> None:
     assert relevant == {"d14", *(f"d14{digit}" for digit in "023456789")}
 
 
-def test_no_queries_give_no_pools() -> None:
-    assert pools([], depth=10) == []
-
-
 def test_relevant_only_pool_holds_no_other_passage() -> None:
     queries = [
         CollectionQuery(Query("q"), {"d3": 1.0, "d4": 0.0}),

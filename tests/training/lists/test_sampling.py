@@ -95,13 +95,6 @@ def test_every_size_of_the_range_occurs() -> None:
     assert sizes == {2, 3, 4}
 
 
-def test_same_seed_gives_the_same_list() -> None:
-    sampling = ListSampling(5, 20, 0.3)
-    assert sample_passages(pool(30), COLLECTION, sampling, Random("7")) == sample_passages(
-        pool(30), COLLECTION, sampling, Random("7")
-    )
-
-
 @pytest.mark.parametrize(("candidates", "collection", "expected"), [(0, 0, 0), (1, 0, 1), (3, 1, 4)])
 def test_list_is_shorter_when_passages_are_missing(candidates: int, collection: int, expected: int) -> None:
     assert (

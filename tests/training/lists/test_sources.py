@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from rerank_training.lists.settings import QuerySource
 from rerank_training.lists.sources import (
     judged_queries,
     pseudo_queries,
@@ -63,33 +62,33 @@ def test_unjudged_queries_are_left_out() -> None:
     assert (item.query, item.grades) == (Query("r", "name/2"), {"d": 3.0})
 
 
-@pytest.mark.parametrize("kind", [QuerySource.SENTENCES, QuerySource.FIRST_WORDS, QuerySource.TITLES])
-def test_pseudo_query_is_a_part_of_its_passage(kind: QuerySource) -> None:
-    (item,) = pseudo_queries([LONG], kind, remove_share=0.0, seed=1, name="name")
+def test_pseudo_query_is_a_part_of_its_passage() -> None:
+    (item,) = pseudo_queries([LONG], remove_share=0.0, seed=1, name="name")
     assert item.query.text in LONG.text
-    assert (item.query.query_id, item.grades, item.replacement) == (f"name/d1/{kind}", {"d1": 1.0}, None)
+    assert (item.query.query_id, item.grades, item.replacement) == ("name/d1/sentences", {"d1": 1.0}, None)
 
 
 def test_removed_query_is_no_longer_in_the_passage() -> None:
-    (item,) = pseudo_queries([LONG], QuerySource.TITLES, remove_share=1.0, seed=1, name="name")
-    assert item.query == Query("A flea", "name/d1/titles-removed")
-    assert item.replacement == Passage("d1", LONG.text.removeprefix("A flea "))
+    (item,) = pseudo_queries([LONG], remove_share=1.0, seed=0, name="name")
+    first, second = LONG.text.split(" Its ")
+    assert item.query == Query(first, "name/d1/sentences-removed")
+    assert item.replacement == Passage("d1", f"Its {second}")
 
 
 def test_queries_are_removed_from_the_stated_share_of_passages() -> None:
-    passages = [Passage(f"d{number}", LONG.text) for number in range(400)]
-    queries = pseudo_queries(passages, QuerySource.FIRST_WORDS, remove_share=0.25, seed=1, name="name")
+    passages = [Passage(f"d{number}", f"{LONG.text} Deserts are dry and hot.") for number in range(400)]
+    queries = pseudo_queries(passages, remove_share=0.25, seed=1, name="name")
     assert 70 <= sum(item.replacement is not None for item in queries) <= 130  # 100 ± 3.5 deviations
 
 
 def test_pseudo_query_of_a_passage_does_not_depend_on_the_others() -> None:
-    alone = pseudo_queries([LONG], QuerySource.SENTENCES, 0.5, seed=1, name="name")
-    beside = pseudo_queries([Passage("d0", LONG.text), LONG], QuerySource.SENTENCES, 0.5, seed=1, name="name")
+    alone = pseudo_queries([LONG], 0.5, seed=1, name="name")
+    beside = pseudo_queries([Passage("d0", LONG.text), LONG], 0.5, seed=1, name="name")
     assert alone == beside[1:]
 
 
 def test_passage_without_a_fitting_part_gives_no_query() -> None:
-    assert pseudo_queries([Passage("d", "Short.")], QuerySource.SENTENCES, 1.0, seed=1, name="name") == []
+    assert pseudo_queries([Passage("d", "Short.")], 1.0, seed=1, name="name") == []
 
 
 def test_request_pools_hold_the_first_non_empty_candidates() -> None:

@@ -46,15 +46,11 @@ def test_cosine_is_the_product_of_the_vectors() -> None:
     assert by_cosine(created, passages(created)) == pytest.approx((0.1, 0.5, 0.9))
 
 
-def test_passage_without_a_vector_is_a_bug() -> None:
-    with pytest.raises(RuntimeError, match="other has no vector; this is a bug"):
-        by_cosine(pool(), [Passage("other", "x")])
-
-
-def test_fusion_is_the_sum_of_z_scores_over_the_pool() -> None:
+@pytest.mark.parametrize("weight", [0.3, 0.8])
+def test_fusion_is_the_weighted_sum_of_z_scores_over_the_pool(weight: float) -> None:
     created = pool()
-    expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
-    assert by_fusion(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
+    expected = z(list(COSINES.values())) + weight * z(list(BM25.values()))
+    assert by_fusion(created, passages(created)[1:], weight) == pytest.approx(tuple(expected[1:]))
 
 
 def test_fusion_orders_the_passages_of_a_grade() -> None:
@@ -62,12 +58,6 @@ def test_fusion_orders_the_passages_of_a_grade() -> None:
     fused = by_fusion(created, passages(created))
     judged = by_grades_and_fusion(created, passages(created))
     assert judged == pytest.approx((0.3 * fused[0], 3 + 0.3 * fused[1], 0.3 * fused[2]))
-
-
-def test_fusion_weights_the_first_stage() -> None:
-    created = pool()
-    expected = z(list(COSINES.values())) + 0.8 * z(list(BM25.values()))
-    assert by_fusion(created, passages(created), 0.8) == pytest.approx(tuple(expected))
 
 
 def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
 
@@ -46,13 +43,6 @@ def test_each_epoch_shows_each_list_once_in_a_new_order() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_last_pass_may_be_a_part_of_one() -> None:
-    lists = [numbered_list(4, str(number)) for number in range(6)]
-    whole, part = windows_of(lists), TrainingWindows(lists, WindowSampling(6, 2, 0.5), n_windows=8, seed=3)
-    assert len(part) == 8
-    assert [part[index] for index in range(8)] == [whole[index] for index in range(8)]
-
-
 def test_windows_of_a_list_differ_between_epochs() -> None:
     windows = TrainingWindows([numbered_list(40)], WindowSampling(10, 10, 0.0), n_windows=5, seed=0)
     assert len({tuple(positions_of(windows[index])) for index in range(5)}) == 5
@@ -88,17 +78,6 @@ def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: in
 def test_shuffled_windows_put_the_best_at_every_position() -> None:
     windows = TrainingWindows([numbered_list(5)], WindowSampling(5, 5, 1.0), n_windows=100, seed=0)
     assert {positions_of(windows[index]).index(0) for index in range(100)} == {0, 1, 2, 3, 4}
-
-
-def test_windows_of_a_file_are_those_of_its_lists_in_memory(tmp_path: Path) -> None:
-    write_lists(tmp_path / "lists.jsonl", [numbered_list(9, str(number)) for number in range(7)])
-    lists = read_lists(tmp_path / "lists.jsonl")
-    from_file, in_memory = (
-        TrainingWindows(rows, WindowSampling(6, 2, 0.5), 20, seed=3) for rows in (lists, list(lists))
-    )
-    assert [from_file[index] for index in range(20)] == [in_memory[index] for index in range(20)]
-    held_out, expected = (HeldOutWindows(rows, 4) for rows in (lists, list(lists)))
-    assert [held_out[index] for index in range(7)] == [expected[index] for index in range(7)]
 
 
 def test_held_out_windows_are_the_first_passages_of_the_lists() -> None:

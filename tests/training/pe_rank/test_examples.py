@@ -42,11 +42,6 @@ def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
     return Window(ready.query, ready.passages)
 
 
-def test_vectors_are_those_of_the_encoder(encoder: Encoder, table: VectorTable) -> None:
-    texts = [passage.text for passage in training_lists()[0].passages]
-    np.testing.assert_allclose(table([*texts, texts[0]]), encoder.encode([*texts, texts[0]]), atol=1e-6)
-
-
 @pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
 def test_prompts_are_those_of_serving(
     encoder: Encoder, table: VectorTable, checkpoint: Path, tmp_path: Path, template: str | None

@@ -9,7 +9,6 @@ import pytest
 import torch
 from rerank_training import distill_retriever, train_first, train_pe_rank
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.retriever.arguments import RetrieverRunFlags
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.losses import RANK_LOSSES
 from transformers import TrainerState
@@ -73,7 +72,7 @@ def test_file_is_read_in_both_forms_of_the_flag_and_overridden_before_and_after_
 
 def test_yaml_values_of_all_kinds_are_read(tmp_path: Path) -> None:
     text = """
-        freeze_token_embeddings: true
+        gradient_checkpointing: true
         include_num_input_tokens_seen: false
         report_to: [none]
         eval_lists: null
@@ -82,17 +81,12 @@ def test_yaml_values_of_all_kinds_are_read(tmp_path: Path) -> None:
         lr_scheduler_kwargs: {num_cycles: 0.25}
     """
     first, settings = parsed("--config", config(tmp_path, text), given=[*REQUIRED[:2], *REQUIRED[4:6]])
-    assert first.freeze_token_embeddings is True
+    assert settings.gradient_checkpointing is True
     assert settings.include_num_input_tokens_seen == "no"
     assert settings.report_to == []
     assert first.eval_lists is None
     assert (settings.weight_decay, first.base) == (-0.5, "-odd-name")
     assert settings.lr_scheduler_kwargs == {"num_cycles": 0.25}
-
-
-def test_command_can_have_defaults_of_its_own() -> None:
-    _, settings = parse_arguments(FirstArguments, *REQUIRED, run_flags_type=RetrieverRunFlags)
-    assert (settings.per_device_train_batch_size, settings.ddp_timeout, settings.save_steps) == (8, 604_800, 0.1)
 
 
 def test_flags_of_both_parsers_may_be_mixed() -> None:
@@ -109,7 +103,7 @@ def test_flags_of_both_parsers_may_be_mixed() -> None:
         (["--window", "3"], "--window is not a flag"),  # no abbreviation
         (["--adam_beta", "3"], "--adam-beta is not a flag of this command; did you mean --adam-beta[12]?"),
         (["--seed", "3", "stray"], "stray is not a flag"),
-        (["--freeze-token-embeddings", "perhaps"], "--freeze-token-embeddings perhaps: neither true nor false"),
+        (["--bf16", "perhaps"], "--bf16 perhaps: neither true nor false"),
         (["--lr-scheduler-type", "sinus"], ".*sinus"),
         (["--report-to", "tensorboard", "paper"], "--report-to tensorboard paper"),
         (["--adam-beta1", "much"], ".*much"),
@@ -174,10 +168,9 @@ def test_file_with_something_else_is_refused(tmp_path: Path, text: str, message:
 def test_help_leaves_out_flags_of_transformers_that_few_runs_need() -> None:
     few, every = called("--help"), called("--help-all")
     assert (few.exit_code, every.exit_code) == (0, 0)
-    for ours in ("--lists", "--save-steps", "--freeze-token-embeddings", "--help-all", "--config FILE"):
+    for ours in ("--lists", "--save-steps", "--bf16", "--help-all", "--config FILE"):
         assert ours in few.output
         assert ours in every.output
-    assert "--freeze_token_embeddings" not in few.output
     assert "--adam-beta1" not in few.output
     assert "--adam-beta1" in every.output
     assert every.output.count("--save-total-limit") == 1

@@ -215,8 +215,6 @@ def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> 
     (tmp_path / "arguments.json").write_text('{"num_processes": "2"}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"\(--num-processes 2, now 1\); give the same arguments"):
         check_same_run(tmp_path, [], started=True)
-    (tmp_path / "arguments.json").write_text("{}", encoding="utf-8")  # of a version before the number was stored
-    check_same_run(tmp_path, [], started=True)
 
 
 def test_run_without_a_save_starts_again_with_other_arguments(inputs: Path, tmp_path: Path) -> None:

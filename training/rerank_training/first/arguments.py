@@ -53,7 +53,6 @@ class FirstArguments(ListArguments):
         int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
     ] = 0
     lora_alpha: LoraAlpha = 32
-    freeze_token_embeddings: Annotated[bool, "Do not train the token embeddings."] = False
 
     @property
     def joint_rank_weight(self) -> float:

@@ -119,8 +119,6 @@ def load_base(
             _check_rank(arguments, model)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
-    if arguments.freeze_token_embeddings:
-        model.get_input_embeddings().requires_grad_(False)
     if arguments.lora_rank and not is_adapter:
         lora = LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_alpha, target_modules="all-linear")
         model = get_peft_model(model, lora)

@@ -55,7 +55,7 @@ def build(settings: BuildListsSettings) -> None:
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} exists already; remove it first or choose another --out")
-    encoder = Encoder(settings.encoder or DEFAULT_ENCODER, settings.device) if settings.needs_vectors else None
+    encoder = Encoder(settings.encoder or DEFAULT_ENCODER) if settings.needs_vectors else None
     source = _open_source(settings, encoder)
     skipped: Counter[str] = Counter()
     with open_teacher(settings.teacher, settings.config, settings.model, settings.fusion_weight) as teacher:
@@ -194,7 +194,7 @@ def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encode
             )
         return _from_queries(_sample(judged, settings), passages, settings, encoder)
     passages = _sample(passages, settings)
-    queries = pseudo_queries(passages, settings.queries, settings.remove_share, settings.seed, settings.prefix)
+    queries = pseudo_queries(passages, settings.remove_share, settings.seed, settings.prefix)
     return _from_queries(queries, passages, settings, encoder)
 
 

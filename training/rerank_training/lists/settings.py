@@ -35,11 +35,9 @@ class TeacherName(StrEnum):
 
 
 class QuerySource(StrEnum):
-    """Source of the queries to a collection: a part of each passage, or a file."""
+    """Source of the queries to a collection: a sentence of each passage, or a file."""
 
-    TITLES = "titles"
     SENTENCES = "sentences"
-    FIRST_WORDS = "first-words"
     FILE = "file"
 
 
@@ -71,7 +69,7 @@ class BuildListsSettings:
     )
     qrels: Annotated[Path | None, "For --requests: judgements, in the form of TREC or BEIR."] = None
     queries: Annotated[
-        QuerySource, "For --collection: the queries are a part of each passage, or those of queries.jsonl (file)."
+        QuerySource, "For --collection: the queries are a sentence of each passage, or those of queries.jsonl (file)."
     ] = QuerySource.SENTENCES
     split: Annotated[str, "For --queries file: name of the judgements, as in qrels/SPLIT.tsv."] = "train"
     remove_share: Annotated[
@@ -112,7 +110,6 @@ class BuildListsSettings:
     seed: Annotated[int, "Seed of all sampling; the same seed gives the same lists."] = 0
     name: Annotated[str, "Prefix of the query_ids; empty: the name of the source's folder."] = ""
     encoder: Annotated[str, "Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2."] = ""
-    device: Annotated[str, "Device of the encoder: auto, cpu, cuda or cuda:N."] = "auto"
     config: Annotated[
         Path | None, "For --teacher reranker: YAML settings of its models. Default: those of a service."
     ] = None

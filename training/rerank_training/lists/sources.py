@@ -15,9 +15,8 @@ from rerank.readers.rows import id_of, json_object, text_of
 from rerank.types import Candidate, Passage, Query
 from rerank_training.lists.files import Grades, grades_of, request_passages
 from rerank_training.lists.neighbours import CollectionQuery, Encode
-from rerank_training.lists.pseudo_queries import Span, first_words, leading_title, remove, sentence, truncate_words
+from rerank_training.lists.pseudo_queries import remove, sentence, truncate_words
 from rerank_training.lists.sampling import Pool, make_pool
-from rerank_training.lists.settings import QuerySource
 
 
 def read_medquad(path: Path, name: str, words: int) -> tuple[list[CollectionQuery], list[Passage]]:
@@ -52,27 +51,21 @@ def judged_queries(queries: Iterable[Query], qrels: Iterable[Qrel], name: str) -
     ]
 
 
-def pseudo_queries(
-    passages: Sequence[Passage],
-    source: QuerySource,
-    remove_share: float,
-    seed: int,
-    name: str,
-) -> list[CollectionQuery]:
-    """One query for each passage that has a part of the requested kind.
+def pseudo_queries(passages: Sequence[Passage], remove_share: float, seed: int, name: str) -> list[CollectionQuery]:
+    """One query for each passage that has a sentence to serve as one.
 
     Args:
         remove_share: share of the passages from which the query is removed, unless too little would be left.
-        name: prefix of the query_ids, which continue with doc_id and source ("cranfield/184/sentences-removed").
+        name: prefix of the query_ids, which continue with the doc_id ("cranfield/184/sentences-removed").
     """
     queries = []
     for passage in passages:
         random = Random(f"{seed}:{passage.doc_id}")
-        if span := _find_span(passage, source, random):
-            remaining = remove(passage.text, span) if random.random() < remove_share else None
-            query_id = f"{name}/{passage.doc_id}/{source}{'-removed' if remaining else ''}"
+        if text := sentence(passage.text, random):
+            remaining = remove(passage.text, text) if random.random() < remove_share else None
+            query_id = f"{name}/{passage.doc_id}/sentences{'-removed' if remaining else ''}"
             replacement = Passage(passage.doc_id, remaining) if remaining else None
-            queries.append(CollectionQuery(Query(span.of(passage.text), query_id), {passage.doc_id: 1.0}, replacement))
+            queries.append(CollectionQuery(Query(text, query_id), {passage.doc_id: 1.0}, replacement))
     return queries
 
 
@@ -105,18 +98,6 @@ def request_pools(
             query = replace(query, vector=encode([query.text])[0])
         candidates = [Candidate(by_id[c.doc_id], c.score) for c in found]
         yield make_pool(query, candidates, grades.get(request.query.query_id, {}))
-
-
-def _find_span(passage: Passage, source: QuerySource, random: Random) -> Span | None:
-    match source:
-        case QuerySource.TITLES:
-            return leading_title(passage.text, passage.title)
-        case QuerySource.SENTENCES:
-            return sentence(passage.text, random)
-        case QuerySource.FIRST_WORDS:
-            return first_words(passage.text, random)
-        case QuerySource.FILE:
-            raise RuntimeError("queries of a file are not part of a passage; this is a bug")
 
 
 def _non_empty(passages: Iterable[Passage]) -> list[Passage]:

@@ -30,8 +30,9 @@ class PERankArguments(ListArguments):
         "Decoding for which the model is trained: all passages in one step, or one after the other.",
     ] = "one_step"
     rank_loss: RankLossName = "listmle"
-    vectors_weight: Annotated[float, "Weight of the ranking loss where passages are vectors."] = 1.0
-    text_weight: Annotated[float, "Weight of the ranking loss where passages are vectors with their texts."] = 1.0
+    text_weight: Annotated[
+        float, "Weight of the ranking loss where passages are vectors with their texts; 1 without them."
+    ] = 1.0
     kl_weight: Annotated[
         float,
         "Weight of the KL divergence between the scores with and without texts; for dynamic decoding, its sum over "

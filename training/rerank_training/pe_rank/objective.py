@@ -23,15 +23,13 @@ class PEObjective:
     Attributes:
         rank_loss: `stepwise_listmle` for dynamic decoding, otherwise any of RANK_LOSSES.
         stepwise: dynamic decoding: each rank has its own scores, and the teacher's choices are fed back.
-        vectors_weight: weight of the ranking loss where passages are vectors.
-        text_weight: weight of the ranking loss where passages are vectors and text.
+        text_weight: weight of the ranking loss where passages are vectors and text; where they are vectors, it is 1.
         kl_weight: weight of KL(scores with text || scores without). For dynamic decoding it is that of the paper: the
             sum over the ranks, with a gradient for both. In one step there is one term, with none for the former.
     """
 
     rank_loss: RankLoss
     stepwise: bool = False
-    vectors_weight: float = 1.0
     text_weight: float = 0.0
     kl_weight: float = 0.0
 
@@ -43,7 +41,7 @@ class PEObjective:
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """The loss of a batch; its mean over the processes is the loss of the windows of all of them."""
         scores = self._scores(model, batch)
-        loss = self.vectors_weight * self._rank(scores, batch)
+        loss = self._rank(scores, batch)
         if self.reads_text:
             text_scores = self._scores(model, batch, "text_")
             loss = loss + self.text_weight * self._rank(text_scores, batch)

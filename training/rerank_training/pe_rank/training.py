@@ -101,7 +101,9 @@ def _check_base(arguments: PERankArguments) -> None:
 
 def _window_size(arguments: PERankArguments) -> int:
     trained = read_base_manifest(arguments.base, "pe-rank")
-    return setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
+    return setting(
+        "--window-size", arguments.window_size or None, trained.window_size if trained else None, WINDOW_SIZE
+    )
 
 
 def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
@@ -170,7 +172,6 @@ def _objective(arguments: PERankArguments) -> PEObjective:
     return PEObjective(
         rank_loss=stepwise_listmle if stepwise else rank_loss_named(arguments.rank_loss),
         stepwise=stepwise,
-        vectors_weight=arguments.vectors_weight,
         text_weight=arguments.text_weight,
         kl_weight=arguments.kl_weight,
     )

@@ -9,7 +9,7 @@ from rerank.errors import ConfigError
 from rerank_training.trainer.flags import LoraAlpha, RankLossName, RunFlags
 
 #: Losses that read the distances between the teacher's scores. A reranker gives an order only.
-_DISTANCE_LOSSES = {"kl", "listnet", "margin-mse"}
+_DISTANCE_LOSSES = {"kl", "listnet"}
 
 
 @dataclass
@@ -36,13 +36,9 @@ class RetrieverArguments:
     model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
     rank_loss: RankLossName = "ranknet"
     scale: Annotated[float, "Factor of the cosines in the loss: one over the temperature."] = 20.0
-    in_batch_weight: Annotated[float, "Weight of a contrastive loss with the batch's other passages as negatives."] = (
-        0.0
-    )
     rounds: Annotated[int, "Number of rounds; each finds and grades passages anew, and trains on them."] = 1
     depth: Annotated[int, "Number of passages that BM25 and the encoder each find per query."] = 100
     list_size: Annotated[int, "Number of a query's passages in a training step, sampled at random."] = 16
-    text_tokens: Annotated[int, "Tokens to which texts are truncated in training; 0: as many as the encoder reads."] = 0
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 16
     lora_alpha: LoraAlpha = 32
 

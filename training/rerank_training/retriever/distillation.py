@@ -124,13 +124,12 @@ class Distillation:
         select_checkpoint(settings, held_out=False)
         set_seed(settings.seed)  # for the initial weights of the adapter
         model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
-        max_tokens = min(arguments.text_tokens or model.max_tokens, model.max_tokens)
         trainer = RankingTrainer(
-            RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale, arguments.in_batch_weight),
+            RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale),
             model=model,
             args=settings,
             train_dataset=TrainingWindows(lists, sampling, items_needed(settings, len(lists)), settings.seed),
-            data_collator=RetrieverCollator(model.tokenizer, max_tokens),
+            data_collator=RetrieverCollator(model.tokenizer, model.max_tokens),
             processing_class=model.tokenizer,
         )
         train(trainer, [arguments, settings])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedTokenizerBase
 
 from rerank_training.lists.training_list import TrainingList
@@ -70,12 +69,10 @@ class RetrieverObjective:
     Attributes:
         rank_loss: any of RANK_LOSSES.
         scale: factor of the cosines in the loss: one over the temperature.
-        in_batch_weight: weight of `in_batch_loss`; 0: none.
     """
 
     rank_loss: RankLoss
     scale: float
-    in_batch_weight: float = 0.0
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """The loss of the batches of all processes, which each process computes."""
@@ -83,10 +80,7 @@ class RetrieverObjective:
         n = len(batch["relevance"])
         queries, passages, relevance, mask = _of_all_processes(vectors[:n], vectors[n:], batch)
         scores = self.scale * queries @ passages.T
-        loss = self.rank_loss(scores, relevance, mask)
-        if self.in_batch_weight:
-            loss = loss + self.in_batch_weight * in_batch_loss(scores, relevance, mask)
-        return loss
+        return self.rank_loss(scores, relevance, mask)
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -123,16 +117,3 @@ def _of_all_processes(
         merge(parts["relevance"]),
         merge(parts["mask"]).bool(),
     )
-
-
-def in_batch_loss(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """Contrastive loss with in-batch negatives: the best passage of each list against the passages of other lists only.
-
-    The mean over the lists of -log softmax of the best passage among it and those negatives.
-
-    Args:
-        scores, relevance, mask: (B, P); of equally relevant passages the first is the best.
-    """
-    best = relevance.masked_fill(~mask, -torch.inf).argmax(dim=1)
-    excluded = mask.scatter(1, best[:, None], False)  # the list's own passages except the best
-    return functional.cross_entropy(scores.masked_fill(excluded, torch.finfo(scores.dtype).min), best)

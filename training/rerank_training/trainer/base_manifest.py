@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 from rerank.checkpoints.manifest import CheckpointManifest, read_manifest
 
@@ -23,21 +23,19 @@ def read_base_manifest(base: str, ranker: Literal["first", "pe-rank"]) -> Checkp
     return manifest if manifest is not None and manifest.ranker == ranker else None
 
 
-def setting(name: str, given: T | None, base: CheckpointManifest | None, default: T) -> T:
+def setting(flag: str, given: T | None, trained: T | None, default: T) -> T:
     """The value of a flag; without the flag, that of the base's training; without either, the default.
 
     A flag that differs from the base's training is logged as a warning with both values.
 
     Args:
-        name: of the setting in the manifest.
+        trained: the value in the base's manifest; None or "" if it names none.
     """
-    trained = getattr(base, name, None)
-    if trained in (None, ""):
+    if trained is None or trained == "":
         return default if given is None else given
     if given is None:
-        return cast(T, trained)
+        return trained
     if given != trained:
-        flag = f"--{name.replace('_', '-')}"
         logger.warning(
             "%s %s: the base was trained with %s, so it has to learn the difference; leave %s out to keep %s",
             *(flag, given, trained, flag, trained),

@@ -27,7 +27,6 @@ from torch.nn import functional
 
 from rerank.errors import ConfigError
 from rerank.retrieval.losses import (
-    average_ranks,
     kl_divergence,
     masked_log_softmax,
     masked_softmax,
@@ -120,20 +119,6 @@ def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_lists(losses.sum(dim=-1), _has_two(mask))
 
 
-def p_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """ListMLE with rank k of n weighted by 2^(n-k) - 1 (Lan et al., UAI 2014), divided by the sum of the weights.
-
-    Undivided, the loss would grow by 2^n. At least half of the weight is on the first rank. The code of PE-Rank weights
-    by 1/k, 1/log(1 + k), 1/2^(k-1) or (n + 1 - k)/n instead.
-    """
-    losses = _step_losses(_same_every_step(scores), relevance, mask)
-    sizes = mask.sum(dim=-1, keepdim=True)
-    ranks = torch.arange(1, mask.shape[1] + 1, device=mask.device).to(losses.dtype)
-    weights = (torch.exp2(-ranks) - torch.exp2(-sizes.to(losses.dtype))).clamp(min=0)
-    total = weights.sum(dim=-1).clamp(min=torch.finfo(losses.dtype).tiny)
-    return _mean_over_lists((weights * losses).sum(dim=-1) / total, _has_two(mask))
-
-
 def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """ListMLE in which each rank is drawn with its own scores, divided by n: the loss of PE-Rank (arXiv 2406.14848).
 
@@ -147,21 +132,6 @@ def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """
     losses = _step_losses(scores, relevance, mask).sum(dim=-1)
     return _mean_over_lists(losses / mask.sum(dim=-1).clamp(min=1), _has_two(mask))
-
-
-def approx_rank_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """Approx discounted rank MSE of Rank-DistiLLM (Schlatt et al., ECIR 2025, arXiv 2405.07920).
-
-    Mean over the n passages of (r_i - a_i)^2 / log2(1 + r_i), where r is the teacher's 1-based rank, tied passages
-    sharing their average rank, and a_i = 1 + sum over j != i of sigmoid(s_j - s_i) is ApproxNDCG's differentiable rank
-    (Qin et al., 2010) at temperature 1. FIRST's ADRMSELoss uses no teacher at all.
-    """
-    scores, relevance = _checked(scores, relevance, mask)
-    beaten_by = torch.sigmoid(scores[:, None, :] - scores[:, :, None]).masked_fill(~mask[:, None, :], 0)
-    approx_ranks = 0.5 + beaten_by.sum(dim=-1)  # the sum includes the passage itself, with sigmoid(0)
-    ranks = average_ranks(relevance, mask)
-    errors = ((ranks - approx_ranks) ** 2 / torch.log2(1 + ranks)).masked_fill(~mask, 0)
-    return _mean_over_lists(errors.sum(dim=-1) / mask.sum(dim=-1).clamp(min=1), _has_two(mask))
 
 
 def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
@@ -190,22 +160,7 @@ def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
     return _mean_over_lists(divergences, _has_two(left[:, 0]))
 
 
-def margin_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """Mean of ((s_i - s_j) - (y_i - y_j))^2 over the pairs of a list (Hofstätter et al., arXiv 2010.02666, equation 6).
-
-    The paper uses given pairs. With all pairs, as here, the mean is 2 n / (n - 1) times the variance of s - y.
-    """
-    scores, relevance = _checked(scores, relevance, mask)
-    errors = scores - relevance
-    sizes = mask.sum(dim=-1).to(errors.dtype)
-    centred = (errors - (errors.sum(dim=-1) / sizes.clamp(min=1))[:, None]).masked_fill(~mask, 0)
-    return _mean_over_lists(2 * (centred**2).sum(dim=-1) / (sizes - 1).clamp(min=1), _has_two(mask))
-
-
-_LOSSES = (
-    *(ranknet, weighted_ranknet, lambdarank, listnet, lambdarank_first, listnet_first, listmle, p_listmle),
-    *(approx_rank_mse, kl, margin_mse),
-)
+_LOSSES = (*(ranknet, weighted_ranknet, lambdarank, listnet, lambdarank_first, listnet_first, listmle, kl),)
 #: By the names that command lines use: those of the functions, with hyphens.
 RANK_LOSSES: Mapping[str, RankLoss] = {loss.__name__.replace("_", "-"): loss for loss in _LOSSES}
 

@@ -194,7 +194,6 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
     given[_PROCESSES] = str(process_count())
     path = folder / _ARGUMENTS_FILE
     stored = json.loads(path.read_text(encoding="utf-8")) if started and path.is_file() else given
-    stored = {_PROCESSES: "1"} | stored  # a run of a version before this number was stored
     changed = sorted(key for key in given if given[key] != stored.get(key))
     if changed == [_LENGTH]:
         logger.warning(
