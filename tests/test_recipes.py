@@ -38,12 +38,6 @@ class Recipe:
     use: str
 
 
-_STRATEGY_OF = (
-    "def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:\n"
-    '    """Makes the strategy of this kind; a cascade reads the preranker\'s best passages in one window."""\n'
-    "    match kind:\n"
-)
-
 RECIPES = {
     "ranker": Recipe(
         "Add a ranker",
@@ -113,11 +107,13 @@ assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
         {},
         {
             "rerank/engine/strategies.py": (
-                _STRATEGY_OF,
-                "class Backwards(Single):\n"
-                "    def schedule(self, candidates: Sequence[int]) -> Schedule:\n"
-                "        return _last_window(candidates[::-1], [])\n\n\n"
-                f"{_STRATEGY_OF}        case StrategyKind.BACKWARDS:\n            return Backwards(window_size)\n",
+                "        case StrategyKind.SINGLE | StrategyKind.CASCADE:\n",
+                "        case StrategyKind.BACKWARDS:\n"
+                "            class Backwards(Single):\n"
+                "                def schedule(self, candidates: Sequence[int]) -> Schedule:\n"
+                "                    return _last_window(candidates[::-1], [])\n\n"
+                "            return Backwards(window_size)\n"
+                "        case StrategyKind.SINGLE | StrategyKind.CASCADE:\n",
             ),
             "rerank/names.py": (
                 '    TOURNAMENT = "tournament"\n',

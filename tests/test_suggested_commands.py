@@ -69,15 +69,6 @@ def test_command_that_a_sentence_mentions_has_its_flags(command: str) -> None:
             raise
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    ["rerank index --out x", "rerank serve --idex x", "rerank serve --index", "rerank keys remove", "rerank nothing"],
-)
-def test_the_check_finds_wrong_advice(wrong: str) -> None:
-    with pytest.raises(Exception, match=r"Missing parameter|No such option|requires an argument|has no command"):
-        parse_command(wrong)
-
-
 def test_suggestions_are_found() -> None:
     assert suggested('x; try: rerank search "…" --target a:1, rerank models --target a:1, or y') == [
         'rerank search "…" --target a:1',

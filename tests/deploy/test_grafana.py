@@ -66,17 +66,3 @@ def test_every_metric_and_label_of_the_dashboard_is_served(labels: dict[str, set
             read.add(re.sub(r"_(bucket|sum|count)$", "", metric))
     own = {re.sub(r"_(bucket|sum|count)$", "", name) for name in labels if re.match(r"rerank_(?!.*_created$)", name)}
     assert own <= read, "each metric of the service has a place in the dashboard"
-
-
-def test_panels_do_not_overlap_and_have_titles() -> None:
-    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-    places = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        assert panel["title"]
-        assert place["x"] + place["w"] <= 24
-        columns = range(place["x"], place["x"] + place["w"])
-        cells = {(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])}
-        assert not cells & places
-        places |= cells
-    assert len({panel["id"] for panel in panels}) == len(panels)

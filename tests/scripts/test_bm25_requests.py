@@ -37,7 +37,3 @@ def test_candidates_are_those_of_bm25_best_first(folder: Path) -> None:
 
 def test_passages_are_truncated_before_the_search(folder: Path) -> None:
     assert read_requests(folder / "requests.jsonl")[0].candidates[0].text == "beech wood dries for two"
-
-
-def test_question_without_a_match_has_no_candidates(folder: Path) -> None:
-    assert read_requests(folder / "requests.jsonl")[1].candidates == ()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from scripts.bench import prove_on_gpu
@@ -17,7 +15,6 @@ from scripts.bench.timing import Values
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level
 
-SCRIPT = Path(__file__).parents[2] / "scripts/prove_on_gpu.sh"
 PASSING = "import pytest\n\n@pytest.mark.gpu\ndef test_it():\n    assert {0}\n\ndef test_other():\n    assert False\n"
 
 
@@ -58,18 +55,3 @@ def test_failures_are_reported_and_do_not_end_the_proof(tmp_path: Path, monkeypa
     assert written["Tests"].startswith("FAILED: 1 failed, 1 deselected")
     assert written["First"] == "FAILED: RuntimeError('out of memory')"
     assert written["Second"] == {"figure": {"median": 2.0, "min": 1.0, "max": 3.0}}
-
-
-def test_section_without_time_does_not_start(tmp_path: Path) -> None:
-    proof = Proof(torch.device("cuda"), tmp_path, None)
-    assert prove_on_gpu._section(lambda proof: {"figure": [1.0]}, proof, 10.0) == "not run: 10 s were left"
-
-
-def test_tests_that_take_too_long_are_ended(tmp_path: Path) -> None:
-    assert prove_on_gpu._run_tests(write_tests(tmp_path, holds=True), 0.01) == "FAILED: not done after 0 s"
-
-
-def test_folder_for_the_results_is_needed() -> None:
-    done = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "OUT [WEIGHTS]" in done.stderr

@@ -85,9 +85,3 @@ def test_system_is_evaluated_with_its_profile(system: str, data: Path, tmp_path:
         "--out": str(out),
     }
     assert "here 0.25" in done.stdout
-
-
-def test_wrong_calls_end_with_the_usage(tmp_path: Path) -> None:
-    assert "name of a profile in rerank/profiles" in run_script("first-mistral").stderr
-    assert "other is none of first-mistral, first-qwen3" in run_script("other", "a", "b", "c", "d").stderr
-    assert "holds no trec-dl-YEAR" in run_script("pe-rank-mistral-jina", "a", "", tmp_path, tmp_path / "out").stderr

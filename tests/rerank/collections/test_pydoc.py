@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.collections import open_collection, pydoc
+from rerank.collections import pydoc
 from rerank.collections.pydoc import qrels, queries
 from rerank.types import Passage, is_valid_doc_id
 
@@ -42,10 +42,6 @@ def test_passage_starts_with_the_kind_and_module_of_its_name(
         assert doc_id not in passages
     else:
         assert passages[doc_id].text.startswith(beginning)
-
-
-def test_collection_name_contains_the_python_version() -> None:
-    assert open_collection("pydoc").name.startswith("pydoc-3.")
 
 
 def test_collection_has_60_queries_with_an_answer_each_and_200_relevant_passages(passages: dict[str, Passage]) -> None:

@@ -50,14 +50,6 @@ def test_values_are_never_divided(columns: str) -> None:
     assert " range>" not in shown
 
 
-def test_short_help_of_every_command_is_whole() -> None:
-    lines = help_of("rerank").partition("Commands:")[2].strip().splitlines()
-    assert len(lines) == len(rerank_app.registered_commands) + len(rerank_app.registered_groups)
-    assert not [line for line in lines if line.endswith("...")]
-    for command in rerank_app.registered_commands:
-        assert len((command.callback.__doc__ or "").partition("\n")[0]) <= 62  # type: ignore[union-attr]
-
-
 def test_wrong_flag_is_one_unwrapped_line(rerank: Command, tmp_path: Path) -> None:
     path = tmp_path / ("long" * 40)
     refused = rerank("search", "a query", "--depth", path)

@@ -207,30 +207,6 @@ def test_brackets_are_printed_unchanged(rerank: Command, service: Served, place:
     assert shown in outcome.out
 
 
-@pytest.mark.parametrize("reads_stdin", [False, True])
-def test_error_names_the_invalid_line(rank: Command, candidates: Path, reads_stdin: bool) -> None:
-    text = f"{lines(ROWS[:2])}\nno json\n"
-    candidates.write_text(text, encoding="utf-8")
-    error = rank("-", stdin=text).error if reads_stdin else rank(candidates).error
-    problem = r"is not JSON \(.*\); write one object per line; found 'no json'"
-    assert re.fullmatch(rf"{'-' if reads_stdin else re.escape(str(candidates))}:4 {problem}", error)
-
-
-def test_title_is_ranked_as_if_it_stood_in_the_text(rank: Command) -> None:
-    other = {"_id": 1, "text": "It is a small island."}
-    titled = {"_id": 2, "title": "How long a flea lives", "text": "A year."}
-    plain = {"_id": 2, "text": "How long a flea lives A year."}
-    replies = [rank("-", "--json", stdin=lines([other, last])).json for last in (titled, plain)]
-    assert replies[0]["results"] == replies[1]["results"]
-    assert doc_ids(replies[0])[0] == "2"
-
-
-def test_error_names_the_file_that_cannot_be_read(rank: Command, tmp_path: Path) -> None:
-    path = tmp_path / "[a].jsonl.gz"
-    path.write_bytes(b"\x1f\x8b no gzip")
-    assert rank(path).error.startswith(f"{path} cannot be read: ")
-
-
 def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:
     assert rank(candidates, "--top-n", "-1").error == "top_n: -1 is negative; use 0 or more"
 

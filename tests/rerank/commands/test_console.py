@@ -51,13 +51,6 @@ def test_table_outside_a_terminal_is_tab_separated_values() -> None:
     ]
 
 
-def test_table_without_title_and_headers_is_its_rows() -> None:
-    made = Table(show_header=False)
-    made.add_row("offered", "3.0 requests/s")
-    assert printed(made) == "offered\t3.0 requests/s\n"
-    assert printed(Table(show_header=False)) == "\n"
-
-
 def test_table_on_a_terminal_fits_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     console = PlainConsole(file=file)

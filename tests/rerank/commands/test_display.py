@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rerank.commands.display import execution_line, feedback_line, fields_table, results_table
+from rerank.commands.display import execution_line, fields_table, results_table
 from rerank.v1 import rerank_pb2 as pb
 
 TITLE = "how long does a flea live"
@@ -56,12 +56,6 @@ def test_table_has_the_relevance_of_results_that_have_one() -> None:
     assert (cells["99"], cells["100"]) == ("0.26", "")
 
 
-def test_long_id_continues_on_the_next_line() -> None:
-    rows = printed(response(pb.SCORE_KIND_RANK, "https://example.org/a/page/with/a/long/address/"))
-    text = "".join(row.split("│")[4].strip() for row in rows if row.count("│") == 6)
-    assert "https://example.org/a/page/with/a/long/address/99" in text
-
-
 @pytest.mark.parametrize(
     ("kind", "header"),
     [
@@ -104,11 +98,6 @@ def test_fields_are_lines_of_messages_and_of_ids() -> None:
     lines = [line.split() for line in text.splitlines()]
     assert any({"truncated_doc_ids", "a,", "b"} <= set(line) for line in lines)
     assert any({"unscored_doc_ids", "none"} <= set(line) for line in lines)
-
-
-def test_feedback_line_names_the_effect() -> None:
-    assert feedback_line(pb.FeedbackReport(updated=True, new_passages=4)) == "feedback: 4 new passages"
-    assert feedback_line(pb.FeedbackReport(reason="too few")) == "feedback: query vector unchanged: too few"
 
 
 def test_line_on_the_execution_names_the_failure_in_whose_place_the_order_stands() -> None:

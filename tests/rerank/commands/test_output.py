@@ -58,15 +58,6 @@ def test_output_is_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["serve", "--help"], ["serve", "--check", "--listen", "127.0.0.1:0"]]
-)
-def test_commands_end_with_one_line_when_the_output_is_full(arguments: list[str]) -> None:
-    with Path("/dev/full").open("wb") as full:
-        assert ended(full, "-c", CLI, *arguments) == (2, FULL)
-
-
-@pytest.mark.slow
 def test_service_that_cannot_announce_its_address_stops_with_one_line(tmp_path: Path) -> None:
     config = tmp_path / "service.yaml"
     config.write_text("listen: 127.0.0.1:0\ndevice: cpu\nmodels: [{name: identity, ranker: identity}]\n")

@@ -38,14 +38,6 @@ def test_line_is_printed_for_each_twentieth_of_the_work() -> None:
     assert lines[-1] == "w: 100 of 100 (100%), 1:40 elapsed"
 
 
-def test_line_has_the_speed_if_the_steps_have_a_unit() -> None:
-    lines = lines_of_slow_work(total=10_000, steps=60, step_s=1.0, unit="passages")
-    assert lines == [
-        "w: 30 of 10,000 passages (0%), 1 passages/s, 0:30 elapsed",
-        "w: 60 of 10,000 passages (1%), 1 passages/s, 1:00 elapsed",
-    ]
-
-
 def test_work_of_an_unknown_length_has_a_line_every_30_seconds() -> None:
     lines = lines_of_slow_work(total=None, steps=70, step_s=1.0, unit="passages")
     assert lines == ["w: 30 passages, 1 passages/s, 0:30 elapsed", "w: 60 passages, 1 passages/s, 1:00 elapsed"]

@@ -48,13 +48,6 @@ def test_json_is_all_that_is_printed(rerank: Command) -> None:
     assert reply["execution"]["model"] == "identity"
 
 
-def test_options_of_a_request_apply(rerank: Command) -> None:
-    given = ("rank", "--query", "q", *PASSAGES, "--model", "identity")
-    assert ids(rerank(*given, "--top-n", 1, "--json").json) == ["1"]
-    assert "\nmodel\tidentity\n" in rerank(*given, "--verbose").out
-    assert "top_n" in rerank(*given, "--top-n", -1).error
-
-
 @pytest.mark.parametrize("passages", [("one",), ("",), ("", "x"), ("same", "same"), ("[/bold] *x*",)])
 def test_any_passages_are_ranked(rerank: Command, passages: tuple[str, ...]) -> None:
     reply = rerank("rank", "--query", "q", *passages, "--model", "identity", "--json").json

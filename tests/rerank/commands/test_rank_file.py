@@ -125,11 +125,6 @@ def test_wrong_file_is_refused_before_anything_is_ranked(
     assert not paths[1].exists()
 
 
-def test_missing_file_is_named(batch: Batch, paths: tuple[Path, Path]) -> None:
-    paths[0].unlink()
-    assert batch().error.startswith(f"{paths[0]} cannot be read: ")
-
-
 @pytest.mark.parametrize(
     "line",
     ["a line of mine", "[1]", json.dumps(request(0)), json.dumps({"query": {"qid": 5, "text": "other"}, "error": {}})],

@@ -51,11 +51,6 @@ def test_weight_of_an_expansion_that_is_none_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_expansion_of_a_folder_without_an_index_is_refused(rerank: Command, tmp_path: Path) -> None:
-    assert str(tmp_path) in rerank("expand", "--index", tmp_path, "--out", tmp_path / "new").error
-    assert not (tmp_path / "new").exists()
-
-
 def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(index_folder, tmp_path / "copy"))
     whole = rerank("verify", copy)
@@ -93,20 +88,7 @@ def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command
     assert error == "passage 2: doc_id '1' occurs twice in the collection; it is on the lines 1, 4"
 
 
-@pytest.mark.parametrize("command", ["index", "rank", "search", "serve"])
-def test_help_shows_no_type_of_flags(rerank: Command, command: str) -> None:
-    typed = [line for line in rerank(command, "--help").out.splitlines() if "bool" in line.lower()]
-    assert all("--help" in line for line in typed)
-
-
 # --- rerank serve ---
-
-
-def test_serve_with_an_unknown_setting_fails_with_one_line(rerank: Command, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("listn: 127.0.0.1:0", encoding="utf-8")
-    expected = f"{config}: line 1: listn: unknown setting; did you mean listen?"
-    assert rerank("serve", "--config", config).error == expected
 
 
 def test_serve_with_a_folder_that_is_no_index_is_refused(rerank: Command, tmp_path: Path) -> None:

@@ -26,10 +26,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config.yaml"
 
 
-def test_every_setting_has_a_default() -> None:
-    assert load_config(None) == ServiceConfig()
-
-
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "{}"])
 def test_empty_file_gives_the_defaults(path: Path, text: str) -> None:
     path.write_text(text)
@@ -131,11 +127,6 @@ def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str,
     assert "\n" not in str(caught.value)
 
 
-def test_stride_may_be_as_large_as_the_window(path: Path) -> None:
-    path.write_text("models: [{name: a, ranker: identity, window_size: 20, stride: 20}]")
-    assert load_config(path).models[0].stride == 20
-
-
 def test_error_names_every_problem_of_the_file(path: Path) -> None:
     path.write_text("lisen: x\ndrain_s: soon")
     with pytest.raises(ConfigError, match=r"(?=.*line 1: lisen)(?=.*line 2: drain_s)"):
@@ -200,12 +191,6 @@ def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> No
 
 
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
-
-
-def test_cascade_may_be_the_default_of_a_model(path: Path) -> None:
-    path.write_text(f"models: [{CASCADE}, {{name: b, ranker: pe-rank}}]")
-    model = load_config(path).models[0]
-    assert (model.strategy, model.preranker) == ("cascade", "b")
 
 
 def test_cascade_may_have_three_models(path: Path) -> None:

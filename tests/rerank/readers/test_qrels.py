@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ir_measures
 import pytest
-from ir_measures import nDCG
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel, read_qrels
@@ -81,10 +79,3 @@ def test_bad_line_is_named(tmp_path: Path, first: str, line: str, problem: str) 
 def test_bad_first_line_is_no_header(tmp_path: Path, line: str) -> None:
     with pytest.raises(CollectionError, match=r"qrels\.txt:1 has"):
         read(tmp_path, f"{line}\n1 0 a 2\n")
-
-
-def test_ir_measures_takes_judgements() -> None:
-    (value,) = ir_measures.calc_aggregate(
-        [nDCG @ 10], [Qrel("1", "a b", 1)], [ir_measures.ScoredDoc("1", "a b", 1.0)]
-    ).values()
-    assert value == 1

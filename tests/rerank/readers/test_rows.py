@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +11,9 @@ from rerank.readers.rows import (
     BadRow,
     id_of,
     json_object,
-    list_of,
-    object_of,
     optional_number_of,
     optional_text_of,
-    refuse_unknown_fields,
     text_of,
-    within,
 )
 
 
@@ -44,12 +39,6 @@ def test_line_that_is_no_object_is_described(line: str, expected: str) -> None:
 def test_extreme_json_is_refused_briefly(line: str) -> None:
     assert message(json_object, line).startswith("is not JSON (")
     assert len(message(json_object, line)) < 250
-
-
-def test_missing_field_is_described_by_the_fields_that_are_there() -> None:
-    assert message(id_of, {"id": "d", "text": "t"}, ["_id"]) == "has no _id; found id, text"
-    assert message(text_of, {"body": "t"}, "text") == "has no text; found body"
-    assert message(id_of, {}, ["a", "b", "c"]) == "has no a (or b, c); found no field"
 
 
 def test_many_and_long_fields_are_cut() -> None:
@@ -93,26 +82,3 @@ def test_other_values_are_no_numbers(value: object) -> None:
 )
 def test_text_is_a_string_that_utf_8_can_hold(value: object, expected: str) -> None:
     assert message(text_of, {"text": value}, "text").startswith(expected)
-
-
-def test_unknown_field_is_named() -> None:
-    refuse_unknown_fields({"a": 1}, ["a", "b"], "a, b")
-    assert message(refuse_unknown_fields, {"a": 1, "c": 2}, ["a"], "a") == "has the unknown field 'c'; known are a"
-
-
-@pytest.mark.parametrize(
-    ("read", "row", "expected"),
-    [
-        (object_of, {}, "has no query; found no field"),
-        (object_of, {"query": "q"}, "has a wrong query: it is 'q', which is no object with named fields"),
-        (list_of, {}, "has no query; found no field"),
-        (list_of, {"query": {}}, "has {} as query; give a list"),
-    ],
-)
-def test_nested_values_have_the_expected_type(read: Callable[..., object], row: Any, expected: str) -> None:
-    assert message(read, row, "query") == expected
-
-
-def test_part_of_a_row_is_named() -> None:
-    with pytest.raises(BadRow, match=r"has a wrong candidates\[3\]: it has no text"), within("candidates[3]"):
-        raise BadRow("has no text")

@@ -30,19 +30,9 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def without_relevance(**changes: object) -> dict[str, object]:
-    return {key: value for key, value in GOOD.items() if key != "relevance"} | changes
-
-
 def test_own_format(tmp_path: Path) -> None:
     path = write(tmp_path / "lists.jsonl", GOOD | {"instruction": "medical"})
     assert list(read_lists(path)) == [TrainingList(Query("flea life", "7", "medical"), PASSAGES, (2.0, 0.5))]
-
-
-@pytest.mark.parametrize("ranking", [["desert", "flea"], [1, 0], ["desert", 0]])
-def test_ranking_by_doc_id_and_by_position(tmp_path: Path, ranking: list[str | int]) -> None:
-    (item,) = read_lists(write(tmp_path / "lists.jsonl", without_relevance(ranking=ranking)))
-    assert item.relevance == (1.0, 2.0)
 
 
 @pytest.mark.parametrize("ranking", [[], [0, 0], [2], [-1]])
@@ -68,11 +58,7 @@ def test_ranking_that_repeats_or_exceeds_the_list_is_refused(ranking: list[int])
         (GOOD | {"passages": [FLEA, {"doc_id": 3, "text": "x"}]}, "passages.1.doc_id: .*valid string"),
         (GOOD | {"passages": [FLEA, {"doc_id": "d", "text": "\ud800"}]}, "not valid Unicode"),
         (GOOD | {"relevence": [1, 2]}, "relevence: Extra inputs"),
-        (without_relevance(), "needs either relevance or ranking"),
-        (GOOD | {"ranking": [0, 1]}, "needs either relevance or ranking"),
-        (without_relevance(ranking=["flea", "moon"]), "names 'moon', which is not a doc_id"),
-        (without_relevance(ranking=["flea", 0]), "each at most once"),
-        (without_relevance(ranking=[True]), "ranking.0"),
+        ({key: value for key, value in GOOD.items() if key != "relevance"}, "relevance: Field required"),
         ([], "valid dictionary"),
         (5, "not in a supported format"),
     ],

@@ -5,8 +5,6 @@ Our own format is JSONL with one list per line:
     {"query_id": "7", "query": "how long does a flea live", "instruction": "optional",
      "passages": [{"doc_id": "d1", "text": "A flea lives a year."}, {"doc_id": "d2", "text": "Deserts are dry."}],
      "relevance": [2, 0]}
-
-Instead of `relevance`, a line may have `"ranking": ["d1", "d2"]`: doc_ids, or positions counted from 0, best first.
 """
 
 from __future__ import annotations
@@ -182,8 +180,7 @@ class _ListRow(BaseModel):
     query: str
     instruction: str = ""
     passages: list[_PassageRow]
-    relevance: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
-    ranking: list[str | int] | None = None
+    relevance: list[Annotated[float, Field(allow_inf_nan=False)]]
 
 
 def _is_array(path: Path) -> bool:
@@ -248,20 +245,9 @@ def _from_row(row: Any) -> TrainingList:
         raise CollectionError(
             "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         ) from error
-    if (parsed.relevance is None) == (parsed.ranking is None):
-        raise CollectionError("needs either relevance or ranking")
     passages = tuple(Passage(passage.doc_id, passage.text) for passage in parsed.passages)
-    relevance = tuple(parsed.relevance or ())
-    if parsed.ranking is not None:
-        relevance = relevance_from_ranking(_positions(parsed.ranking, passages), len(passages))
-    return TrainingList(Query(parsed.query, parsed.query_id, parsed.instruction), passages, relevance)
-
-
-def _positions(ranking: Sequence[str | int], passages: Sequence[Passage]) -> list[int]:
-    position = {passage.doc_id: number for number, passage in enumerate(passages)}
-    if unknown := [item for item in ranking if isinstance(item, str) and item not in position]:
-        raise CollectionError(f"ranking names {unknown[0]!r}, which is not a doc_id of the list")
-    return [position[item] if isinstance(item, str) else item for item in ranking]
+    query = Query(parsed.query, parsed.query_id, parsed.instruction)
+    return TrainingList(query, passages, tuple(parsed.relevance))
 
 
 def _row(item: TrainingList) -> dict[str, Any]:
