@@ -90,7 +90,7 @@ def evaluate_relevance(settings: RelevanceSettings) -> None:
     sources = [_read(*given, settings.depth) for given in zip(settings.requests, settings.qrels, strict=True)]
     config, name = _config(settings)
     with Reranker(config) as reranker:
-        own_curves = reranker.rankers[name].info.relevance
+        own_curves = next(model.info.relevance for model in reranker.models() if model.name == name)
         if not own_curves and not settings.fit:
             raise ConfigError(f"model {name} gives no relevance; fit it with --fit")
         ranked = [
