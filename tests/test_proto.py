@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ from google.rpc import status_pb2
 ROOT = Path(__file__).parent.parent
 
 #: Field numbers of descriptor.proto, which the paths of SourceCodeInfo consist of.
-MESSAGE, ENUM, SERVICE, FIELD, VALUE, METHOD = 4, 5, 6, 2, 2, 2
+MESSAGE, ENUM, SERVICE = 4, 5, 6
+#: The number of the fields of a message, of the values of an enum, and of the methods of a service.
+CHILD = 2
 
 
 @pytest.fixture(scope="module")
@@ -29,26 +30,6 @@ def proto(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorProto:
     return file
 
 
-def named_elements(file: FileDescriptorProto) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and source path of every message, field, enum, enum value, service and rpc."""
-    for number, message in enumerate(file.message_type):
-        yield message.name, (MESSAGE, number)
-        yield from children(message.name, (MESSAGE, number, FIELD), [field.name for field in message.field])
-        assert not message.nested_type, f"{message.name} nests messages; this test reads top-level ones only"
-        assert not message.enum_type, f"{message.name} nests enums; this test reads top-level ones only"
-    for number, enum in enumerate(file.enum_type):
-        yield enum.name, (ENUM, number)
-        yield from children(enum.name, (ENUM, number, VALUE), [value.name for value in enum.value])
-    for number, service in enumerate(file.service):
-        yield service.name, (SERVICE, number)
-        yield from children(service.name, (SERVICE, number, METHOD), [method.name for method in service.method])
-
-
-def children(parent: str, path: tuple[int, ...], names: list[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for number, name in enumerate(names):
-        yield f"{parent}.{name}", (*path, number)
-
-
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHON": sys.executable}
     subprocess.run([ROOT / "scripts" / "gen_proto.sh", tmp_path], env=environment, check=True)
@@ -60,11 +41,13 @@ def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
 
 
 def test_everything_has_a_comment(proto: FileDescriptorProto) -> None:
-    comments = {tuple(place.path): place.leading_comments.strip() for place in proto.source_code_info.location}
-    elements = dict(named_elements(proto))
-    assert {"RerankService.Rerank", "Candidate.doc_id", "ScoreKind.SCORE_KIND_RANK"} <= elements.keys()
-    missing = [name for name, path in elements.items() if not comments.get(path)]
-    assert not missing, f"without a comment: {', '.join(missing)}"
+    places = [
+        place for place in proto.source_code_info.location if place.path and place.path[0] in (MESSAGE, ENUM, SERVICE)
+    ]
+    elements = [place for place in places if len(place.path) == 2 or (len(place.path) == 4 and place.path[2] == CHILD)]
+    assert len(elements) > 100
+    without = [place.span[0] + 1 for place in elements if not place.leading_comments.strip()]
+    assert not without, f"without a comment: lines {without}"
 
 
 def test_removed_enum_values_are_reserved(proto: FileDescriptorProto) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import grpc
 import pytest
@@ -29,7 +29,8 @@ from rerank.errors import CheckpointError, ConfigError, RerankError
 from rerank.ports.server import serve
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, refusal
+from tests import serving
+from tests.serving import TIMEOUT_S, refusal, wait_for
 
 QUERY = "how long does a flea live"
 #: Encoding these takes many seconds.
@@ -48,45 +49,20 @@ with service_process(load_config(Path(sys.argv[1]))) as address:
 """
 
 
-def write_config(folder: Path, checkpoint: Path, listen: str = "127.0.0.1:0") -> Path:
-    model = {"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({"models": [model], "listen": listen, "device": "cpu"}))
-    return path
-
-
-@dataclass(frozen=True)
-class Service:
-    """A service in a process of its own, and its log."""
-
-    process: subprocess.Popen[str]
-    address: str
-    log: IO[str]
-
-    @contextmanager
-    def slow_call(self) -> Iterator[grpc.Future]:
-        """A call that the service works on for many seconds."""
-        with grpc.insecure_channel(self.address) as channel:
-            stub = RerankServiceStub(channel)
-            request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
-            call = stub.Rerank.future(request, timeout=TIMEOUT_S)
-            stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
-            assert not call.done()
-            yield call
+def settings_of(checkpoint: Path) -> dict[str, Any]:
+    return {"models": [{"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}]}
 
 
 @contextmanager
-def started(config: Path) -> Iterator[Service]:
-    """`rerank serve` with a configuration file."""
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            yield Service(process, address, process.stderr)
-        finally:
-            process.kill()
+def slow_call(address: str) -> Iterator[grpc.Future]:
+    """A call that the service works on for many seconds."""
+    with grpc.insecure_channel(address) as channel:
+        stub = RerankServiceStub(channel)
+        request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
+        call = stub.Rerank.future(request, timeout=TIMEOUT_S)
+        stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
+        assert not call.done()
+        yield call
 
 
 @dataclass(frozen=True)
@@ -102,7 +78,8 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Ended:
-    with started(write_config(tmp_path_factory.mktemp("ended"), checkpoint)) as service, service.slow_call() as call:
+    folder = tmp_path_factory.mktemp("ended")
+    with serving.service_process(folder, **settings_of(checkpoint)) as service, slow_call(service.address) as call:
         service.process.terminate()
         time.sleep(0.5)
         assert not call.done()
@@ -110,7 +87,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Ended:
         service.process.terminate()
         code = service.process.wait(TIMEOUT_S)
         seconds = time.monotonic() - start_s
-        return Ended(service.address, code, seconds, service.log.read(), refusal(call.result).code)
+        return Ended(service.address, code, seconds, service.log, refusal(call.result).code)
 
 
 @pytest.mark.slow
@@ -126,7 +103,8 @@ def test_second_signal_ends_the_service_at_once(ended: Ended) -> None:
 def test_successor_at_the_same_address_answers_and_ends_with_its_killed_parent(
     ended: Ended, tmp_path: Path, checkpoint: Path
 ) -> None:
-    config = write_config(tmp_path, checkpoint, ended.address)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({**settings_of(checkpoint), "listen": ended.address, "device": "cpu"}))
     command = [sys.executable, "-c", PARENT, str(config)]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with (
@@ -139,22 +117,18 @@ def test_successor_at_the_same_address_answers_and_ends_with_its_killed_parent(
             assert client.rerank(QUERY, ["glaciers flow", "a flea lives a year"], TIMEOUT_S).results[0].doc_id == "1"
         finally:
             parent.kill()
-        wait_until_unavailable(client)
+        wait_for(lambda: is_unavailable(client))
     (log,) = tmp_path.glob("rerank-serve-*/serve.log")
     assert "shutting down" in log.read_text(encoding="utf-8")
     assert "Traceback" not in log.read_text(encoding="utf-8")
 
 
-def wait_until_unavailable(client: RerankClient) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            client.list_models(TIMEOUT_S)
-        except ServiceError as error:
-            if error.code is grpc.StatusCode.UNAVAILABLE:
-                return
-        time.sleep(0.05)
-    raise AssertionError("the service still answers")
+def is_unavailable(client: RerankClient) -> bool:
+    try:
+        client.list_models(TIMEOUT_S)
+    except ServiceError as error:
+        return error.code is grpc.StatusCode.UNAVAILABLE
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -176,23 +150,22 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
 def test_sighup_reads_keys_and_limits_again_and_ctrl_c_ends_the_service_without_an_error(tmp_path: Path) -> None:
     """gRPC logged the socket that stopped listening: "E1122 … Failed accept4"."""
     config, keys = tmp_path / "config.yaml", tmp_path / "keys.yaml"
-    settings = {"models": [{"name": "identity", "ranker": "identity"}], "listen": "127.0.0.1:0", "keys": str(keys)}
-    config.write_text(yaml.safe_dump(settings | {"device": "cpu"}))
     credentials = Credentials(api_key=add_key(keys, "a", CallerLimits()))
-    with started(config) as service, RerankClient(service.address, credentials) as client:
+    with (
+        serving.service_process(tmp_path, keys=str(keys)) as service,
+        RerankClient(service.address, credentials) as client,
+    ):
         assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
-        config.write_text(yaml.safe_dump(settings | {"device": "cpu", "limits": {"max_candidates": 1}}))
+        config.write_text(config.read_text() + "limits: {max_candidates: 1}\n")
         service.process.send_signal(signal.SIGHUP)
-        while "limits read again" not in (line := service.log.readline()):
-            assert line, "the service has ended"
+        wait_for(lambda: "limits read again" in service.log)
         with pytest.raises(ServiceError, match="2 candidates"):
             client.rerank("q", ["1", "2"], TIMEOUT_S)
         service.process.send_signal(signal.SIGINT)
-        _, log = service.process.communicate(timeout=TIMEOUT_S)
-    assert service.process.returncode == 0
-    assert "shutting down" in log
-    assert "accept4" not in log
-    assert not [line for line in log.splitlines() if line.startswith("E")]
+        assert service.process.wait(TIMEOUT_S) == 0
+    assert "shutting down" in service.log
+    assert "accept4" not in service.log
+    assert not [line for line in service.log.splitlines() if line.startswith("E")]
 
 
 @pytest.mark.slow

@@ -82,9 +82,3 @@ def test_target_that_appears_during_the_build_is_kept(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="out exists already; another process created it"):
             build.finish()
     assert (tmp_path / "out.partial" / "index" / "file").exists()
-
-
-def test_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be created"), build_folder(tmp_path / "file" / "out", PLAN):
-        pass

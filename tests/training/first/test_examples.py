@@ -112,13 +112,6 @@ def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
     assert example.token_ids[-1] == tokenizer.eos_token_id or tokenizer.eos_token_id is None
 
 
-def test_answer_has_no_word_marker_before_its_brackets() -> None:
-    """Tokenized alone, "] > [" would start with a blank in metaspace tokenizers."""
-    tokenizer = metaspace()
-    example = examples_of(tokenizer)(ranked_list(2))
-    assert tokenizer.decode(example.token_ids[example.bracket_index + 1 :]) == "B] > [A]</s>"
-
-
 def test_tied_passages_are_answered_in_list_order() -> None:
     tokenizer = metaspace()
     item = TrainingList(Query("q"), tuple(Passage(name, name) for name in "abc"), (0.0, 1.0, 1.0))

@@ -65,14 +65,6 @@ def test_scores_are_those_of_serving(folder: Path, encoder: Encoder, decoding: s
         torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_first_step_scores_as_one_step_does(folder: Path, encoder: Encoder) -> None:
-    model, batch = model_and_batch(folder, encoder, stepwise=True)
-    stepwise = PEObjective(stepwise_listmle, stepwise=True)._scores(model, batch)
-    one_step = PEObjective(listmle)._scores(model, batch)
-    assert stepwise.shape == (6, 5, 5)
-    torch.testing.assert_close(stepwise[:, 0], one_step, atol=1e-4, rtol=1e-4)
-
-
 def test_later_steps_read_the_choices_of_the_teacher(folder: Path, encoder: Encoder) -> None:
     """Row k equals the scores after a prompt with the teacher's first k passages appended."""
     model, batch = model_and_batch(folder, encoder, stepwise=True)
@@ -131,11 +123,3 @@ def test_divergence_in_one_step_has_no_gradient_for_the_scores_with_text(folder:
     PEObjective(listmle, kl_weight=1)._divergence(scores, text_scores, batch).backward()
     assert scores.grad is not None
     assert text_scores.grad is None
-
-
-def test_rank_loss_reaches_projector_and_layers(folder: Path, encoder: Encoder) -> None:
-    model, batch = model_and_batch(folder, encoder)
-    model.requires_grad_(True).zero_grad()
-    PEObjective(listmle).loss(model, batch).backward()
-    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.projector.parameters())
-    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.transformer.layers.parameters())

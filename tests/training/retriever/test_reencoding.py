@@ -9,7 +9,6 @@ import pytest
 from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.reencoding import reencode
 
-from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
@@ -75,9 +74,3 @@ def test_vectors_of_another_encoder_are_not_reused(
     reencode(index_folder, tmp_path / "new", encoder, nothing)
     vectors = [np.load(folder / "vectors.npy") for folder in (index_folder, tmp_path / "new")]
     np.testing.assert_allclose(*vectors, atol=1e-6)
-
-
-def test_index_is_not_overwritten(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    with pytest.raises(ConfigError, match="exists already"):
-        reencode(index_folder, tmp_path / "new", encoder, nothing)
