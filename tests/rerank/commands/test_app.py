@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 import subprocess
@@ -10,25 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from rerank.commands.cli import app as rerank_app
-from tests.doc_pages import COMMANDS as MODULES
 from tests.rerank.commands.conftest import Command
-from tests.test_doc_commands import check_command
+from tests.test_doc_commands import PROJECT, check_command, help_of
 
 COMMANDS = [
     *([("rerank", command.name or command.callback.__name__) for command in rerank_app.registered_commands]),  # type: ignore[union-attr]
     ("rerank", "keys", "add"),
     *(("rerank", "checkpoint", name) for name in ("zero-init", "pack", "golden")),
-    *((name,) for name in MODULES if name != "rerank"),
+    *((name,) for name in PROJECT["scripts"] if name != "rerank"),
 ]
-
-
-def help_of(program: str, *command: str) -> str:
-    """Prints the help of a command, or of a command of it."""
-    module = importlib.import_module(MODULES[program].partition(":")[0])
-    return CliRunner(env={"COLUMNS": "250"}).invoke(module.app, [*command, "--help"]).output
 
 
 def slow_if_it_imports_torch(command: tuple[str, ...]) -> object:
