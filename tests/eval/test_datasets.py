@@ -46,12 +46,6 @@ def test_hashes_change_with_the_content(folder: Path) -> None:
     assert before.qrels_sha256 != after.qrels_sha256
 
 
-def test_pydoc_has_judgements() -> None:
-    dataset = open_dataset("pydoc")
-    assert dataset.name.startswith("pydoc-")
-    assert {qrel.query_id for qrel in dataset.qrels} == set(dataset.queries)
-
-
 def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Collection(
         "small",
@@ -64,11 +58,6 @@ def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.M
     assert (dataset.queries, dataset.passages(["a"])) == ({"1": Query("x", "1")}, {"a": Passage("a", "one")})
     assert read_judgements("small").of_query("x") == {"a": 1}
     assert sources_of({"collection": "small"}, "results").grades == {"1": {"a": 1}}
-
-
-def test_folder_without_a_corpus_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"holds no corpus\.jsonl"):
-        open_dataset(str(tmp_path))
 
 
 def test_missing_package_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

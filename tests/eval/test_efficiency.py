@@ -27,17 +27,19 @@ def test_latencies_are_percentiles(walls: list[float], p50: float, p99: float) -
     assert found.queries_per_s == pytest.approx(len(walls) / (max(walls) / 1000))
 
 
-def test_overlapping_responses_are_counted_once() -> None:
-    """Two seconds each, the second starting one second after the first: busy for three seconds."""
-    assert busy_s([response(2000.0, 12.0), response(2000.0, 13.0)]) == pytest.approx(3.0)
-
-
-def test_response_during_another_adds_no_busy_time() -> None:
-    assert busy_s([response(5000.0, 10.0), response(1000.0, 8.0)]) == pytest.approx(5.0)
-
-
-def test_pause_before_a_resumed_run_is_not_counted() -> None:
-    assert busy_s([response(1000.0, 10.0), response(1000.0, 5000.0)]) == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    ("responses", "seconds"),
+    [
+        ([(2000.0, 12.0), (2000.0, 13.0)], 3.0),
+        ([(5000.0, 10.0), (1000.0, 8.0)], 5.0),
+        ([(1000.0, 10.0), (1000.0, 5000.0)], 2.0),
+    ],
+    ids=["overlap", "one within another", "a pause before a resumed run"],
+)
+def test_time_in_which_anything_was_answered_is_counted_once(
+    responses: list[tuple[float, float]], seconds: float
+) -> None:
+    assert busy_s([response(*each) for each in responses]) == pytest.approx(seconds)
 
 
 def test_costs_are_means_and_warnings_are_sums() -> None:

@@ -110,11 +110,6 @@ def test_missing_queries_of_several_systems_are_named_once() -> None:
     assert "a, b: 1 judged queries have no ranking and count as 0: q1." in text
 
 
-def test_notes_stand_below_the_title() -> None:
-    text = markdown(replace(evaluation(FIRST), notes=("12 of 43 judged queries were asked.",)))
-    assert text.startswith("# t\n\n**12 of 43 judged queries were asked.**\n")
-
-
 def test_header_names_the_model_and_its_hash() -> None:
     system = replace(FIRST, fingerprint={"ranker": "first", "model_id": "org/m", "model_revision": "abc", "depth": 3})
     assert "- **a**: first, model org/m, hash abc\n" in markdown(evaluation(system, BETTER))

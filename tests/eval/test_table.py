@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rerank_eval.measures import MetricValues
-from rerank_eval.results import SystemResult
 from rerank_eval.table import SUMMARY_FILE, app, read_summary, summarize, summary_json, table
 from typer.testing import CliRunner
 
@@ -33,11 +31,6 @@ def test_summaries_of_one_dataset_stand_below_each_other() -> None:
     text = table({"x": [summarize("x", "over BM25", [FIRST]), summarize("x", "over dense", [BETTER])]})
     assert "x: over BM25, compared with a; over dense, compared with b." in text
     assert text.splitlines()[0].count("nDCG@10") == 1
-
-
-def test_single_query_has_no_interval() -> None:
-    one = SystemResult("a", MetricValues({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}}))
-    assert "| a | 0.5000 | – | – |" in table({"x": [summarize("x", "t", [one])]})
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": {"a": {}}}'])

@@ -69,17 +69,6 @@ def test_foreign_file_is_refused(tmp_path: Path, text: str) -> None:
         TraceFile(tmp_path / "trace.jsonl", {})
 
 
-def test_finished_file_is_in_the_order_of_the_queries(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    resumed, undisturbed = TraceFile(path, {}), TraceFile(tmp_path / "other.jsonl", {})
-    for query_id in ("q2", "q1"):
-        resumed.add(response(query_id))
-    for query_id in ("q1", "q2"):
-        undisturbed.add(response(query_id))
-    resumed.finish(["q1", "q2"])
-    assert path.read_text(encoding="utf-8") == (tmp_path / "other.jsonl").read_text(encoding="utf-8")
-
-
 def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     file = TraceFile(path, {})

@@ -28,10 +28,6 @@ def test_mix_holds_the_counts_of_each_file(lists: Path) -> None:
     assert sum(line.startswith("a") for line in found) == 7
 
 
-def test_same_seed_gives_the_same_mix(lists: Path) -> None:
-    assert mixed(lists, "a.jsonl:7") == mixed(lists, "a.jsonl:7") != mixed(lists, "a.jsonl:7", seed=2)
-
-
 def test_skipped_lists_are_those_of_the_other_mix(lists: Path) -> None:
     first, second = mixed(lists, "a.jsonl:12"), mixed(lists, "a.jsonl:12:8")
     assert {*first, *second} == {f"a{n}" for n in range(20)}

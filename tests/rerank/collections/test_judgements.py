@@ -57,15 +57,6 @@ def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:
         read_judgements("pydoc", queries)
 
 
-@pytest.mark.parametrize(
-    ("qrels", "queries", "place"),
-    [("1 0 a", "1\tone", r"qrels\.txt:1"), ("1 0 a 1", "1\tone\nno tab", r"queries\.tsv:2")],
-)
-def test_unreadable_line_is_named(tmp_path: Path, qrels: str, queries: str, place: str) -> None:
-    with pytest.raises(CollectionError, match=place):
-        read_judgements(*trec_files(tmp_path, qrels, queries))
-
-
 def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--qrels .*/nothing: there is no such file or folder; or give pydoc"):
         read_judgements(str(tmp_path / "nothing"))

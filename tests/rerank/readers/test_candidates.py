@@ -64,10 +64,6 @@ def test_file_is_read_with_the_names_that_people_use(tmp_path: Path, name: str, 
     assert read_candidates(path) == [CandidateSource(str(doc_id), "t", score=2.0, title="T")]
 
 
-def test_file_may_be_empty(tmp_path: Path) -> None:
-    assert read_candidates(write(tmp_path)) == []
-
-
 def test_further_fields_of_a_file_are_ignored_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -142,26 +142,6 @@ def test_preranker_may_be_a_cascade_of_two_models() -> None:
     assert registry.describe()[0].default_strategy == "cascade(m1: cascade(m2: single(4) > 3) > 2)"
 
 
-@pytest.mark.parametrize("prerankers", [("m1", "m2", "m3", ""), ("m1", "m2", "m1"), ("m1", "m0")])
-def test_cascade_of_four_models_or_in_a_circle_is_refused(prerankers: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidRequest, match="'m1' cannot be the preranker of m0"):
-        chain(*prerankers)
-
-
-def test_failed_preranker_of_the_preranker_is_a_problem_of_the_cascade() -> None:
-    models = [
-        IdentityModel(name="a", ranker="identity", strategy="cascade", preranker="b"),
-        IdentityModel(name="b", ranker="identity", strategy="cascade", preranker="c"),
-        IdentityModel(name="c", ranker="identity"),
-    ]
-    failed = FailedRanker("c", NumberRanker().info, "broken")
-    registry = ModelRegistry(models, {"a": NumberRanker(), "b": NumberRanker(), "c": failed})
-    problem = "its preranker b is not served: its preranker c is not served: broken"
-    assert registry.describe()[0].problem == problem
-    with pytest.raises(SelfTestFailed, match="model 'c' is not served"):
-        registry.resolve(RankOptions())
-
-
 def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
     failed = FailedRanker("first", NumberRanker(max_window_size=30).info, "scores are not finite")
     registry = cascade_registry(first=failed)
@@ -170,13 +150,6 @@ def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
         registry.resolve(RankOptions())
     assert registry.resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
     assert [step.model for step in registry.resolve(RankOptions(on_failure="first_stage"))] == ["first", "number"]
-
-
-def test_unknown_strategy_of_a_request_is_rejected() -> None:
-    expected = "unknown strategy 'topdown';.* choices: single, sliding, top-down, tournament, cascade"
-    with pytest.raises(InvalidRequest, match=expected) as caught:
-        registry().resolve(RankOptions(strategy="topdown"))
-    assert (caught.value.field, caught.value.metadata) == ("strategy.kind", {"value": "topdown"})
 
 
 def reading(ranker: NumberRanker) -> NumberRanker:

@@ -69,13 +69,6 @@ def test_relevance_of_the_default_depends_on_query_and_text_alone() -> None:
         assert reranker.rank(query, ["Deserts are dry.", "Bread is baked."], min_relevance=0.2) == []
 
 
-def test_model_without_relevance_has_none_and_refuses_the_least() -> None:
-    with Reranker("identity") as reranker:
-        assert "relevance" not in reranker.rank("q", DOCUMENTS)[0]
-        with pytest.raises(InvalidRequest, match="model identity gives no relevance; leave it out, or fit it with"):
-            reranker.rank("q", DOCUMENTS, min_relevance=0.5)
-
-
 def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
     with Reranker("identity") as reranker:
         assert reranker.rank("q", DOCUMENTS, top_k=2, return_documents=True, ordered=True) == [

@@ -183,13 +183,6 @@ def test_relative_path_that_leads_nowhere_names_the_working_directory() -> None:
     assert str(caught.value).endswith(f" (relative paths begin at the working directory, {Path.cwd()})")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_file_without_permission_is_refused(out: Path) -> None:
-    out.touch(mode=0)
-    with pytest.raises(ConfigError, match=r"cannot be read: Permission denied$"):
-        read_text(out)
-
-
 def test_text_in_another_encoding_is_refused_with_its_line(out: Path) -> None:
     out.write_bytes("first\nzweitä\n".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"line 2: the byte 0xE4 is not UTF-8; save the file as UTF-8$"):

@@ -43,11 +43,6 @@ def test_each_epoch_shows_each_list_once_in_a_new_order() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_windows_of_a_list_differ_between_epochs() -> None:
-    windows = TrainingWindows([numbered_list(40)], WindowSampling(10, 10, 0.0), n_windows=5, seed=0)
-    assert len({tuple(positions_of(windows[index])) for index in range(5)}) == 5
-
-
 @given(n=st.integers(2, 12), smallest=st.integers(2, 5), wider=st.integers(0, 5), seed=st.integers(), data=st.data())
 def test_windows_hold_a_best_passage_and_fit_the_sizes(
     n: int, smallest: int, wider: int, seed: int, data: st.DataObject

@@ -130,12 +130,6 @@ def test_flag_with_a_value_of_another_type_is_named(flag: str, value: str, reaso
     assert reason in result.output
 
 
-@pytest.mark.parametrize("missing", [0, 2, 4])
-def test_missing_argument_is_named(missing: int) -> None:
-    result = called(*REQUIRED[:missing], *REQUIRED[missing + 2 :])
-    assert (result.exit_code, f"Missing option '{REQUIRED[missing]}'" in result.output) == (2, True)
-
-
 @pytest.mark.parametrize("app", [train_first.app, train_pe_rank.app, distill_retriever.app])
 def test_unknown_loss_is_answered_with_all_names_before_anything_is_read(app: CommandApp, tmp_path: Path) -> None:
     needed = ["--index", "none", "--queries", "none"] if app is distill_retriever.app else REQUIRED[:4]
