@@ -61,6 +61,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--browser", type=Path, help="program of Chromium for the tests marked 'browser'")
 
 
+#: Marker → why its tests are skipped without the option of the same name.
+NEEDS = {
+    "sdk": "runs clients of others; `make sdk-tests` installs and runs them",
+    "image": "installs the package, 2 GB; `make image-tests` runs it",
+    "ray": "starts Ray on this machine; `make ray-tests` runs it",
+    "browser": "drives a browser; `make browser-tests` runs it",
+    "public_tokenizers": "needs --public-tokenizers DIR, filled by: pip install --no-deps --target DIR mistral-common "
+    "dashscope llama-models rank-llm==0.25.7",
+    "vllm": "needs a vLLM server; give it with --vllm URL",
+    "shared": "measures on data outside the repository; give it with --shared DIR",
+}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # pytest-xdist hands out files in this order: the slow ones first, so that none keeps one process busy at the end.
     slow_files = {item.path for item in items if "slow" in item.keywords}
@@ -68,27 +81,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords and not cuda_is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
-        if "sdk" in item.keywords and not config.getoption("--sdk"):
-            item.add_marker(pytest.mark.skip(reason="runs clients of others; `make sdk-tests` installs and runs them"))
-        if "image" in item.keywords and not config.getoption("--image"):
-            item.add_marker(pytest.mark.skip(reason="installs the package, 2 GB; `make image-tests` runs it"))
-        if "ray" in item.keywords and not config.getoption("--ray"):
-            item.add_marker(pytest.mark.skip(reason="starts Ray on this machine; `make ray-tests` runs it"))
-        if "browser" in item.keywords and not config.getoption("--browser"):
-            item.add_marker(pytest.mark.skip(reason="drives a browser; `make browser-tests` runs it"))
-        if "public_tokenizers" in item.keywords and not config.getoption("--public-tokenizers"):
-            item.add_marker(
-                pytest.mark.skip(
-                    reason="needs --public-tokenizers DIR, filled by: pip install --no-deps --target DIR "
-                    "mistral-common dashscope llama-models rank-llm==0.25.7"
-                )
-            )
-        if "vllm" in item.keywords and not config.getoption("--vllm"):
-            item.add_marker(pytest.mark.skip(reason="needs a vLLM server; give it with --vllm URL"))
-        if "shared" in item.keywords and not config.getoption("--shared"):
-            item.add_marker(
-                pytest.mark.skip(reason="measures on data outside the repository; give it with --shared DIR")
-            )
+        for marker, reason in NEEDS.items():
+            if marker in item.keywords and not config.getoption(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def cuda_is_available() -> bool:

@@ -88,12 +88,3 @@ def test_title_reaches_the_ranker_as_beginning_of_the_text(encoder: Encoder) -> 
         by_client(RerankClient, served, candidates)
     assert ranker.titles == ["T", "", "U", "V"]
     assert ranker.texts == ["T one", "two", "U three", "V four"]
-
-
-@pytest.mark.parametrize("candidates", [["ok", 7], {"d1": "text"}, "a text"])
-def test_clients_and_in_process_reranker_refuse_other_forms(encoder: Encoder, service: Served, candidates: Any) -> None:
-    for kind in CLIENTS:
-        with pytest.raises(TypeError, match=r"a candidate is a dict with doc_id \(or _id, docid, id\), text, title"):
-            by_client(kind, service, candidates)
-    with pytest.raises(TypeError, match=r"a pair \(doc_id, text\), a plain text, or a Candidate"):
-        rerank_in_process(encoder, candidates)
