@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.types import Passage, Query, Window
+from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.fakes import check_overtaking
 from tests.small_tokenizers import byte_level, byte_level_numbers
@@ -34,6 +34,26 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranker(lm: Path) -> FirstRanker:
     return FirstRanker(lm, "first", device="cpu")
+
+
+def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> None:
+    for n in (1, 2, 5):
+        scores = rank_windows(ranker, [window(*TEXTS[:n])])[0].scores
+        assert torch.tensor(scores).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
+
+
+def test_windows_share_one_forward_pass(ranker: FirstRanker) -> None:
+    assert ranker.info.batching == "packed"
+    rows = []
+    with torch.no_grad():
+        hook = ranker._reader._model.register_forward_pre_hook(
+            lambda _, __, options: rows.append(tuple(options["input_ids"].shape)), with_kwargs=True
+        )
+        windows = [window(*TEXTS), window(*TEXTS[:2]), window("long " * 50)]
+        rank_windows(ranker, windows)
+    hook.remove()
+    assert rows == [(1, sum(ranker.encode(each).tokens for each in windows))]
 
 
 def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:
