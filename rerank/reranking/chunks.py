@@ -38,7 +38,7 @@ _MIN_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """How much of a document the models of a request read.
+    """The models that read the chunks of a request's documents, and how much each of them reads.
 
     Attributes:
         steps: those of the request.

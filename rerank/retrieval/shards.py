@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ Id = TypeVar("Id")
 
 
 @dataclass(frozen=True, slots=True)
-class ShardJob(Generic[Id]):
+class ShardJob(ABC, Generic[Id]):
     """The encoding of all passages of an index, in shards of rows that any process can encode.
 
     Attributes:
@@ -48,13 +49,13 @@ class ShardJob(Generic[Id]):
     dtype: Precision
     shard_rows: int
 
+    @abstractmethod
     def load_encoder(self) -> Any:
         """Loads the encoder."""
-        raise NotImplementedError
 
+    @abstractmethod
     def store(self, shard: int, texts: Sequence[str], encoder: Any) -> None:
         """Encodes the texts of a shard, and stores the result in its place."""
-        raise NotImplementedError
 
     def create_journal(self) -> None:
         """Creates the journal unless it is there."""

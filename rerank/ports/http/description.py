@@ -58,7 +58,7 @@ def description_routes(
     }
 
     def problem() -> str:
-        """Why the default model is not served; empty if it is."""
+        """Returns the reason that the default model is not served; empty if it is served."""
         return "shutting down" if calls.is_shutting_down else _default(reranker).problem
 
     async def health(_: Request) -> Response:
