@@ -18,6 +18,9 @@ from rerank.errors import ConfigError
 from rerank.service.startup import check_before_loading, replaced_models
 from tests.certificates import Authority
 
+#: Needs no package that brings a model.
+IDENTITY = {"models": [{"name": "identity", "ranker": "identity"}]}
+
 
 @pytest.mark.parametrize(("name", "option"), [("listen", "--listen"), ("http", "--http")])
 def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: str) -> None:
@@ -37,7 +40,7 @@ def test_listen_without_a_port_is_refused(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "[::1]:0", "127.1.2.3:0"])
 def test_free_address_of_this_machine_passes(listen: str) -> None:
-    check_before_loading(ServiceConfig(listen=listen))
+    check_before_loading(ServiceConfig.model_validate(IDENTITY | {"listen": listen}))
 
 
 @pytest.mark.parametrize("listen", ["[::]:0", "0.0.0.0:0"])
@@ -51,7 +54,7 @@ def test_address_that_others_reach_needs_keys_client_certificates_or_consent(lis
         ):
             check_before_loading(ServiceConfig.model_validate({"listen": listen} | open_to_all))
     for guarded in ({"keys": keys}, {"insecure": True}, {"tls": tls | {"client_ca": files.certificate}}):
-        check_before_loading(ServiceConfig.model_validate({"listen": listen} | guarded))
+        check_before_loading(ServiceConfig.model_validate(IDENTITY | {"listen": listen} | guarded))
 
 
 def test_http_address_is_guarded_too() -> None:
