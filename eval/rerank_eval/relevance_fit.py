@@ -166,31 +166,43 @@ def _fit(ranked: Sequence[RankedLists], encoders: Mapping[str, str]) -> Relevanc
     """The curves of the signals that the lists have. `encoders`: signal → SHA-256 of the encoder behind it."""
     lists = [each for of_source in ranked for each in (*of_source.own, *of_source.foreign)]
     given = {signal for each in lists for passage in each for signal in passage.signals}
-    signals: Sequence[Signal] = ["score"] if "score" in given else ["cosine", "sparse"]
-    return tuple(fit_curve(lists, signal, encoders.get(signal, "")) for signal in signals if signal in given)
+    signals: Sequence[tuple[Signal, ...]] = (
+        [("score",)] if "score" in given else [("cosine", "sparse"), ("cosine",), ("sparse",)]
+    )
+    fitted = (fit_curve(lists, each, encoders) for each in signals if given.issuperset(each))
+    return tuple(curve for curve in fitted if curve is not None)
 
 
-def fit_curve(lists: Sequence[JudgedList], signal: Signal, encoder_sha256: str) -> RelevanceCurve:
-    """The curve of maximum likelihood over all passages that have the signal.
+def fit_curve(
+    lists: Sequence[JudgedList], signals: Sequence[Signal], encoders: Mapping[str, str]
+) -> RelevanceCurve | None:
+    """The curve of maximum likelihood over all passages that have these signals.
+
+    Returns None if more of one of several signals would mean less relevance: each of them then has its own curve only.
+
+    Args:
+        encoders: signal → SHA-256 of the encoder behind it.
 
     Raises:
-        CollectionError: relevant or irrelevant passages are missing, or more of the signal means less relevance.
+        CollectionError: relevant or irrelevant passages are missing, or more of a single signal means less relevance.
     """
-    known = [passage for each in lists for passage in each if signal in passage.signals]
+    known = [passage for each in lists for passage in each if passage.signals.keys() >= set(signals)]
     is_relevant = np.array([passage.is_relevant for passage in known], dtype=bool)
     if len(set(is_relevant.tolist())) < 2:
         raise CollectionError(
             f"{int(is_relevant.sum())} of {len(is_relevant)} passages are relevant, and a fit needs relevant and other "
             "ones; give lists with judgements, or another --relevant-from"
         )
-    values = np.array([[passage.signals[signal]] for passage in known])
+    values = np.array([[passage.signals[signal] for signal in signals] for passage in known])
     fitted = LogisticRegression(C=1e6, max_iter=1000).fit(values, is_relevant)  # next to no regularization
-    intercept, slope = float(fitted.intercept_[0]), float(fitted.coef_[0, 0])
-    if slope < 0:
-        raise CollectionError(
-            f"passages with a lower {signal} are relevant more often: the model's scores do not fit these judgements"
-        )
-    return RelevanceCurve(signal=signal, intercept=intercept, slope=slope, encoder_sha256=encoder_sha256)
+    slopes = dict(zip(signals, fitted.coef_[0].tolist(), strict=True))
+    if min(slopes.values()) < 0:
+        if len(signals) > 1:
+            return None
+        problem = f"passages with a lower {signals[0]} are relevant more often"
+        raise CollectionError(f"{problem}: the model's scores do not fit these judgements")
+    of_encoders = {signal: encoders[signal] for signal in signals if signal in encoders}
+    return RelevanceCurve(intercept=float(fitted.intercept_[0]), slopes=slopes, encoders=of_encoders)
 
 
 def measure(curves: RelevanceCurves, lists: Sequence[JudgedList], foreign: Sequence[JudgedList]) -> RelevanceMeasures:

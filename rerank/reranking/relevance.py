@@ -31,7 +31,7 @@ def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str
     """Finds a model's curves in its settings or its checkpoint; otherwise its own score or the bundled ones count.
 
     A cross-encoder's score, and that of any model that gives a probability, need no fitted curve. A curve is left out
-    if its signal comes from another encoder than it was fitted for.
+    if one of its signals comes from another encoder than it was fitted for.
 
     Args:
         encoders: signal → SHA-256 of the encoder behind it.
@@ -43,15 +43,15 @@ def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str
     if not curves:
         is_log_odds = info.score_kind is ScoreKind.POINTWISE_PROBABILITY or isinstance(model, CrossEncoderModel)
         curves = OWN_LOG_ODDS if is_log_odds else bundled_curves()
-    return tuple(curve for curve in curves if curve.encoder_sha256 in ("", encoders.get(curve.signal)))
+    return tuple(curve for curve in curves if curve.encoders.items() <= encoders.items())
 
 
 def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
-    """Returns True if the last step's model has a curve for a signal that the steps give."""
+    """Returns True if the last step's model has a curve for signals that the steps give."""
     info = infos[steps[-1].model]
     given = {"score"} if info.score_kind.is_pointwise else set[str]()
     given.update(*(infos[step.model].signals for step in steps))
-    return any(curve.signal in given for curve in info.relevance)
+    return any(curve.slopes.keys() <= given for curve in info.relevance)
 
 
 def check_min_relevance(

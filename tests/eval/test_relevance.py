@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from rerank.config import load_config
 from rerank.errors import CollectionError, ConfigError
 from tests.eval.data import judged_collection, write_qrels, write_requests, write_run
 
-CURVE = RelevanceCurve(signal="cosine", intercept=-1.0, slope=3.0, encoder_sha256="e")
+CURVE = RelevanceCurve(intercept=-1.0, slopes={"cosine": 3.0}, encoders={"cosine": "e"})
 
 
 def judged(values: Sequence[float], truths: Sequence[bool]) -> JudgedList:
@@ -31,21 +30,36 @@ def drawn_lists(curve: RelevanceCurve, count: int, n: int = 20) -> list[JudgedLi
     rng, lists = random.Random(1), []
     for _ in range(count):
         values = [rng.uniform(-1, 1) for _ in range(n)]
-        odds = [curve.intercept + curve.slope * value for value in values]
-        lists.append(judged(values, [rng.random() < 1 / (1 + math.exp(-each)) for each in odds]))
+        lists.append(judged(values, [rng.random() < curve.probability({"cosine": each}) for each in values]))
     return lists
 
 
 def test_fit_finds_the_curve_that_drew_the_lists() -> None:
-    found = fit_curve(drawn_lists(CURVE, 1000), "cosine", "e")
-    assert (found.signal, found.encoder_sha256) == ("cosine", "e")
-    assert (found.intercept, found.slope) == pytest.approx((-1.0, 3.0), abs=0.2)
+    found = fit_curve(drawn_lists(CURVE, 1000), ("cosine",), {"cosine": "e", "sparse": "s"})
+    assert found is not None
+    assert found.encoders == {"cosine": "e"}
+    assert (found.intercept, found.slopes["cosine"]) == pytest.approx((-1.0, 3.0), abs=0.2)
+
+
+def test_fit_of_two_signals_finds_the_curve_that_drew_the_lists() -> None:
+    curve, rng, lists = RelevanceCurve(intercept=-1.0, slopes={"cosine": 3.0, "sparse": 0.5}), random.Random(2), []
+    for _ in range(1000):
+        given = [{"cosine": rng.uniform(-1, 1), "sparse": rng.uniform(0, 6)} for _ in range(20)]
+        lists.append([JudgedPassage(signals, rng.random() < curve.probability(signals)) for signals in given])
+    found = fit_curve(lists, ("cosine", "sparse"), {})
+    assert found is not None
+    assert found.slopes == pytest.approx(curve.slopes, abs=0.2)
+
+
+def test_signal_that_would_lower_the_relevance_has_no_curve_with_others() -> None:
+    passages = [JudgedPassage({"cosine": place / 10, "sparse": -place + place % 3}, place > 5) for place in range(10)]
+    assert fit_curve([passages], ("cosine", "sparse"), {}) is None
 
 
 def test_fit_reads_only_passages_of_which_the_signal_is_known() -> None:
     lists = drawn_lists(CURVE, 20)
     others = [[JudgedPassage({"sparse": 9.0}, False)] for _ in range(50)]
-    assert fit_curve([*lists, *others], "cosine", "e") == fit_curve(lists, "cosine", "e")
+    assert fit_curve([*lists, *others], ("cosine",), {}) == fit_curve(lists, ("cosine",), {})
 
 
 @pytest.mark.parametrize(
@@ -61,12 +75,12 @@ def test_fit_reads_only_passages_of_which_the_signal_is_known() -> None:
 )
 def test_lists_that_no_curve_fits_are_refused(lists: Sequence[JudgedList], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
-        fit_curve(lists, "cosine", "")
+        fit_curve(lists, ("cosine",), {})
 
 
 def test_measures_are_those_of_a_slow_count() -> None:
     lists, foreign = drawn_lists(CURVE, 12), [judged([-0.9, -0.8], [False] * 2), judged([0.1, 0.9], [False] * 2)]
-    rows = [(CURVE.probability(p.signals["cosine"]), p.is_relevant) for each in lists for p in each]
+    rows = [(CURVE.probability(p.signals), p.is_relevant) for each in lists for p in each]
     good, bad = ([value for value, is_good in rows if is_good is wanted] for wanted in (True, False))
     bins: dict[int, list[float]] = {}
     for value, is_good in rows:
@@ -77,7 +91,7 @@ def test_measures_are_those_of_a_slow_count() -> None:
     assert found.auc == pytest.approx(wins / len(good) / len(bad))
     assert found.silent == 0.5
     with_relevant = [each for each in lists if any(p.is_relevant for p in each)]
-    above = [max(CURVE.probability(p.signals["cosine"]) for p in each) > 0.5 for each in with_relevant]
+    above = [max(CURVE.probability(p.signals) for p in each) > 0.5 for each in with_relevant]
     assert found.answered == pytest.approx(sum(above) / len(above))
 
 
@@ -108,7 +122,7 @@ def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) 
     assert fitted.exit_code == 0, fitted.output
     printed = fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0]
     (curve,) = [RelevanceCurve.model_validate(each) for each in yaml.safe_load(printed)["relevance"]]
-    assert curve.encoder_sha256
+    assert curve.encoders
     config = tmp_path / "service.yaml"
     entry = "".join(f"    {line}\n" for line in printed.splitlines())
     config.write_text(f"models:\n  - name: mine\n    ranker: pe-rank\n{entry}", encoding="utf-8")

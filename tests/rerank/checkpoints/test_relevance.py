@@ -1,4 +1,4 @@
-"""Relevance curves: probabilities by one signal, which mean the same in every list."""
+"""Relevance curves: probabilities by signals, which mean the same in every list."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.reranking.relevance import bundled_curves
 
-CURVE = RelevanceCurve(signal="cosine", intercept=-3.0, slope=8.0, encoder_sha256="e")
-OF_SPARSE = RelevanceCurve(signal="sparse", intercept=-4.0, slope=1.0, encoder_sha256="s")
+CURVE = RelevanceCurve(intercept=-3.0, slopes={"cosine": 8.0}, encoders={"cosine": "e"})
+OF_SPARSE = RelevanceCurve(intercept=-4.0, slopes={"sparse": 1.0}, encoders={"sparse": "s"})
+OF_BOTH = RelevanceCurve(intercept=-3.0, slopes={"cosine": 4.0, "sparse": 0.5})
 
 
 @given(st.floats(-1, 1))
 def test_relevance_is_the_logistic_function_of_the_signal(value: float) -> None:
-    assert CURVE.probability(value) == pytest.approx(1 / (1 + math.exp(3 - 8 * value)))
+    assert CURVE.probability({"cosine": value}) == pytest.approx(1 / (1 + math.exp(3 - 8 * value)))
 
 
-def test_first_curve_whose_signal_is_known_counts() -> None:
-    curves = (CURVE, OF_SPARSE)
-    assert relevance(curves, {"sparse": 2.0, "cosine": 0.5}) == CURVE.probability(0.5)
-    assert relevance(curves, {"sparse": 2.0}) == OF_SPARSE.probability(2.0)
+def test_several_signals_add_up_in_the_log_odds() -> None:
+    assert OF_BOTH.probability({"cosine": 0.5, "sparse": 2.0}) == pytest.approx(1 / (1 + math.exp(3 - 2 - 1)))
+
+
+def test_first_curve_whose_signals_are_all_known_counts() -> None:
+    curves = (OF_BOTH, CURVE, OF_SPARSE)
+    both = {"sparse": 2.0, "cosine": 0.5}
+    assert relevance(curves, both) == OF_BOTH.probability(both)
+    assert relevance(curves, {"cosine": 0.5}) == CURVE.probability({"cosine": 0.5})
+    assert relevance(curves, {"sparse": 2.0}) == OF_SPARSE.probability({"sparse": 2.0})
     assert relevance(curves, {"score": 2.0}) is None
     assert relevance((), {"cosine": 0.5}) is None
 
@@ -42,7 +49,8 @@ def test_extreme_signal_gives_a_probability(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"slope": -1.0}, {"log_place": -0.1}, {"intercept": math.nan}, {"signal": "bm25"}, {"other": 1.0}]
+    "changed",
+    [{"slopes": {"cosine": -1.0}}, {"slopes": {}}, {"slopes": {"bm25": 1.0}}, {"intercept": math.nan}, {"other": 1.0}],
 )
 def test_curve_of_another_form_is_refused(changed: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -50,6 +58,8 @@ def test_curve_of_another_form_is_refused(changed: dict[str, object]) -> None:
 
 
 def test_bundled_curves_are_those_of_the_bundled_encoders(encoder: Encoder) -> None:
-    cosine, sparse = bundled_curves()
-    assert (cosine.signal, cosine.encoder_sha256) == ("cosine", encoder.id.sha256)
-    assert (sparse.signal, sparse.encoder_sha256) == ("sparse", SparseEncoder(device="cpu").id.sha256)
+    both, cosine, sparse = bundled_curves()
+    ids = {"cosine": encoder.id.sha256, "sparse": SparseEncoder(device="cpu").id.sha256}
+    assert (both.slopes.keys(), both.encoders) == (ids.keys(), ids)
+    assert cosine.encoders | sparse.encoders == ids
+    assert [list(curve.slopes) for curve in (cosine, sparse)] == [["cosine"], ["sparse"]]

@@ -21,8 +21,9 @@ from rerank.reranking.relevance import at_least, bundled_curves, gives_relevance
 from rerank.types import Candidate, EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 
-OF_COSINE = (RelevanceCurve(signal="cosine", intercept=-2.0, slope=6.0, encoder_sha256="e"),)
-OF_SPARSE = (RelevanceCurve(signal="sparse", intercept=-4.0, slope=2.0, encoder_sha256="s"),)
+OF_COSINE = (RelevanceCurve(intercept=-2.0, slopes={"cosine": 6.0}, encoders={"cosine": "e"}),)
+OF_SPARSE = (RelevanceCurve(intercept=-4.0, slopes={"sparse": 2.0}, encoders={"sparse": "s"}),)
+OF_BOTH = (RelevanceCurve(intercept=-3.0, slopes={"cosine": 6.0, "sparse": 0.1}),)
 
 
 class SignalRanker(NumberRanker):
@@ -99,6 +100,12 @@ async def test_equal_texts_have_equal_relevance_wherever_they_stand() -> None:
 async def test_passage_without_the_cosine_has_the_relevance_of_its_sparse_score() -> None:
     found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
     assert relevances(found) == pytest.approx([logistic(6 * 0.9 - 2), logistic(6 * 0.5 - 2), logistic(2 * 1.0 - 4)])
+
+
+async def test_passage_with_both_signals_has_the_relevance_of_both() -> None:
+    curves = OF_BOTH + OF_COSINE + OF_SPARSE
+    found = await ranked({"m": SignalRanker(curves, 2)}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
+    assert relevances(found) == pytest.approx([logistic(7 * 0.9 - 3), logistic(7 * 0.5 - 3), logistic(2 * 1.0 - 4)])
 
 
 @pytest.mark.parametrize("blank", ["", " \t\n"])
@@ -187,7 +194,7 @@ def test_curve_of_another_encoder_is_left_out() -> None:
 
 def test_model_that_gives_probabilities_needs_no_curve_and_others_take_the_bundled_ones() -> None:
     model = IdentityModel(name="m", ranker="identity")
-    encoders = {curve.signal: curve.encoder_sha256 for curve in bundled_curves()}
+    encoders = dict(item for curve in bundled_curves() for item in curve.encoders.items())
     probability, logit = (pointwise(kind).info for kind in (ScoreKind.POINTWISE_PROBABILITY, ScoreKind.POINTWISE))
     assert relevance_curves(model, probability, encoders) == OWN_LOG_ODDS
     assert relevance_curves(model, logit, encoders) == bundled_curves()
