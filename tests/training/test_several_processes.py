@@ -75,6 +75,7 @@ import importlib, json, os, sys
 from pathlib import Path
 from rerank_training.trainer import command
 from tests.training.process_losses import store_losses
+leave, command.end_process = command.end_process, sys.exit
 end, command.end_process_group = command.end_process_group, lambda: None
 folder = Path(__file__).parent
 for name, flags in json.loads(sys.argv[1]).items():
@@ -88,6 +89,7 @@ for name, flags in json.loads(sys.argv[1]).items():
             raise
 store_losses(folder)
 end()
+leave(0)
 """
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -43,6 +46,30 @@ def test_lost_connection_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> N
             report_lost_process(_raise(error))
     with pytest.raises(RuntimeError, match="shapes differ"):
         report_lost_process(_raise(RuntimeError("shapes differ")))
+
+
+@pytest.mark.parametrize(("processes", "last_line"), [("1", "finalized"), ("2", "exit handler")])
+def test_process_of_several_is_not_finalized_in_which_gloo_may_abort_it(processes: str, last_line: str) -> None:
+    script = """
+import atexit, sys
+from rerank_training.trainer.command import run_training
+class Finalized:
+    def __del__(self, write=sys.stdout.write, flush=sys.stdout.flush):
+        write("finalized\\n")
+        flush()
+kept = Finalized()
+atexit.register(print, "exit handler")
+run_training(lambda: sys.exit(3))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "RANK": "0", "WORLD_SIZE": processes},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (3, last_line), ended.stderr
 
 
 def _raise(error: Exception) -> Callable[[], None]:

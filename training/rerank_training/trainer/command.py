@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import typer
 
@@ -30,7 +32,24 @@ def run_training(command: Callable[[], object]) -> None:
     level = logging.INFO if is_first else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console.quiet = not is_first
-    run(command)
+    try:
+        run(command)
+    except SystemExit as ended:
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            raise
+        end_process(ended.code)
+
+
+def end_process(code: object) -> NoReturn:
+    """Ends this process of several without finalizing the interpreter, in which threads of gloo may abort it.
+
+    While a DDP or FSDP model refers to the process group, its threads go on after destroy_process_group. One that still
+    holds tensors of the last collective needs the interpreter to free them (pytorch/pytorch#179291).
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1 if code else 0)
 
 
 def is_first_process() -> bool:
@@ -71,7 +90,7 @@ def report_lost_process(train: Callable[[], R]) -> R:
 
 
 def end_process_group() -> None:
-    """Ends the process group in all processes at once: one whose peer or threads end at a bad moment may be aborted."""
+    """Ends the process group in all processes at once, because one whose peer has ended too early may be aborted."""
     import torch.distributed  # not needed by --help
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
