@@ -1,6 +1,6 @@
 """Quality against time of one core: measures the times of a table in docs/evidence/results.md, and draws that table.
 
-    python -m scripts.quality_and_time measure --requests requests.jsonl
+    python -m scripts.quality_and_time measure --requests requests.jsonl --system default --system PE-Rank
     python -m scripts.quality_and_time draw
 
 A cross-encoder has random weights here, since they do not change its time; its quality is the published one.
@@ -74,6 +74,8 @@ def measure(
     given = [(each.query.text, each.candidates[:_DEPTH]) for each in islice(read_requests(requests), lists + 1)]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         load = _systems(Path(folder))
+        if unknown := [name for name in system if name not in load]:
+            raise typer.BadParameter(f"no system {', '.join(unknown)}: choose from {', '.join(load)}")
         systems = {name: stack.enter_context(load[name]()) for name in system}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
         for query, candidates in given:

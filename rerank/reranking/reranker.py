@@ -326,19 +326,24 @@ class AsyncReranker:
 
     async def _filled(self, candidates: Found, steps: Steps, share: Share) -> Found:
         """Adds what earlier requests computed of the same texts, so that admission expects no work for them."""
+        if not self._caching_rankers(steps):
+            return candidates  # without a turn on the threads, which costs more than the rest of a short request
         filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
         passages = await self._threads.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))
 
     def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:
-        rankers = [self._models.rankers[step.model] for step in steps]
-        caching, filled = [ranker for ranker in rankers if isinstance(ranker, CachingRanker)], list[Passage]()
+        caching, filled = self._caching_rankers(steps), list[Passage]()
         for passage in passages:
             for ranker in caching:
                 passage = ranker.filled(passage)
             filled.append(passage)
             yield
         return filled
+
+    def _caching_rankers(self, steps: Steps) -> list[CachingRanker]:
+        rankers = [self._models.rankers[step.model] for step in steps]
+        return [ranker for ranker in rankers if isinstance(ranker, CachingRanker)]
 
     def _open_index(self) -> Index:
         if self.index is None:
