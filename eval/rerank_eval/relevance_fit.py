@@ -176,7 +176,7 @@ def _fit(ranked: Sequence[RankedLists], encoders: Mapping[str, str]) -> Relevanc
 def fit_curve(
     lists: Sequence[JudgedList], signals: Sequence[Signal], encoders: Mapping[str, str]
 ) -> RelevanceCurve | None:
-    """The curve of maximum likelihood over all passages that have these signals.
+    """Fits the curve of maximum likelihood to all passages that have these signals.
 
     Returns None if more of one of several signals would mean less relevance: each of them then has its own curve only.
 

@@ -327,7 +327,7 @@ class AsyncReranker:
     async def _filled(self, candidates: Found, steps: Steps, share: Share) -> Found:
         """Adds what earlier requests computed of the same texts, so that admission expects no work for them."""
         if not self._caching_rankers(steps):
-            return candidates  # without a turn on the threads, which costs more than the rest of a short request
+            return candidates  # without a turn on the threads, a sixth of a short request's time
         filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
         passages = await self._threads.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))

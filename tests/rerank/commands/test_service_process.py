@@ -55,7 +55,7 @@ def settings_of(checkpoint: Path) -> dict[str, Any]:
 
 @contextmanager
 def slow_call(address: str) -> Iterator[grpc.Future]:
-    """A call that the service works on for many seconds."""
+    """Makes a call that keeps the service busy for many seconds."""
     with grpc.insecure_channel(address) as channel:
         stub = RerankServiceStub(channel)
         request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)

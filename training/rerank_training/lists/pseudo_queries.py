@@ -20,7 +20,7 @@ def sentence(text: str, random: Random) -> str | None:
 
 
 def remove(text: str, part: str) -> str | None:
-    """The text without any occurrence of one of its parts; None if too little is left."""
+    """Removes every occurrence of a part from a text; returns None if too little is left."""
     remaining = " ".join(piece.strip() for piece in text.split(part) if piece.strip())
     return remaining if len(remaining.split()) >= _MIN_REMAINING_WORDS else None
 

@@ -47,8 +47,8 @@ def end_process(code: object) -> NoReturn:
     holds tensors of the last collective needs the interpreter to free them (pytorch/pytorch#179291).
     """
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a stream that the caller closed is None
+        stream.flush()
     os._exit(code if isinstance(code, int) else 1 if code else 0)
 
 

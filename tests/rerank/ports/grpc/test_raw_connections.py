@@ -1,4 +1,4 @@
-"""Connections that are no good HTTP/2: half-sent, silent, old, garbage. They end in time and slow nobody down."""
+"""Half-sent, silent, old and garbage HTTP/2 connections end in time and slow nobody down."""
 
 from __future__ import annotations
 
