@@ -49,7 +49,7 @@ def slow_ranks(relevance: list[float]) -> list[float]:
     return [sum(ranks[value]) / len(ranks[value]) for value in relevance]
 
 
-def slow_softmax(values: list[float]) -> list[float]:
+def probabilities(values: list[float]) -> list[float]:
     total = sum(math.exp(value) for value in values)
     return [math.exp(value) / total for value in values]
 
@@ -77,7 +77,12 @@ def slow_lambdarank(scores: list[float], relevance: list[float]) -> float:
 
 
 def slow_listnet(scores: list[float], relevance: list[float]) -> float:
-    return -sum(p * math.log(q) for p, q in zip(slow_softmax(relevance), slow_softmax(scores), strict=True))
+    return -sum(p * math.log(q) for p, q in zip(probabilities(relevance), probabilities(scores), strict=True))
+
+
+def slow_softmax(scores: list[float], relevance: list[float]) -> float:
+    gains = [2 ** max(y, 0) - 1 for y in relevance]
+    return -sum(gain / sum(gains) * math.log(q) for gain, q in zip(gains, probabilities(scores), strict=True))
 
 
 def own_targets(scores: list[float], relevance: list[float]) -> list[float]:
@@ -91,13 +96,13 @@ def slow_lambdarank_first(scores: list[float], relevance: list[float]) -> float:
 
 
 def slow_listnet_first(scores: list[float], relevance: list[float]) -> float:
-    targets = slow_softmax(own_targets(scores, relevance))
-    return -sum(p * math.log(q + 1e-10) for p, q in zip(targets, slow_softmax(scores), strict=True))
+    targets = probabilities(own_targets(scores, relevance))
+    return -sum(p * math.log(q + 1e-10) for p, q in zip(targets, probabilities(scores), strict=True))
 
 
 def slow_steps(scores: list[float], relevance: list[float]) -> list[float]:
     order = sorted(range(len(scores)), key=lambda i: -relevance[i])
-    return [-math.log(slow_softmax([scores[i] for i in order[k:]])[0]) for k in range(len(order))]
+    return [-math.log(probabilities([scores[i] for i in order[k:]])[0]) for k in range(len(order))]
 
 
 def slow_listmle(scores: list[float], relevance: list[float]) -> float:
@@ -105,12 +110,12 @@ def slow_listmle(scores: list[float], relevance: list[float]) -> float:
 
 
 def slow_kl(scores: list[float], relevance: list[float]) -> float:
-    return sum(p * math.log(p / q) for p, q in zip(slow_softmax(relevance), slow_softmax(scores), strict=True))
+    return sum(p * math.log(p / q) for p, q in zip(probabilities(relevance), probabilities(scores), strict=True))
 
 
 _SLOW_LOSSES = (
-    *(slow_ranknet, slow_weighted_ranknet, slow_lambdarank, slow_listnet, slow_lambdarank_first, slow_listnet_first),
-    *(slow_listmle, slow_kl),
+    *(slow_ranknet, slow_weighted_ranknet, slow_lambdarank, slow_listnet, slow_softmax),
+    *(slow_lambdarank_first, slow_listnet_first, slow_listmle, slow_kl),
 )
 #: By the names of RANK_LOSSES.
 SLOW_LOSSES: dict[str, SlowLoss] = {

@@ -28,13 +28,13 @@ class Recipe:
     Attributes:
         heading: of the recipe on the page.
         new: path → content of each file that is added.
-        edits: path → a text of the file, and what stands there instead.
+        edits: path → texts of the file, each followed by what stands there instead.
         use: a program that raises if what was added does not work.
     """
 
     heading: str
     new: dict[str, str]
-    edits: dict[str, tuple[str, str]]
+    edits: dict[str, tuple[str, ...]]
     use: str
 
 
@@ -194,12 +194,19 @@ assert rank_loss_named("mean-score") is RANK_LOSSES["mean-score"]
                 "    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6\n"
                 "    overlap_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0\n",
             ),
+            "rerank/rankers/fused_scores.py": (
+                "    sparse: Floats | None\n",
+                "    sparse: Floats | None\n    overlap: Floats | None = None\n",
+                "    scores = first_stage_weight * z_scores(signals.first_stage)\n",
+                "    scores = first_stage_weight * z_scores(signals.first_stage)\n"
+                "    if signals.overlap is not None:\n"
+                "        scores += settings.overlap_weight * z_scores(signals.overlap)\n",
+            ),
             "rerank/rankers/fusion.py": (
-                "        return sparse_weight * z_scores(of_sparse) + ",
+                "        return CheapSignals(first_stage, sparse)\n",
                 "        query = set(window.query.text.split())\n"
                 "        overlap = np.array([float(len(query & set(each.text.split()))) for each in window.passages])\n"
-                "        of_overlap = z_scores(overlap if places is None else overlap[places])\n"
-                "        return self._settings.overlap_weight * of_overlap + sparse_weight * z_scores(of_sparse) + ",
+                "        return CheapSignals(first_stage, sparse, overlap)\n",
             ),
         },
         """
@@ -258,10 +265,11 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for recipe in RECIPES.values():
         for path, text in recipe.new.items():
             (tree / path).write_text("from __future__ import annotations\n" + text, encoding="utf-8")
-        for path, (old, new) in recipe.edits.items():
-            source = (tree / path).read_text(encoding="utf-8")
-            assert source.count(old) == 1, f"{path}: {old!r}"
-            (tree / path).write_text(source.replace(old, new), encoding="utf-8")
+        for path, texts in recipe.edits.items():
+            for old, new in zip(texts[::2], texts[1::2], strict=True):
+                source = (tree / path).read_text(encoding="utf-8")
+                assert source.count(old) == 1, f"{path}: {old!r}"
+                (tree / path).write_text(source.replace(old, new), encoding="utf-8")
     shutil.copytree(ROOT / "scripts", tree / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     make_proto = ["bash", "scripts/gen_proto.sh"]
     subprocess.run(make_proto, env={**os.environ, "PYTHON": sys.executable}, cwd=tree, check=True)

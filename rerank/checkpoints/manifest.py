@@ -35,7 +35,7 @@ class CheckpointManifest(BaseModel):
         base: the model or checkpoint from which training started, as given on the command line.
         base_revision: SHA-256 of the weights of `base`.
         weights_sha256: SHA-256 of the weights of this checkpoint.
-        template_sha256: SHA-256 of `template.yaml` beside the manifest.
+        template_sha256: SHA-256 of `template.yaml` beside the manifest; empty for a ranker without a prompt.
         identifiers: kind of the passage identifiers; empty for a ranker that uses none.
         window_size: size of the largest training window, in passages.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
@@ -54,7 +54,7 @@ class CheckpointManifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
-    ranker: Literal["first", "pe-rank"]
+    ranker: Literal["first", "fusion", "pe-rank"]
     base: str
     base_revision: str
     weights_sha256: str
@@ -120,7 +120,7 @@ def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str,
             f"as in {form}{_CROSS_ENCODER}:{path}"
         )
     model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
-    if manifest.ranker == "pe-rank":  # reads larger windows than those of its training
+    if manifest.ranker != "first":  # reads larger windows than those of its training
         return model
     return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
 
@@ -160,7 +160,8 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
         problems = joined(problems_of(error, CheckpointManifest), lambda _: str(path))
         raise CheckpointError(f"{problems}; {_WAY_OUT}") from error
     _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
-    _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
+    if manifest.template_sha256:
+        _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
     return manifest
 
 

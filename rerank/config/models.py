@@ -356,6 +356,8 @@ class FusionModel(_PointwiseModel):
     vectors, and the cosine of the encoder's vectors, each as a z-score over the list.
 
     Attributes:
+        path: folder of a checkpoint of `train-fusion`, which corrects the scores of the passages that have a cosine.
+            Default: none.
         interpolation: weight of the first stage. Default: 0.25, or 1.5 where the first stage is neural.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.6.
         cosine_weight: weight of the cosine, 0 to 100; 0: it is not computed. Default: 1.
@@ -369,6 +371,7 @@ class FusionModel(_PointwiseModel):
     """
 
     ranker: Literal["fusion"]
+    path: Path | None = None
     interpolation: InterpolationConfig = InterpolationConfig(first_stage_weight=0.25, neural_first_stage_weight=1.5)
     sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6
     cosine_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
@@ -376,6 +379,16 @@ class FusionModel(_PointwiseModel):
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
     feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.6
     full_agreement: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.3
+
+    @property
+    def checkpoint(self) -> Path | None:
+        return self.path
+
+    @model_validator(mode="after")
+    def _correction_reads_vectors(self) -> Self:
+        if self.path is not None and not self.cosine_weight:
+            raise ValueError("with cosine_weight 0 no vectors are read, which a checkpoint of train-fusion needs")
+        return self
 
     @model_validator(mode="after")
     def _has_a_signal(self) -> Self:

@@ -3,46 +3,29 @@
 The signals are the score of the first stage, that of learned sparse vectors (SPLADE), and the cosine of the encoder's
 vectors. Each is a z-score over the passages that it is read for. The cosine is the dearest one, so only the best
 passages by the other two get it. Then the query's vector moves towards the passages that lead so far, as in relevance
-feedback, and the cosine is taken again: no forward pass more.
+feedback, and the cosine is taken again: no forward pass more. A correction that a user has trained may be added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch.nn import functional
 
 from rerank.config import FusionModel
 from rerank.models.batches import batches_by_length
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.first_stage_correlation import first_stage_correlation
-from rerank.retrieval.hybrid import z_scores
-from rerank.retrieval.query_update import rocchio
-from rerank.types import EncodedWindow, Matrix, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
 #: Tokens of a batch of texts to encode: some 50 ms of one core in bfloat16. A shorter request runs between two batches.
 _BATCH_TOKENS = 384
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class FusedWindow:
-    """The fused scores of a window's passages, and the signals behind them.
-
-    Attributes:
-        scores: (n,) higher is better; those without a cosine stand below all others.
-        cosines: (n,) of the query's own vector; NaN where it was not read.
-    """
-
-    scores: Floats
-    cosines: Floats
 
 
 class FusionRanker:
@@ -52,15 +35,26 @@ class FusionRanker:
         settings: weights, and the depth to which the cosine is read.
         encoder: of the cosine.
         sparse_encoder: of the sparse score; None if its weight is 0.
+        correction: of the fused scores, by `train-fusion`; None: there is none.
     """
 
-    def __init__(self, settings: FusionModel, encoder: Encoder, sparse_encoder: SparseEncoder | None) -> None:
+    def __init__(
+        self,
+        settings: FusionModel,
+        encoder: Encoder,
+        sparse_encoder: SparseEncoder | None,
+        correction: LoadedCorrection | None = None,
+    ) -> None:
         self._settings = settings
         self._encoder = encoder
         self._sparse = sparse_encoder
+        self._correction = correction
         self._between_batches: Callable[[], None] = lambda: None
-        names = [encoder.id.name, *([sparse_encoder.id.name] if sparse_encoder else [])]
-        hashes = [encoder.id.sha256, *([sparse_encoder.id.sha256] if sparse_encoder else [])]
+        names, hashes = [encoder.id.name], [encoder.id.sha256]
+        for part in (sparse_encoder, correction):
+            if part is not None:
+                names.append(part.id.name)
+                hashes.append(part.id.sha256)
         self.info = RankerInfo(
             kind="fusion",
             model_id=" + ".join(names),
@@ -122,7 +116,7 @@ class FusionRanker:
 
         Each text is encoded once, so that a further setting costs no forward pass.
         """
-        rankers = [FusionRanker(each, self._encoder, self._sparse) for each in settings]
+        rankers = [FusionRanker(each, self._encoder, self._sparse, self._correction) for each in settings]
         windows = [replace(window, first_stage_weight=each.interpolation.first_stage_weight) for each in settings]
         pairs = list(zip(rankers, windows, strict=True))
         vector_of = self._vectors(dict.fromkeys(text for ranker, each in pairs for text in ranker._missing(each)))
@@ -164,75 +158,48 @@ class FusionRanker:
         of_index = (p.vector is not None and not p.vector_cached for p in window.passages)
         return np.array([place for place, is_known in enumerate(of_index) if is_known or place in best], dtype=np.intp)
 
-    def _cheap_scores(
-        self, window: Window, places: npt.NDArray[np.intp] | None = None, agreement: float = 1.0
-    ) -> Floats:
-        """Returns the (n,) weighted sum of the cheap signals, each as a z-score over these places; None: all."""
-        of_sparse = np.array([passage.sparse_score or 0.0 for passage in window.passages])
-        of_first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
-        if places is not None:
-            of_sparse, of_first_stage = of_sparse[places], of_first_stage[places]
-        sparse_weight = agreement * self._settings.sparse_weight
-        return sparse_weight * z_scores(of_sparse) + window.first_stage_weight * z_scores(of_first_stage)
+    def _cheap_signals(self, window: Window) -> CheapSignals:
+        first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
+        sparse = None if self._sparse is None else np.array([each.sparse_score or 0.0 for each in window.passages])
+        return CheapSignals(first_stage, sparse)
+
+    def _cheap_scores(self, window: Window) -> Floats:
+        """Returns the (n,) scores by which the passages whose cosine is read are chosen."""
+        return cheap_scores(self._settings, window.first_stage_weight, self._cheap_signals(window))
 
     def _ranking(self, window: Window, vector_of: Mapping[str, Vector]) -> WindowRanking:
-        fused = self._fused(window, vector_of)
-        signals = {"cosine": tuple(fused.cosines.tolist())}
-        sparse = tuple(passage.sparse_score or 0.0 for passage in window.passages)
-        if self._sparse is not None:
-            signals["sparse"] = sparse
+        cheap = self._cheap_signals(window)
+        scores, cosines = self._fused(window, cheap, vector_of)
+        signals = {"cosine": tuple(cosines.tolist())}
+        if cheap.sparse is not None:
+            signals["sparse"] = tuple(cheap.sparse.tolist())
         correlation = None
         if window.first_stage:
             weights = self._settings.sparse_weight, self._settings.cosine_weight
-            first_stage = np.array(window.first_stage)
-            correlation = first_stage_correlation(first_stage, np.array(sparse), fused.cosines, weights)
-        return WindowRanking(tuple(fused.scores.tolist()), signals=signals, first_stage_correlation=correlation)
+            sparse = np.zeros(len(scores)) if cheap.sparse is None else cheap.sparse
+            correlation = first_stage_correlation(cheap.first_stage, sparse, cosines, weights)
+        return WindowRanking(tuple(scores.tolist()), signals=signals, first_stage_correlation=correlation)
 
-    def _fused(self, window: Window, vector_of: Mapping[str, Vector]) -> FusedWindow:
-        cheap = self._cheap_scores(window)
-        cosines = np.full(len(cheap), np.nan)
-        query = window.query.vector
-        if query is None:
+    def _fused(self, window: Window, cheap: CheapSignals, vector_of: Mapping[str, Vector]) -> tuple[Floats, Floats]:
+        """Returns the (n,) fused scores, and the (n,) cosines of the query's own vector, NaN where none was read.
+
+        Passages without a cosine stand below all others.
+        """
+        scores = cheap_scores(self._settings, window.first_stage_weight, cheap)
+        cosines = np.full(len(scores), np.nan)
+        if window.query.vector is None:
             raise ValueError("the query of a window has no vector; this is a bug")
-        best = self._best(window, cheap)
+        best = self._best(window, scores)
         if not len(best):
-            return FusedWindow(cheap, cosines)
+            return scores, cosines
         passages = [window.passages[place] for place in best]
         vectors = [vector_of[each.text] if each.vector is None else each.vector for each in passages]
-        matrix = np.stack(vectors)  # (k, D)
-        cosines[best] = matrix @ query
-        agreement = self._agreement(window, best, cosines[best])
-        others = self._cheap_scores(window, best, agreement)
-        fused = others + self._settings.cosine_weight * z_scores(cosines[best])
-        feedback_weight = agreement * self._settings.feedback_weight
-        if feedback_weight and self._settings.feedback_passages:
-            moved = self._moved(query, matrix, fused, feedback_weight)
-            fused = others + self._settings.cosine_weight * z_scores(matrix @ moved)
-        scores = cheap - cheap.max() + fused.min() - 1.0
+        signals = Signals(cheap.select(best), np.stack(vectors), window.query.vector)
+        fused = fused_scores(self._settings, window.first_stage_weight, signals)
+        if self._correction is not None:
+            beside_others = signals_beside_others(self._settings, signals, fused)
+            fused = fused + self._correction(beside_others, signals.vectors, signals.query)
+        cosines[best] = signals.cosines
+        scores = scores - scores.max() + fused.min() - 1.0
         scores[best] = fused
-        return FusedWindow(scores, cosines)
-
-    def _agreement(self, window: Window, places: npt.NDArray[np.intp], cosines: Floats) -> float:
-        """Returns 0 to 1: how far the two models agree about the passages, by the correlation of their scores.
-
-        Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which
-        is that of the smaller model, and the feedback, which trusts the leading passages, then count less.
-        """
-        if self._sparse is None or not self._settings.full_agreement:
-            return 1.0
-        of_sparse = z_scores([window.passages[place].sparse_score or 0.0 for place in places])
-        correlation = float(np.mean(of_sparse * z_scores(cosines)))
-        return min(max(correlation / self._settings.full_agreement, 0.0), 1.0)
-
-    def _moved(self, query: Vector, passages: Matrix, fused: Floats, weight: float) -> Vector:
-        """Moves the query's unit vector towards the leading passages, weighted by a softmax of their scores."""
-        first = np.argsort(-fused, kind="stable")[: self._settings.feedback_passages]
-        relevant = np.zeros(len(fused), dtype=np.float32)
-        relevant[first] = np.exp(fused[first] - fused.max())
-        moved = rocchio(
-            torch.from_numpy(query)[None],
-            torch.from_numpy(passages)[None],
-            torch.from_numpy(relevant)[None],
-            weights=(1 - weight, weight, 0.0),
-        )
-        return functional.normalize(moved, dim=-1)[0].numpy()
+        return scores, cosines

@@ -27,6 +27,7 @@ from rerank.config import (
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.zero_init import write_zero_init_checkpoint
@@ -174,7 +175,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case IdentityModel():
             return IdentityRanker()
         case FusionModel():
-            return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
+            return _load_fusion(model, encoder, sparse_encoder() if model.sparse_weight else None)
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
@@ -191,6 +192,14 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
+
+
+def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: SparseEncoder | None) -> FusionRanker:
+    if model.path is None:
+        return FusionRanker(model, encoder, sparse_encoder)
+    sparse_sha256 = sparse_encoder.id.sha256 if sparse_encoder else ""
+    correction = LoadedCorrection(model.path, encoder.id.sha256, sparse_sha256)
+    return FusionRanker(model, encoder, sparse_encoder, correction)
 
 
 def load_first(model: FirstModel, device: str) -> FirstRanker:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from rerank.config import (
     CrossEncoderModel,
     FirstModel,
+    FusionModel,
     IdentityModel,
     ModelConfig,
     PERankModel,
@@ -22,6 +23,8 @@ from rerank.config import (
 )
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
+from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
+from rerank.models.sparse_encoder import SparseEncoder
 from rerank.names import SERVICE
 from rerank.ports.health import health_statuses
 from rerank.reranking.load_models import _self_test, load_models, load_ranker
@@ -103,6 +106,14 @@ def of_pe_rank() -> Iterator[tuple[str, Damage]]:
     )
 
 
+def of_fusion() -> Iterator[tuple[str, Damage]]:
+    yield from damaged_json("config.json")
+    yield from of_weights(_WEIGHTS)
+    sizes = (0, -1, 10**9, 10**30, 1.5, "a", [], {}, float("nan"), float("inf"), 7)
+    yield from wrong_values("config.json", {"dimension": sizes, "width": sizes})
+    yield from wrong_values("config.json", {"encoder_sha256": (5, None), "sparse_encoder_sha256": ("", [])})
+
+
 #: Kind → its damages, and the settings that load the folder; none for an encoder.
 KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Path], ModelConfig] | None]] = {
     "encoder": (of_encoder, None),
@@ -113,6 +124,7 @@ KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Pat
     "first": (of_causal_lm, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "adapter": (of_adapter, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "pe-rank": (of_pe_rank, lambda path: PERankModel(name="m", ranker="pe-rank", path=path)),
+    "fusion": (of_fusion, lambda path: FusionModel(name="m", ranker="fusion", path=path)),
 }
 #: What a kind of model does not read, or reads the same, so that the model is whole: part of the name of a damage.
 HARMLESS = {
@@ -131,6 +143,7 @@ HARMLESS = {
     "adapter": (),
     # Its length is that of config.json.
     "pe-rank": ("architectures", "quantization_config {", "auto_map", "num_labels", "model_max_length"),
+    "fusion": (),
 }
 
 
@@ -143,7 +156,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(lm), LoraConfig(target_modules=["q_proj"]))
     adapted.save_pretrained(root / "adapter")
     write_published(root / "pe-rank", encoder)
+    write_correction(root / "fusion", encoder)
     return root
+
+
+def write_correction(folder: Path, encoder: Encoder) -> None:
+    settings = CorrectionConfig(
+        encoder_name=encoder.id.name,
+        encoder_sha256=encoder.id.sha256,
+        sparse_encoder_sha256=SparseEncoder(device="cpu").id.sha256,
+        dimension=encoder.id.dimension,
+        width=8,
+    )
+    folder.mkdir()
+    FusionCorrection(settings).save_pretrained(folder)
 
 
 def load(kind: str, folder: Path, encoder: Encoder) -> None:

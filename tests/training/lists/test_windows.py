@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +24,14 @@ def positions_of(window: TrainingList) -> list[int]:
     return [int(passage.doc_id) for passage in window.passages]
 
 
-def windows_of(lists: list[TrainingList], epochs: int = 2, seed: int = 3, share: float = 0.5) -> TrainingWindows:
-    return TrainingWindows(lists, WindowSampling(6, 2, share), epochs * len(lists), seed)
+def sampler(largest: int, smallest: int, share: float) -> Callable[[TrainingList, str], TrainingList]:
+    return partial(sample_window, sampling=WindowSampling(largest, smallest, share))
+
+
+def windows_of(
+    lists: list[TrainingList], epochs: int = 2, seed: int = 3, share: float = 0.5
+) -> TrainingWindows[TrainingList, TrainingList]:
+    return TrainingWindows(lists, sampler(6, 2, share), epochs * len(lists), seed)
 
 
 def test_window_depends_on_seed_and_index_alone() -> None:
@@ -49,7 +58,7 @@ def test_windows_hold_a_best_passage_and_fit_the_sizes(
 ) -> None:
     best = tuple(data.draw(st.sets(st.integers(0, n - 1), min_size=1)))
     item = numbered_list(n, best=best)
-    window = sample_window(item, WindowSampling(smallest + wider, smallest, 0.5), str(seed))
+    window = sample_window(item, str(seed), WindowSampling(smallest + wider, smallest, 0.5))
     assert min(n, smallest) <= len(window.passages) <= min(n, smallest + wider)
     assert set(positions_of(window)) & set(best)
     assert len(set(positions_of(window))) == len(window.passages)
@@ -57,21 +66,21 @@ def test_windows_hold_a_best_passage_and_fit_the_sizes(
 
 
 def test_all_sizes_of_the_range_occur() -> None:
-    windows = TrainingWindows([numbered_list(20)], WindowSampling(7, 3, 0.5), n_windows=200, seed=0)
+    windows = TrainingWindows([numbered_list(20)], sampler(7, 3, 0.5), n_windows=200, seed=0)
     assert {len(windows[index].passages) for index in range(200)} == {3, 4, 5, 6, 7}
 
 
 @pytest.mark.parametrize(("share", "in_order"), [(0.0, 200), (1.0, 0)])
 def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: int) -> None:
     """A random order of 20 passages is practically never the list's."""
-    windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share), n_windows=200, seed=0)
+    windows = TrainingWindows([numbered_list(30)], sampler(20, 20, share), n_windows=200, seed=0)
     assert sum(
         positions_of(window) == sorted(positions_of(window)) for window in map(windows.__getitem__, range(200))
     ) == (in_order)
 
 
 def test_shuffled_windows_put_the_best_at_every_position() -> None:
-    windows = TrainingWindows([numbered_list(5)], WindowSampling(5, 5, 1.0), n_windows=100, seed=0)
+    windows = TrainingWindows([numbered_list(5)], sampler(5, 5, 1.0), n_windows=100, seed=0)
     assert {positions_of(windows[index]).index(0) for index in range(100)} == {0, 1, 2, 3, 4}
 
 

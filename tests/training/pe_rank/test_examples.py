@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.pe_rank.examples import ListTexts, PECollator, VectorTable, prompt_ids, with_text
+from rerank_training.lists.vector_table import ListTexts, VectorTable
+from rerank_training.pe_rank.examples import PECollator, prompt_ids, with_text
 from rerank_training.pe_rank.model import CHOSEN_SLOT, load_pe_base
 from rich.console import Console
 
@@ -18,7 +19,6 @@ from rerank.prompting.templates import load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Prepared, Window
-from tests.full_disk import largest_file
 from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
 from tests.training.pe_rank.pe_lists import training_lists
 
@@ -112,25 +112,3 @@ def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None
     path.write_text(WITH_TEXT)
     with pytest.raises(ConfigError, match=r"shows \{text\} already"):
         with_text(load_template(str(path)))
-
-
-def test_vectors_are_in_a_file_without_a_name(encoder: Encoder, tmp_path: Path) -> None:
-    table = VectorTable(encoder, ["a", "b", "a"], Console(quiet=True), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    np.testing.assert_allclose(table(["b"]), encoder.encode(["b"]), atol=1e-6)
-
-
-def test_full_disk_is_named(encoder: Encoder, tmp_path: Path) -> None:
-    with (
-        largest_file(1000),
-        pytest.raises(ConfigError, match=r"the vectors of 2 texts: .* free disk space"),
-    ):
-        VectorTable(encoder, ["a", "b"], Console(quiet=True), tmp_path)
-
-
-def test_texts_are_those_of_all_lists_queries_first() -> None:
-    lists = training_lists()
-    texts = ListTexts([lists[:1], lists[1:2]], with_queries=True)
-    queries = [item.query.text for item in lists[:2]]
-    assert list(texts) == [*queries, *(passage.text for item in lists[:2] for passage in item.passages)]
-    assert list(ListTexts([lists[:2]], with_queries=False)) == list(texts)[2:]

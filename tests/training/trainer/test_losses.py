@@ -41,6 +41,9 @@ LN2, LN3, LOG2_3 = math.log(2), math.log(3), math.log2(3)
         ("lambdarank", [0, 0], [-1, -2], 0),  # no gain, no loss
         ("listnet", [0, 0], [LN3, 0], LN2),
         ("listnet", [LN3, 0], [0, 0], -(math.log(3 / 4) + math.log(1 / 4)) / 2),  # ties share the probability
+        ("softmax", [LN3, 0], [1, 0], math.log(4 / 3)),
+        ("softmax", [LN3, 0], [2, 1], -(3 * math.log(3 / 4) + math.log(1 / 4)) / 4),
+        ("softmax", [LN3, 0], [0, -1], 0),  # nothing relevant, no loss
         ("listmle", [0, 0, 0], [3, 2, 1], math.log(6)),
         ("kl", [0, 0], [LN3, 0], 3 / 4 * math.log(3 / 2) + 1 / 4 * math.log(1 / 2)),
     ],

@@ -357,7 +357,7 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
         "--per-device-train-batch-size 2 --max-steps 6 --eval-steps 1 --save-steps 4 --learning-rate 1e-3"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
+        patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer.held_out_ndcg", lambda *_: next(ndcg))
         result = first_run(inputs, tmp_path / "run", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
     assert saves(tmp_path / "run") == {2: True, 6: True}
     assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))

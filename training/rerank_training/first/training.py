@@ -71,6 +71,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
             arguments,
             prompt.template,
             metrics,
+            window_size=arguments.window_size,
             base=base,
             base_revision=base_revision(base, model),
             identifiers=prompt.identifiers.value,

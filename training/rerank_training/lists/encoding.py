@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rerank.commands.progress import show_progress
 from rerank.models.encoder import Encoder
-from rerank.types import Matrix
+from rerank.types import Matrix, Precision
 
 #: Texts between two updates of the progress bar.
 _CHUNK = 512
@@ -26,11 +26,13 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], console: Console) -> Ma
     return vectors
 
 
-def encoded_chunks(encoder: Encoder, texts: Iterable[str], n: int, console: Console) -> Iterator[Matrix]:
+def encoded_chunks(
+    encoder: Encoder, texts: Iterable[str], n: int, console: Console, precision: Precision = "float32"
+) -> Iterator[Matrix]:
     """Unit vectors (C, D) of one chunk of the `n` texts after the other."""
     remaining, done = iter(texts), 0
     with show_progress(console, "passages") as progress:
         while chunk := list(islice(remaining, _CHUNK)):
-            yield encoder.encode(chunk)
+            yield encoder.encode(chunk, precision)
             done += len(chunk)
             progress.report("vectors", done, n)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -150,6 +151,8 @@ def grades_of(qrels: Iterable[Qrel]) -> Grades:
 def graded_list(request: Request, grades: Grades) -> TrainingList:
     """The training list of a request, with its grades as relevance; an unjudged candidate has grade 0.
 
+    It has the scores of the candidates if all of them have a finite one.
+
     Raises:
         CollectionError: the query has no judgement, or the candidates are no valid list.
     """
@@ -158,7 +161,9 @@ def graded_list(request: Request, grades: Grades) -> TrainingList:
         raise CollectionError(f"no judgement for query {query_id!r}")
     passages = request_passages(request)
     relevance = tuple(grades[query_id].get(passage.doc_id, 0.0) for passage in passages)
-    return TrainingList(request.query, passages, relevance)
+    scores = [candidate.score for candidate in request.candidates if candidate.score is not None]
+    is_scored = len(scores) == len(passages) and all(map(math.isfinite, scores))
+    return TrainingList(request.query, passages, relevance, tuple(scores) if is_scored else ())
 
 
 def request_passages(request: Request) -> tuple[Passage, ...]:

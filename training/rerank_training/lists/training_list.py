@@ -18,6 +18,7 @@ class TrainingList:
         passages: two or more with distinct doc_ids, in first-stage order.
         relevance: a finite number per passage, higher is better. Its scale depends on the teacher, so only the order of
             unequal numbers is comparable between teachers.
+        scores: of the first stage, one per passage; empty if they are not known.
 
     Raises:
         CollectionError: one of these conditions is not met, or a text is empty or not valid Unicode.
@@ -26,6 +27,7 @@ class TrainingList:
     query: Query
     passages: tuple[Passage, ...]
     relevance: tuple[float, ...]
+    scores: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if problem := _problem(self):
@@ -37,6 +39,7 @@ class TrainingList:
             self.query,
             tuple(self.passages[position] for position in positions),
             tuple(self.relevance[position] for position in positions),
+            tuple(self.scores[position] for position in positions) if self.scores else (),
         )
 
 
@@ -68,6 +71,8 @@ def _problem(item: TrainingList) -> str | None:
         return f"{len(item.relevance)} relevances for {n} passages"
     if not_finite := [value for value in item.relevance if not math.isfinite(value)]:
         return f"relevance {not_finite[0]} is not finite"
+    if item.scores and len(item.scores) != n:
+        return f"{len(item.scores)} scores for {n} passages"
     if not item.query.text.strip():
         return "the query is empty"
     for passage in item.passages:

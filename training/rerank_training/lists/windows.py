@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from torch.utils.data import Dataset
 
 from rerank.errors import ConfigError
 from rerank_training.lists.training_list import TrainingList
+
+List = TypeVar("List")
+Window = TypeVar("Window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,18 @@ class WindowSampling:
             raise ConfigError(f"shuffled_share {self.shuffled_share} is not a share; use a number from 0 to 1")
 
 
-class TrainingWindows(Dataset[TrainingList]):
+class TrainingWindows(Dataset[Window], Generic[List, Window]):
     """Windows of passes over the lists: one window per list and pass, with the lists in a new order in each pass.
 
     Window i depends only on the seed and on i, so that a resumed run continues with the windows it has not seen yet.
+
+    Args:
+        sample: makes a window of a list with a seed, as `sample_window` does.
     """
 
-    def __init__(self, lists: Sequence[TrainingList], sampling: WindowSampling, n_windows: int, seed: int) -> None:
+    def __init__(self, lists: Sequence[List], sample: Callable[[List, str], Window], n_windows: int, seed: int) -> None:
         self._lists = lists
-        self._sampling = sampling
+        self._sample = sample
         self._n_windows = n_windows
         self._seed = seed
         self._orders: dict[int, array[int]] = {}
@@ -55,9 +62,9 @@ class TrainingWindows(Dataset[TrainingList]):
     def __len__(self) -> int:
         return self._n_windows
 
-    def __getitem__(self, index: int) -> TrainingList:
+    def __getitem__(self, index: int) -> Window:
         epoch, position = divmod(index, len(self._lists))
-        return sample_window(self._lists[self._order(epoch)[position]], self._sampling, f"{self._seed}/{index}")
+        return self._sample(self._lists[self._order(epoch)[position]], f"{self._seed}/{index}")
 
     def _order(self, epoch: int) -> array[int]:
         if epoch not in self._orders:
@@ -81,7 +88,7 @@ class HeldOutWindows(Dataset[TrainingList]):
         return item.select(range(min(self._max_size, len(item.passages))))
 
 
-def sample_window(item: TrainingList, sampling: WindowSampling, seed: str) -> TrainingList:
+def sample_window(item: TrainingList, seed: str, sampling: WindowSampling) -> TrainingList:
     """Samples a window. It always holds one of the most relevant passages, so that there is something to learn."""
     rng = random.Random(seed)
     n = len(item.passages)

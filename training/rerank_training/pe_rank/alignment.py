@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.types import Passage, Query
-from rerank_training.pe_rank.examples import VectorTable
+from rerank_training.lists.vector_table import VectorTable
 from rerank_training.pe_rank.model import PEModel
 from rerank_training.trainer.losses import IGNORE_INDEX, language_model_loss
 

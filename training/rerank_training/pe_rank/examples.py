@@ -2,75 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryFile
 
-import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
 from rerank.prompting.templates import Template
 from rerank.prompting.vector_prompts import VectorPrompts
-from rerank.types import Matrix
-from rerank_training.lists.encoding import encoded_chunks
 from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.vector_table import VectorTable
 from rerank_training.pe_rank.model import CHOSEN_SLOT
 from rerank_training.trainer.data import relevance_and_mask
-
-
-class VectorTable:
-    """The encoder's unit vectors of a set of texts, computed once, with a progress bar.
-
-    In memory are hashes of the texts. The vectors are in a file without a name, which ends with the process.
-
-    Args:
-        texts: with duplicates; iterated twice.
-        folder: on the disk of the file.
-
-    Raises:
-        ConfigError: the disk is full.
-    """
-
-    def __init__(self, encoder: Encoder, texts: Iterable[str], console: Console, folder: Path) -> None:
-        self._row: dict[bytes, int] = {}
-        for text in texts:
-            self._row.setdefault(_digest(text), len(self._row))
-        try:
-            with TemporaryFile(dir=folder) as file:
-                for chunk in encoded_chunks(encoder, self._distinct(texts), len(self._row), console):
-                    file.write(chunk.tobytes())
-                file.flush()
-                shape = (len(self._row), encoder.id.dimension)
-                self._vectors = np.memmap(file, dtype=np.float32, mode="r", shape=shape)
-        except OSError as error:
-            raise ConfigError(
-                f"{folder} cannot hold the vectors of {len(self._row):,} texts: {error}; free disk space, or choose "
-                "another --output-dir"
-            ) from error
-
-    def __call__(self, texts: Sequence[str]) -> Matrix:
-        """(len(texts), E)."""
-        return np.asarray(self._vectors[[self._row[_digest(text)] for text in texts]])
-
-    def _distinct(self, texts: Iterable[str]) -> Iterator[str]:
-        """The first of equal texts, in the order of their rows."""
-        rows = 0
-        for text in texts:
-            if self._row[_digest(text)] == rows:
-                rows += 1
-                yield text
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -138,24 +83,6 @@ def prompt_ids(prompts: VectorPrompts, window: TrainingList) -> list[int]:
     if prompts.reads_text:
         passages = tuple(replace(passage, text=prompts.shown_text(passage)) for passage in passages)
     return list(prompts.token_ids(prompts.sanitize(window.query), passages))
-
-
-@dataclass(frozen=True)
-class ListTexts:
-    """All texts of lists that need a vector, with duplicates. The lists are read again in each iteration.
-
-    Args:
-        parts: several sequences of lists.
-        with_queries: the queries too.
-    """
-
-    parts: Sequence[Sequence[TrainingList]]
-    with_queries: bool
-
-    def __iter__(self) -> Iterator[str]:
-        if self.with_queries:
-            yield from (item.query.text for item in chain.from_iterable(self.parts))
-        yield from (passage.text for item in chain.from_iterable(self.parts) for passage in item.passages)
 
 
 def with_text(template: Template) -> Template:

@@ -20,9 +20,10 @@ from rerank.prompting.templates import load_template
 from rerank.types import Passage
 from rerank.util.files import sha256_of_files
 from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.vector_table import ListTexts, VectorTable
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
 from rerank_training.pe_rank.arguments import PERankArguments
-from rerank_training.pe_rank.examples import ListTexts, PECollator, VectorTable, with_text
+from rerank_training.pe_rank.examples import PECollator, with_text
 from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
@@ -78,6 +79,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
             arguments,
             base.template,
             metrics,
+            window_size=arguments.window_size,
             base=arguments.base,
             base_revision=sha256_of_files(weight_files(Path(arguments.base))),
             passage_tokens=arguments.passage_text_tokens if "{text}" in base.template.body else 0,

@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import open_teacher
-from rerank_training.lists.windows import TrainingWindows, WindowSampling
+from rerank_training.lists.windows import TrainingWindows, WindowSampling, sample_window
 from rerank_training.retriever.arguments import (
     ADAPTER_LEARNING_RATE,
     WEIGHTS_LEARNING_RATE,
@@ -121,6 +122,7 @@ class Distillation:
         settings.output_dir = str(work)
         lists = read_lists(work / "lists.jsonl")
         sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
+        sample = partial(sample_window, sampling=sampling)
         select_checkpoint(settings, held_out=False)
         set_seed(settings.seed)  # for the initial weights of the adapter
         model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
@@ -128,7 +130,7 @@ class Distillation:
             RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale),
             model=model,
             args=settings,
-            train_dataset=TrainingWindows(lists, sampling, items_needed(settings, len(lists)), settings.seed),
+            train_dataset=TrainingWindows(lists, sample, items_needed(settings, len(lists)), settings.seed),
             data_collator=RetrieverCollator(model.tokenizer, model.max_tokens),
             processing_class=model.tokenizer,
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
-from rerank.errors import ConfigError
+import ir_measures
+
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.dense import DenseRetriever
@@ -15,29 +14,13 @@ from rerank.retrieval.index import read_manifest
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Query
-
-try:
-    import ir_measures
-    from scipy import stats
-except ModuleNotFoundError as error:
-    raise ConfigError(
-        f"{error.name}, which evaluates held-out queries, is not installed; install rerank-listwise[train]"
-    ) from error
+from rerank_training.trainer.change import Change
 
 _MEASURES = (ir_measures.R @ 100, ir_measures.nDCG @ 10)
 _DEPTH = 100
 
 #: Measure → query_id → value.
 Measured = Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Mean of a measure before and after the training, with the two-sided p of the paired t-test."""
-
-    before: float
-    after: float
-    p: float
 
 
 def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]) -> Measured:
@@ -58,10 +41,4 @@ def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Se
 
 def changes(before: Measured, after: Measured) -> dict[str, Change]:
     """The change of each measure; both must hold the same queries."""
-    return {name: _change(list(before[name].values()), [after[name][key] for key in before[name]]) for name in before}
-
-
-def _change(before: Sequence[float], after: Sequence[float]) -> Change:
-    differs = len(before) > 1 and any(b != a for b, a in zip(before, after, strict=True))
-    p = float(stats.ttest_rel(after, before).pvalue) if differs else 1.0
-    return Change(fmean(before), fmean(after), p)
+    return {name: Change.of(list(before[name].values()), [after[name][key] for key in before[name]]) for name in before}

@@ -20,7 +20,7 @@ from rerank.errors import ConfigError
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
 from rerank.util.files import atomic_folder, sha256_of_files
-from rerank_training.trainer.flags import ListArguments
+from rerank_training.trainer.flags import ListFiles
 from rerank_training.trainer.processes import is_lost_process
 
 _PACKAGES = ("torch", "transformers", "peft")
@@ -30,7 +30,7 @@ def write_checkpoint(
     folder: Path,
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None,
-    template: bytes,
+    template: bytes | None,
     manifest: CheckpointManifest,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
@@ -39,7 +39,7 @@ def write_checkpoint(
     Args:
         model: an object with `save_pretrained`; an adapter is saved without its base.
         tokenizer: None if the checkpoint uses that of the encoder.
-        template: content of the template file.
+        template: content of the template file; None for a ranker without a prompt.
         manifest: complete except for `weights_sha256`, which is filled in.
         weights: of a model that is divided among processes, as `whole_weights` returns them.
 
@@ -51,7 +51,8 @@ def write_checkpoint(
         (temporary / "README.md").unlink(missing_ok=True)  # peft's empty form of a model card
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
-        (temporary / TEMPLATE_FILE).write_bytes(template)
+        if template is not None:
+            (temporary / TEMPLATE_FILE).write_bytes(template)
         sha256 = sha256_of_files(sorted(temporary.glob("*.safetensors")))
         write_manifest(temporary, manifest.model_copy(update={"weights_sha256": sha256}))
 
@@ -89,10 +90,12 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 def ranker_manifest(
-    ranker: Literal["first", "pe-rank"],
-    arguments: ListArguments,
-    template: Template,
+    ranker: Literal["first", "fusion", "pe-rank"],
+    arguments: ListFiles,
+    template: Template | None,
     metrics: Mapping[str, float],
+    *,
+    window_size: int,
     **others: Any,
 ) -> CheckpointManifest:
     """The manifest of a trained ranker with the fields that every ranker has, and others of this one.
@@ -102,8 +105,8 @@ def ranker_manifest(
     return CheckpointManifest(
         ranker=ranker,
         weights_sha256="",
-        template_sha256=template.sha256,
-        window_size=arguments.window_size,
+        template_sha256=template.sha256 if template else "",
+        window_size=window_size,
         command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
         data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
         metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,13 +12,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling
+from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.flags import ListArguments
+from rerank_training.trainer.flags import ListArguments, ListFiles
 from rerank_training.trainer.run import items_needed
 
 
-def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
+def read_training_lists(arguments: ListFiles) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
     """The training lists and the held-out lists; there may be no held-out ones. Raises: CollectionError."""
     qrels = Path(arguments.qrels) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)
@@ -27,14 +28,15 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
 
 def training_windows(
     arguments: ListArguments, settings: RunArguments, lists: Sequence[TrainingList]
-) -> TrainingWindows:
+) -> TrainingWindows[TrainingList, TrainingList]:
     """The windows of all steps. Raises: ConfigError when sizes or shares are out of range."""
     sampling = WindowSampling(
         max_size=arguments.window_size,
         min_size=arguments.min_window_size or arguments.window_size,
         shuffled_share=arguments.shuffled_share,
     )
-    return TrainingWindows(lists, sampling, items_needed(settings, len(lists)), settings.seed)
+    sample = partial(sample_window, sampling=sampling)
+    return TrainingWindows(lists, sample, items_needed(settings, len(lists)), settings.seed)
 
 
 def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> HeldOutWindows | None:

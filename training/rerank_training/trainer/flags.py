@@ -64,8 +64,8 @@ class RunFlags:
 
 
 @dataclass(kw_only=True)
-class ListArguments:
-    """Arguments about training lists and windows, for trainings that read such lists."""
+class ListFiles:
+    """Arguments about the files of training lists."""
 
     lists: Annotated[str, "Training lists: JSONL of build-lists, published conversations, or requests with --qrels."]
     eval_lists: Annotated[
@@ -73,6 +73,12 @@ class ListArguments:
     ] = None
     qrels: Annotated[str | None, "Judgements in TREC format, for lists that are RankLLM requests."] = None
     max_bad_share: Annotated[float, "Accepted share of invalid lines in the lists, 0-1."] = 0.01
+
+
+@dataclass(kw_only=True)
+class ListArguments(ListFiles):
+    """Arguments about training lists and their windows, for models that read windows."""
+
     window_size: Annotated[
         int,
         f"Largest number of passages in a window; 0: that of the base if it has a manifest, otherwise {WINDOW_SIZE}.",

@@ -88,6 +88,18 @@ def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_lists(losses, _has_two(mask))
 
 
+def softmax(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """Cross entropy of softmax(s) under 2^y - 1, divided by its sum (Bruch et al., ICTIR 2019).
+
+    A list without a positive y has no such target, and contributes nothing.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    gains = _ndcg_gains(relevance)
+    total = gains.sum(dim=-1, keepdim=True)
+    losses = -(gains / total.clamp(min=torch.finfo(gains.dtype).tiny) * masked_log_softmax(scores, mask)).sum(dim=-1)
+    return _mean_over_lists(losses, _has_two(mask) & (total[:, 0] > 0))
+
+
 def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """`lambdarank` as FIRST trains it: towards the model's own sorted scores, through which the gradient flows as well.
 
@@ -160,7 +172,7 @@ def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
     return _mean_over_lists(divergences, _has_two(left[:, 0]))
 
 
-_LOSSES = (*(ranknet, weighted_ranknet, lambdarank, listnet, lambdarank_first, listnet_first, listmle, kl),)
+_LOSSES = (ranknet, weighted_ranknet, lambdarank, listnet, softmax, lambdarank_first, listnet_first, listmle, kl)
 #: By the names that command lines use: those of the functions, with hyphens.
 RANK_LOSSES: Mapping[str, RankLoss] = {loss.__name__.replace("_", "-"): loss for loss in _LOSSES}
 

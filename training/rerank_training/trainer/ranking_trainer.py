@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
@@ -67,20 +68,21 @@ class RankingTrainer(Trainer):
 
     def held_out_ndcg(self, eval_dataset: Any = None) -> float:
         """nDCG@10 of the model as it is now: the mean over the held-out windows."""
-        return self._mean_ndcg(self.get_eval_dataloader(eval_dataset))
+        return fmean(self.held_out_values(eval_dataset))
 
     @torch.no_grad()
-    def _mean_ndcg(self, loader: DataLoader[Any]) -> float:
+    def held_out_values(self, eval_dataset: Any = None) -> list[float]:
+        """nDCG@10 of the model as it is now, for each held-out window."""
         self.model.eval()
         values = []
-        for batch in loader:
+        for batch in self.get_eval_dataloader(eval_dataset):
             inputs = self._prepare_inputs(batch)
             with self.compute_loss_context_manager():
                 scores = self.objective.scores(self.model, inputs)
             ndcg = ndcg_at_10(scores.float(), inputs["relevance"], inputs["mask"])
             values.append(self.accelerator.gather_for_metrics(ndcg).cpu())
         self.model.train()
-        return float(torch.cat(values).mean())
+        return [float(value) for value in torch.cat(values)]
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(cast(Sized, self.train_dataset))

@@ -45,7 +45,8 @@ def print_summary(trainer: RankingTrainer, folder: Path, metrics: Mapping[str, f
     if metrics:
         history = [entry[_NDCG_BEFORE] for entry in state.log_history if _NDCG_BEFORE in entry]
         before = f"{history[-1]:.4f}" if history else "not measured"
-        print(f"\nbest step: {state.best_global_step or state.global_step} of {state.max_steps}")
+        step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
+        print(f"\n{step} of {state.max_steps}")
         print(f"held-out nDCG@10: {before} before the training, {metrics['eval_nDCG@10']:.4f} after")
     else:
         print(f"\nlast step: {state.global_step} of {state.max_steps}; nothing was measured, as no lists were held out")
@@ -76,9 +77,10 @@ class SpeedLog(TrainerCallback):
         elapsed_s = max(time.monotonic() - self._start_s, 1e-9)
         steps = state.global_step - self._first_step
         left = timedelta(seconds=round(elapsed_s / steps * (state.max_steps - state.global_step))) if steps else "?"
-        tokens_per_s = (int(state.num_input_tokens_seen) - int(self._first_tokens)) / elapsed_s
+        tokens = int(state.num_input_tokens_seen) - int(self._first_tokens)
+        speed = f"{tokens / elapsed_s:,.0f} tokens/s  " if tokens else ""
         shown = {key: value for key, value in (logs or {}).items() if key in _LOGGED}
         values = "  ".join(f"{key.removeprefix('eval_')} {value:.4g}" for key, value in shown.items())
         if values and state.is_world_process_zero:
             step = f"step {state.global_step:>6}/{state.max_steps}"
-            print(f"{step}  {values}  {tokens_per_s:,.0f} tokens/s  {left} left", flush=True)
+            print(f"{step}  {values}  {speed}{left} left", flush=True)

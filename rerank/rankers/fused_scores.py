@@ -1,0 +1,116 @@
+"""Computes the scores of a fusion from the signals of a list's passages. Serving and training share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from rerank.config import FusionModel
+from rerank.retrieval.hybrid import z_scores
+from rerank.retrieval.query_update import rocchio
+from rerank.types import Matrix, Vector
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CheapSignals:
+    """The signals of n passages of a list that need no vector.
+
+    Attributes:
+        first_stage: (n,) scores of the first stage, equal ones if the list has none.
+        sparse: (n,) scores of the learned sparse vectors; None if there is no sparse encoder.
+    """
+
+    first_stage: Floats
+    sparse: Floats | None
+
+    def select(self, places: npt.NDArray[np.intp]) -> CheapSignals:
+        """The signals of the passages at these places, in this order."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: value[places] for name, value in values.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """All signals of n passages of a list.
+
+    Attributes:
+        cheap: of the same passages.
+        vectors: (n, D) unit vectors of the passages.
+        query: (D,) unit vector.
+    """
+
+    cheap: CheapSignals
+    vectors: Matrix
+    query: Vector
+
+    @property
+    def cosines(self) -> Floats:
+        """(n,) of the query with each passage."""
+        return np.asarray(self.vectors @ self.query, dtype=np.float64)
+
+
+def cheap_scores(
+    settings: FusionModel, first_stage_weight: float, signals: CheapSignals, agreement: float = 1.0
+) -> Floats:
+    """Returns the (n,) weighted sum of the z-scores of the signals that need no vector."""
+    scores = first_stage_weight * z_scores(signals.first_stage)
+    if signals.sparse is not None:
+        scores += agreement * settings.sparse_weight * z_scores(signals.sparse)
+    return scores
+
+
+def fused_scores(settings: FusionModel, first_stage_weight: float, signals: Signals) -> Floats:
+    """Returns the (n,) fused scores: the sum of all signals, with the cosine of the query that feedback has moved."""
+    agreement = model_agreement(settings, signals)
+    others = cheap_scores(settings, first_stage_weight, signals.cheap, agreement)
+    fused = others + settings.cosine_weight * z_scores(signals.cosines)
+    feedback_weight = agreement * settings.feedback_weight
+    if not (feedback_weight and settings.feedback_passages):
+        return fused
+    moved = _moved(signals, fused, settings.feedback_passages, feedback_weight)
+    return others + settings.cosine_weight * z_scores(signals.vectors @ moved)
+
+
+def model_agreement(settings: FusionModel, signals: Signals) -> float:
+    """Returns 0 to 1: how far the two models agree about the passages, by the correlation of their scores.
+
+    Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which is
+    that of the smaller model, and the feedback, which trusts the leading passages, then count less.
+    """
+    if signals.cheap.sparse is None or not settings.full_agreement:
+        return 1.0
+    correlation = float(np.mean(z_scores(signals.cheap.sparse) * z_scores(signals.cosines)))
+    return min(max(correlation / settings.full_agreement, 0.0), 1.0)
+
+
+def signals_beside_others(settings: FusionModel, signals: Signals, fused: Floats) -> npt.NDArray[np.float32]:
+    """Returns the (n, 5) signals that a `FusionCorrection` reads.
+
+    They are the z-scores of the first stage, the cosine, the sparse score and the fused score, and the agreement of the
+    two models, which is the same for all passages.
+    """
+    n = len(fused)
+    sparse = np.zeros(n) if signals.cheap.sparse is None else signals.cheap.sparse
+    z = [z_scores(scores) for scores in (signals.cheap.first_stage, signals.cosines, sparse, fused)]
+    return np.stack([*z, np.full(n, model_agreement(settings, signals))], axis=1).astype(np.float32)
+
+
+def _moved(signals: Signals, fused: Floats, passages: int, weight: float) -> Vector:
+    """Moves the query's unit vector towards the leading passages, weighted by a softmax of their scores."""
+    first = np.argsort(-fused, kind="stable")[:passages]
+    relevant = np.zeros(len(fused), dtype=np.float32)
+    relevant[first] = np.exp(fused[first] - fused.max())
+    moved = rocchio(
+        torch.from_numpy(signals.query)[None],
+        torch.from_numpy(signals.vectors)[None],
+        torch.from_numpy(relevant)[None],
+        weights=(1 - weight, weight, 0.0),
+    )
+    return functional.normalize(moved, dim=-1)[0].numpy()

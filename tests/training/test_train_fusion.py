@@ -1,0 +1,147 @@
+"""`train-fusion` from its arguments to a folder that is served."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rerank_training.fusion.arguments import FusionArguments
+from rerank_training.fusion.training import train_fusion
+from rerank_training.trainer.arguments import RunArguments
+from safetensors.torch import load_file
+
+from rerank.checkpoints.manifest import read_manifest, served_model
+from rerank.config import FusionModel, load_config
+from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.rankers.base import rank_windows
+from rerank.reranking.load_models import load_ranker
+from rerank.types import Passage, Query, Window
+from tests.conftest import PASSAGES
+from tests.training.pe_rank.pe_lists import QUERIES
+
+pytestmark = pytest.mark.slow
+
+#: What the first stage, the encoder and the sparse encoder do not know: passages about animals and music are relevant.
+RELEVANT = {"flea", "flea-bite", "violin", "cello"}
+
+
+@pytest.fixture(scope="module")
+def sparse_encoder() -> SparseEncoder:
+    return SparseEncoder(device="cpu", cache_bytes=1_000_000)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Requests of 40 queries, each with all passages in another order, and their judgements."""
+    folder = tmp_path_factory.mktemp("inputs")
+    names = sorted(PASSAGES)
+    with (folder / "requests.jsonl").open("w") as requests, (folder / "qrels.txt").open("w") as qrels:
+        for number in range(40):
+            order = names[number % len(names) :] + names[: number % len(names)]
+            candidates = [
+                {"docid": name, "score": float(-rank), "doc": {"text": PASSAGES[name][1]}}
+                for rank, name in enumerate(order)
+            ]
+            query = {"qid": str(number), "text": f"{QUERIES[number % len(QUERIES)]} {number}"}
+            requests.write(json.dumps({"query": query, "candidates": candidates}) + "\n")
+            qrels.writelines(f"{number} 0 {name} 1\n" for name in sorted(RELEVANT))
+    return folder
+
+
+def arguments(inputs: Path, **changed: Any) -> FusionArguments:
+    plain: dict[str, Any] = {"cosine_depth": 0, "width": 16}
+    plain |= {"lists": str(inputs / "requests.jsonl"), "qrels": str(inputs / "qrels.txt")}
+    return FusionArguments(**(plain | changed))
+
+
+def settings(out: Path, **changed: Any) -> RunArguments:
+    plain: dict[str, Any] = {"max_steps": 40, "per_device_train_batch_size": 8, "save_steps": 20, "warmup_steps": 0}
+    plain |= {"learning_rate": 2e-2, "use_cpu": True, "report_to": "none", "include_num_input_tokens_seen": "no"}
+    return RunArguments(output_dir=str(out), **(plain | changed))
+
+
+@pytest.fixture(scope="module")
+def trained(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    return train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+
+
+def test_result_is_served_and_ranks_by_what_was_judged(trained: Path, encoder: Encoder) -> None:
+    model = load_config(None, [served_model(f"mine={trained}")]).models[0]
+    assert isinstance(model, FusionModel)
+    ranker = load_ranker(model, encoder, "cpu")
+    assert ranker.info.model_id.endswith(" + run")
+    passages = [Passage(name, text) for name, (_, text) in PASSAGES.items()]
+    ready = ranker.prepare(Query("what makes bread rise"), passages)
+    (ranking,) = rank_windows(ranker, [Window(ready.query, ready.passages)])
+    assert {passages[place].doc_id for place in ranking.permutation[:4]} == RELEVANT
+
+
+def test_manifest_describes_the_training(trained: Path, encoder: Encoder) -> None:
+    manifest = read_manifest(trained)
+    assert manifest is not None
+    assert (manifest.ranker, manifest.base, manifest.window_size) == ("fusion", encoder.id.name, len(PASSAGES))
+    assert manifest.template_sha256 == ""
+    assert manifest.data.keys() == {"requests.jsonl", "qrels.txt"}
+    assert manifest.metrics["nDCG@10"] > 0.9
+
+
+def test_resumed_run_equals_the_uninterrupted_one(
+    trained: Path, inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained.parent, tmp_path / "run"))
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "checkpoint-40")
+    resumed = train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+    expected, found = (load_file(folder / "model.safetensors") for folder in (trained, resumed))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_summary_says_whether_a_gain_is_shown(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_fusion(arguments(inputs), settings(tmp_path / "gain"), encoder, sparse_encoder)
+    assert "; this model ranks lists like these better than the default does\n" in capsys.readouterr().out
+    train_fusion(
+        arguments(inputs), settings(tmp_path / "none", max_steps=1, learning_rate=0.0), encoder, sparse_encoder
+    )
+    assert "p = 1; no gain is shown, so keep the default model, or judge more queries\n" in capsys.readouterr().out
+
+
+def test_no_held_out_lists_trains_on_all(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(inputs, held_out_share=0.0)
+    train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
+    assert "nothing was measured, as no lists were held out" in capsys.readouterr().out
+
+
+def test_held_out_share_that_leaves_nothing_is_refused(inputs: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one.jsonl"
+    one.write_text((inputs / "requests.jsonl").read_text().splitlines()[0] + "\n")
+    with pytest.raises(
+        CollectionError, match=r"--held-out-share 0\.2 leaves \d of 1 lists to train on and \d held out"
+    ):
+        train_fusion(arguments(inputs, lists=str(one)), settings(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"held_out_share": 0.95}, r"--held-out-share 0\.95 is out of range; use 0 to 0\.9"),
+        ({"unscored_share": -0.1}, r"--unscored-share -0\.1 is out of range; use 0 to 1"),
+        ({"cosine_depth": 1}, "--cosine-depth 1 ranks nothing; use 2 or more, or 0 for all passages"),
+        ({"width": 0}, "--width 0 is out of range; use 1 to 4096"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(inputs: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        arguments(inputs, **changed)

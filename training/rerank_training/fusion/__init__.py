@@ -1,0 +1,1 @@
+"""Training of a correction of the fusion's scores (`train-fusion`)."""

@@ -1,0 +1,66 @@
+"""Arguments of `train-fusion`: one dataclass field per command-line flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from rerank.errors import ConfigError
+from rerank.types import FirstStageKind
+from rerank_training.trainer.flags import ListFiles, RankLossName, RunFlags
+
+#: Peak learning rate without a flag.
+LEARNING_RATE = 5e-4
+
+
+@dataclass(kw_only=True)
+class FusionArguments(ListFiles):
+    """Arguments of the training of a fusion, in addition to `FusionRunFlags`.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    eval_lists: Annotated[
+        str | None, "Held-out lists, which are measured before and after the training. The result is the last save."
+    ] = None
+    held_out_share: Annotated[
+        float, "Without --eval-lists: share of the queries that are held out, 0-0.9; 0 trains on all of them."
+    ] = 0.2
+    encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
+    sparse_encoder: Annotated[str, "Folder of a learned sparse encoder; empty: splade-tiny."] = ""
+    first_stage_kind: Annotated[
+        FirstStageKind, "Kind of the first stage that found the candidates, as the service is set."
+    ] = FirstStageKind.LEXICAL
+    cosine_depth: Annotated[
+        int,
+        "Number of best passages of a list that are read, as in the settings of the fusion; a window has as many, or "
+        "more. 0: all passages.",
+    ] = 30
+    unscored_share: Annotated[
+        float, "Share of windows that are trained without the first stage's scores, as some clients send them, 0-1."
+    ] = 0.2
+    width: Annotated[int, "Width of the network's hidden layer."] = 128
+    rank_loss: RankLossName = "softmax"
+
+    def __post_init__(self) -> None:
+        shares = (("held-out-share", self.held_out_share, 0.9), ("unscored-share", self.unscored_share, 1.0))
+        for name, share, largest in shares:
+            if not 0 <= share <= largest:
+                raise ConfigError(f"--{name} {share} is out of range; use 0 to {largest:g}")
+        if self.cosine_depth < 0 or self.cosine_depth == 1:
+            raise ConfigError(f"--cosine-depth {self.cosine_depth} ranks nothing; use 2 or more, or 0 for all passages")
+        if not 1 <= self.width <= 4096:
+            raise ConfigError(f"--width {self.width} is out of range; use 1 to 4096")
+
+
+@dataclass
+class FusionRunFlags(RunFlags):
+    """The flags of a run with defaults for a small network."""
+
+    num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 8.0
+    learning_rate: Annotated[float | None, f"Peak learning rate. Default: {LEARNING_RATE:g}."] = None
+    weight_decay: Annotated[float, "Weight decay of AdamW."] = 0.05
+    per_device_train_batch_size: Annotated[int, "Windows per step and device."] = 16
+    per_device_eval_batch_size: Annotated[int, "Windows per forward pass and device in an evaluation."] = 32
+    include_num_input_tokens_seen: Annotated[bool, "Count the input tokens; this network reads none."] = False
