@@ -192,6 +192,23 @@ def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged(tmp_path: Pa
     assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(("third", "scores"), [(-2.5, (1.0, 1.0, -2.5)), (None, ()), (float("inf"), ())])
+def test_requests_keep_the_scores_if_all_candidates_have_one(
+    tmp_path: Path, third: float | None, scores: tuple[float, ...]
+) -> None:
+    row: Any = request_row("7")
+    row["candidates"][2]["score"] = third
+    (tmp_path / "qrels.txt").write_text("7 0 c 3\n", encoding="utf-8")
+    (item,) = read_lists(write(tmp_path / "requests.jsonl", row), qrels=tmp_path / "qrels.txt")
+    assert item.scores == scores
+    assert item.select([2, 0]).scores == tuple(scores[place] for place in (2, 0) if scores)
+
+
+def test_number_of_scores_is_that_of_the_passages() -> None:
+    with pytest.raises(CollectionError, match="1 scores for 2 passages"):
+        TrainingList(Query("q"), PASSAGES, (1.0, 0.0), (3.0,))
+
+
 def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
@@ -209,8 +226,10 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 def training_lists(draw: st.DrawFn) -> TrainingList:
     doc_ids = draw(st.lists(st.text(), min_size=2, max_size=4, unique=True))
     relevance = draw(st.lists(NUMBERS, min_size=len(doc_ids), max_size=len(doc_ids)))
+    scores = draw(st.lists(NUMBERS, min_size=len(doc_ids), max_size=len(doc_ids)) | st.just([]))
     passages = tuple(Passage(doc_id, draw(TEXTS)) for doc_id in doc_ids)
-    return TrainingList(Query(draw(TEXTS), draw(st.text()), draw(st.text())), passages, tuple(relevance))
+    query = Query(draw(TEXTS), draw(st.text()), draw(st.text()))
+    return TrainingList(query, passages, tuple(relevance), tuple(scores))
 
 
 @given(lists=st.lists(training_lists(), min_size=1, max_size=3))

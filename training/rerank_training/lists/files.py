@@ -4,7 +4,9 @@ Our own format is JSONL with one list per line:
 
     {"query_id": "7", "query": "how long does a flea live", "instruction": "optional",
      "passages": [{"doc_id": "d1", "text": "A flea lives a year."}, {"doc_id": "d2", "text": "Deserts are dry."}],
-     "relevance": [2, 0]}
+     "relevance": [2, 0], "scores": [8.5, 7.1]}
+
+`scores` are those of the first stage, and optional.
 """
 
 from __future__ import annotations
@@ -186,6 +188,7 @@ class _ListRow(BaseModel):
     instruction: str = ""
     passages: list[_PassageRow]
     relevance: list[Annotated[float, Field(allow_inf_nan=False)]]
+    scores: list[Annotated[float, Field(allow_inf_nan=False)]] = []
 
 
 def _is_array(path: Path) -> bool:
@@ -252,14 +255,15 @@ def _from_row(row: Any) -> TrainingList:
         ) from error
     passages = tuple(Passage(passage.doc_id, passage.text) for passage in parsed.passages)
     query = Query(parsed.query, parsed.query_id, parsed.instruction)
-    return TrainingList(query, passages, tuple(parsed.relevance))
+    return TrainingList(query, passages, tuple(parsed.relevance), tuple(parsed.scores))
 
 
 def _row(item: TrainingList) -> dict[str, Any]:
     query = {"query_id": item.query.query_id, "query": item.query.text}
     instruction = {"instruction": item.query.instruction} if item.query.instruction else {}
     passages = [{"doc_id": passage.doc_id, "text": passage.text} for passage in item.passages]
-    return {**query, **instruction, "passages": passages, "relevance": list(item.relevance)}
+    scores = {"scores": list(item.scores)} if item.scores else {}
+    return {**query, **instruction, "passages": passages, "relevance": list(item.relevance), **scores}
 
 
 def _check_errors(path: Path, valid: int, errors: Sequence[str], max_bad_share: float) -> None:
