@@ -43,9 +43,7 @@ class Question:
 
 def main(
     medquad: Annotated[Path, typer.Option(help="qa.jsonl.gz, with the disease of each question in `focus`.")],
-    out: Annotated[
-        Path, typer.Option(help="Folder for the lists, the judgements, the answers and the index.")
-    ],
+    out: Annotated[Path, typer.Option(help="Folder for the lists, the judgements, the answers and the index.")],
     answers: Annotated[int, typer.Option(help="Number of answers, at random.")] = 7000,
     train: Annotated[int, typer.Option(help="Number of training questions, at random.")] = 2000,
     depth: Annotated[int, typer.Option(help="Candidates of a question.")] = 100,

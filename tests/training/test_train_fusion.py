@@ -124,6 +124,22 @@ def test_no_held_out_lists_trains_on_all(
     assert "nothing was measured, as no lists were held out" in capsys.readouterr().out
 
 
+def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path) -> None:
+    (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 other 1\n" for number in range(40)))
+    with pytest.raises(CollectionError, match="in none of the 40 lists is a passage more relevant than another; check"):
+        train_fusion(arguments(inputs, qrels=str(tmp_path / "qrels.txt")), settings(tmp_path / "run"))
+
+
+def test_lists_without_a_relevant_passage_are_left_out(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = [line for line in (inputs / "qrels.txt").read_text().splitlines() if not line.startswith("3 ")]
+    (tmp_path / "qrels.txt").write_text("\n".join([*judged, "3 0 other 1"]))
+    given = arguments(inputs, qrels=str(tmp_path / "qrels.txt"), eval_lists=str(inputs / "requests.jsonl"))
+    train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
+    assert "paired t-test over 39 held-out lists" in capsys.readouterr().out
+
+
 def test_held_out_share_that_leaves_nothing_is_refused(inputs: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.jsonl"
     one.write_text((inputs / "requests.jsonl").read_text().splitlines()[0] + "\n")

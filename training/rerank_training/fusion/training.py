@@ -17,6 +17,7 @@ from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank_training.fusion.arguments import LEARNING_RATE, FusionArguments
 from rerank_training.fusion.examples import ExampleSampling, FusionObjective, ServedExamples, SignalLists, collate
+from rerank_training.lists.files import SelectedLists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import ListTexts, VectorTable
 from rerank_training.lists.windows import TrainingWindows
@@ -111,21 +112,40 @@ def _verdict(change: Change, lists: int) -> str:
 def _lists(arguments: FusionArguments, seed: int) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
     """The training lists and the held-out ones. Lists of equal queries are on the same side.
 
+    Lists in which no passage is more relevant than another are left out: they teach and measure nothing.
+
     Raises:
-        CollectionError: the share of the queries that are held out leaves none, or none to train on.
+        CollectionError: all lists are such, or the share of the queries that are held out leaves none, or none to
+            train on.
     """
     lists, held_out = read_training_lists(arguments)
-    if arguments.eval_lists or not arguments.held_out_share:
-        return lists, held_out
-    sides: tuple[list[TrainingList], list[TrainingList]] = ([], [])
-    for item in lists:
-        sides[_draw(item.query.text, seed) < arguments.held_out_share].append(item)
-    if not all(sides):
+    share = 0.0 if arguments.eval_lists else arguments.held_out_share
+    sides: tuple[list[int], list[int]] = ([], [])
+    for position, item in enumerate(lists):
+        if _is_graded(item):
+            sides[_draw(item.query.text, seed) < share].append(position)
+    used = len(sides[0]) + len(sides[1])
+    if used < len(lists):
+        console.print(f"{len(lists) - used:,} of {len(lists):,} lists are left out: all their passages are as relevant")
+    if not used:
         raise CollectionError(
-            f"--held-out-share {arguments.held_out_share} leaves {len(sides[0])} of {len(lists)} lists to train on and "
-            f"{len(sides[1])} held out; give more lists, another share, or --eval-lists"
+            f"in none of the {len(lists):,} lists is a passage more relevant than another; check that the query_ids "
+            "and doc_ids of the judgements are those of the lists"
         )
-    return sides
+    if share and not all(sides):
+        raise CollectionError(
+            f"--held-out-share {share} leaves {len(sides[0])} of {used} lists to train on and {len(sides[1])} held "
+            "out; give more lists, another share, or --eval-lists"
+        )
+    if arguments.eval_lists:
+        return SelectedLists(lists, sides[0]), SelectedLists(
+            held_out, [position for position, item in enumerate(held_out) if _is_graded(item)]
+        )
+    return SelectedLists(lists, sides[0]), SelectedLists(lists, sides[1])
+
+
+def _is_graded(item: TrainingList) -> bool:
+    return max(item.relevance) > min(item.relevance)
 
 
 def _draw(query: str, seed: int) -> float:

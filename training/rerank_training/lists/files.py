@@ -77,6 +77,32 @@ class ListFile(Sequence[TrainingList]):
             return _parse(json.loads(file.readline()), f"{self._path.name}:{number}", self._grades)
 
 
+class SelectedLists(Sequence[TrainingList]):
+    """Some of the lists of a file, which stay in the file.
+
+    Args:
+        positions: of the lists, in the order in which they are wanted.
+    """
+
+    def __init__(self, lists: Sequence[TrainingList], positions: Sequence[int]) -> None:
+        self._lists = lists
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> TrainingList: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TrainingList]: ...
+
+    def __getitem__(self, index: int | slice) -> TrainingList | Sequence[TrainingList]:
+        if isinstance(index, slice):
+            return SelectedLists(self._lists, self._positions[index])
+        return self._lists[self._positions[index]]
+
+
 def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = None) -> Sequence[TrainingList]:
     """Checks training lists in JSONL, or in a file that is one JSON array, and returns them.
 
