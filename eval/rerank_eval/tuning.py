@@ -204,7 +204,8 @@ class Trials:
         own = model.sparse_weight, model.first_stage_weight(self.kind)
         sparse_weights = _SPARSE_WEIGHTS if reads_sparse(model) else (0.0,)
         others = (pair for pair in product(sparse_weights, _FIRST_STAGE_WEIGHTS) if pair != own)
-        pairs = [own, *(pair for pair in others if pair[0] or model.cosine_weight)]
+        needs_sparse = not model.cosine_weight or model.path is not None
+        pairs = [own, *(pair for pair in others if pair[0] or not needs_sparse)]
         settings = [
             model.model_copy(
                 update={"sparse_weight": sparse, "interpolation": InterpolationConfig(first_stage_weight=first_stage)}

@@ -385,9 +385,9 @@ class FusionModel(_PointwiseModel):
         return self.path
 
     @model_validator(mode="after")
-    def _correction_reads_vectors(self) -> Self:
-        if self.path is not None and not self.cosine_weight:
-            raise ValueError("with cosine_weight 0 no vectors are read, which a checkpoint of train-fusion needs")
+    def _correction_reads_all_signals(self) -> Self:
+        if self.path is not None and not (self.sparse_weight and self.cosine_weight):
+            raise ValueError("a checkpoint of train-fusion needs sparse_weight and cosine_weight above 0")
         return self
 
     @model_validator(mode="after")

@@ -33,7 +33,6 @@ class CorrectionConfig(BaseModel):
     """config.json of a checkpoint: the encoders whose signals the network was trained on, and its sizes.
 
     Attributes:
-        sparse_encoder_sha256: empty if it was trained without a sparse encoder.
         dimension: of the encoder's vectors.
         width: of the hidden layer.
     """
@@ -93,7 +92,7 @@ class LoadedCorrection:
     Args:
         folder: written by `train-fusion`.
         encoder_sha256: of the encoder that the service loads.
-        sparse_encoder_sha256: of the sparse encoder that the fusion reads; empty if it reads none.
+        sparse_encoder_sha256: of the sparse encoder that it loads.
 
     Raises:
         CheckpointError: the folder holds no such checkpoint, or one that was trained with other encoders.
@@ -107,8 +106,8 @@ class LoadedCorrection:
         ):
             if trained != loaded:
                 raise CheckpointError(
-                    f"{folder} was trained with {what} {trained or '(none)'}, but this service loads "
-                    f"{loaded or '(none)'}; use that {what}, or train again with this one"
+                    f"{folder} was trained with {what} {trained}, but this service loads {loaded}; use that {what}, or "
+                    "train again with this one"
                 )
         self.id = CorrectionId(model_id(folder), sha256_of_files(weight_files(folder)))
         self._network = FusionCorrection(config)

@@ -175,7 +175,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case IdentityModel():
             return IdentityRanker()
         case FusionModel():
-            return _load_fusion(model, encoder, sparse_encoder() if model.sparse_weight else None)
+            return _load_fusion(model, encoder, sparse_encoder)
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
@@ -194,12 +194,12 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
 
-def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: SparseEncoder | None) -> FusionRanker:
+def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: LoadSparseEncoder) -> FusionRanker:
     if model.path is None:
-        return FusionRanker(model, encoder, sparse_encoder)
-    sparse_sha256 = sparse_encoder.id.sha256 if sparse_encoder else ""
-    correction = LoadedCorrection(model.path, encoder.id.sha256, sparse_sha256)
-    return FusionRanker(model, encoder, sparse_encoder, correction)
+        return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
+    sparse = sparse_encoder()
+    correction = LoadedCorrection(model.path, encoder.id.sha256, sparse.id.sha256)
+    return FusionRanker(model, encoder, sparse, correction)
 
 
 def load_first(model: FirstModel, device: str) -> FirstRanker:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from ir_measures import nDCG
 from rerank_eval.cross_validation import p_of_gain
+from rerank_eval.recorded_scores import Recorder
 from rerank_eval.statistics import compare
 from rerank_eval.tune import add_to
 from rerank_eval.tune_settings import TuneSettings
@@ -252,10 +253,12 @@ FUSION = {
 }
 
 
-def fusion_settings(folder: Path, fakes: dict[str, Ranker], numbers: Any, **others: Any) -> TuneSettings:
+def fusion_settings(
+    folder: Path, fakes: dict[str, Ranker], numbers: Any, fusion: Mapping[str, Any] = FUSION, **others: Any
+) -> TuneSettings:
     """Settings with a service of one fusion."""
-    fakes["fused"] = fusion_of(FUSION)
-    write(folder / "fusion.yaml", yaml.safe_dump({"models": [FUSION]}))
+    fakes["fused"] = fusion_of(fusion)
+    write(folder / "fusion.yaml", yaml.safe_dump({"models": [fusion]}))
     given = {"config": folder / "fusion.yaml", "only": ["fused"], **others}
     return settings_of(folder, **lists(folder, numbers, queries=40, passages=20), depth=20, **given)
 
@@ -286,6 +289,24 @@ def test_fusion_gets_the_weights_that_its_lists_need(tmp_path: Path, fakes: dict
         found += [ir_measures.ScoredDoc(request.query.query_id, passages[place].doc_id, -rank) for rank, place in order]
     mean = ir_measures.calc_aggregate([nDCG @ 10], read_qrels(settings.qrels), found)[nDCG @ 10]  # type: ignore[arg-type]
     assert f"| fused, first_stage_weight {weight:g}, sparse_weight 1 | {mean:.4f} |" in report
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_fusion_with_a_correction_keeps_the_sparse_score_that_it_needs(
+    tmp_path: Path, fakes: dict[str, Ranker], monkeypatch: pytest.MonkeyPatch, corrected: bool
+) -> None:
+    fusion = {**FUSION, **({"path": "runs/fusion/final"} if corrected else {})}
+    tried: list[FusionModel] = []
+    fused_orders = Recorder.fused_orders
+
+    def recorded(self: Recorder, name: str, ranker: Any, settings: Any, *others: Any) -> Any:
+        tried.extend(settings)
+        return fused_orders(self, name, ranker, settings, *others)
+
+    monkeypatch.setattr(Recorder, "fused_orders", recorded)
+    tuned(fusion_settings(tmp_path, fakes, by_sparse_score, fusion=fusion))
+    assert len(tried) > 20
+    assert (min(each.sparse_weight for each in tried) > 0) == corrected
 
 
 def test_weights_of_a_fusion_cost_no_forward_pass_and_are_not_computed_again(

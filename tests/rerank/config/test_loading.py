@@ -65,6 +65,10 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
             r"models\[0\]\.ranker: expected one of identity, fusion, pe-rank, first, generation, "
             r"cross-encoder, api, given the text 'fist'; did you mean first\?$",
         ),
+        (
+            "models: [{name: a, ranker: fusion, path: p, sparse_weight: 0.0}]",
+            r"models\[0\]: a checkpoint of train-fusion needs sparse_weight and cosine_weight above 0",
+        ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, fusion, .*, api$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
         ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
