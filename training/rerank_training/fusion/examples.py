@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
 
 from rerank.commands.progress import with_progress
 from rerank.config import FusionModel
@@ -148,7 +149,7 @@ class ExampleSampling:
         return Example(beside_others, signals.vectors, signals.query, fused.astype(np.float32), item.relevance)
 
 
-class ServedExamples(Sequence[Example]):
+class ServedExamples(Dataset[Example]):
     """One example per held-out list, see `ExampleSampling.as_served`."""
 
     def __init__(self, lists: SignalLists, sampling: ExampleSampling) -> None:
@@ -158,20 +159,8 @@ class ServedExamples(Sequence[Example]):
     def __len__(self) -> int:
         return len(self._lists)
 
-    def __iter__(self) -> Iterator[Example]:
-        return map(self._sampling.as_served, self._lists)
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Example]: ...
-
-    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
-        found = self._lists[index]
-        if isinstance(found, SignalList):
-            return self._sampling.as_served(found)
-        return [self._sampling.as_served(item) for item in found]
+    def __getitem__(self, index: int) -> Example:
+        return self._sampling.as_served(self._lists[index])
 
 
 def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
