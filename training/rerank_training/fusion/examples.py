@@ -91,7 +91,15 @@ def _sparse_scores(item: TrainingList, encoder: SparseEncoder) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What the network reads of n passages, see `FusionCorrection`, their fused scores (n,) and relevance (n,)."""
+    """A window of n passages as the network reads it.
+
+    Attributes:
+        beside_others: (n, 5) signals, see `signals_beside_others`.
+        vectors: (n, D) unit vectors.
+        query: (D,) unit vector.
+        fused: (n,) scores, to which the corrections are added.
+        relevance: (n,) higher is better.
+    """
 
     beside_others: npt.NDArray[np.float32]
     vectors: npt.NDArray[np.float32]
