@@ -101,13 +101,13 @@ class LoadedCorrection:
     def __init__(self, folder: Path, encoder_sha256: str, sparse_encoder_sha256: str) -> None:
         config = _read_config(folder)
         for what, trained, loaded in (
-            ("encoder", config.encoder_sha256, encoder_sha256),
+            (f"encoder {config.encoder_name}", config.encoder_sha256, encoder_sha256),
             ("sparse encoder", config.sparse_encoder_sha256, sparse_encoder_sha256),
         ):
             if trained != loaded:
                 raise CheckpointError(
-                    f"{folder} was trained with {what} {trained}, but this service loads {loaded}; use that {what}, or "
-                    "train again with this one"
+                    f"{folder} was trained with {what} (sha256 {trained}), but this service loads sha256 {loaded}; use "
+                    "that one, or train again with this one"
                 )
         self.id = CorrectionId(model_id(folder), sha256_of_files(weight_files(folder)))
         self._network = FusionCorrection(config)

@@ -58,10 +58,13 @@ def test_loaded_correction_is_the_saved_one_without_dropout(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("hashes", "message"),
     [
-        (("c" * 64, "b" * 64), "was trained with encoder aaa"),
+        (
+            ("c" * 64, "b" * 64),
+            r"was trained with encoder e \(sha256 a+\), but this service loads sha256 c+; use that one",
+        ),
         (
             ("a" * 64, "c" * 64),
-            r"was trained with sparse encoder b+, but this service loads c+; use that",
+            r"was trained with sparse encoder \(sha256 b+\), but",
         ),
     ],
 )
