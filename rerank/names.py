@@ -43,7 +43,6 @@ class StrategyKind(Name):
     SINGLE = "single"
     SLIDING = "sliding"
     TOP_DOWN = "top-down"
-    TOURNAMENT = "tournament"
     CASCADE = "cascade"
 
 

@@ -116,16 +116,16 @@ assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
                 "        case StrategyKind.SINGLE | StrategyKind.CASCADE:\n",
             ),
             "rerank/names.py": (
-                '    TOURNAMENT = "tournament"\n',
-                '    TOURNAMENT = "tournament"\n    BACKWARDS = "backwards"\n',
+                '    TOP_DOWN = "top-down"\n',
+                '    TOP_DOWN = "top-down"\n    BACKWARDS = "backwards"\n',
             ),
             "proto/rerank/v1/rerank.proto": (
-                "  STRATEGY_KIND_TOURNAMENT = 4;\n",
-                "  STRATEGY_KIND_TOURNAMENT = 4;\n  STRATEGY_KIND_BACKWARDS = 99;\n",
+                "  STRATEGY_KIND_TOP_DOWN = 3;\n",
+                "  STRATEGY_KIND_TOP_DOWN = 3;\n  STRATEGY_KIND_BACKWARDS = 99;\n",
             ),
             "rerank/protobuf/enums.py": (
-                "    StrategyKind.TOURNAMENT: pb.STRATEGY_KIND_TOURNAMENT,\n",
-                "    StrategyKind.TOURNAMENT: pb.STRATEGY_KIND_TOURNAMENT,\n"
+                "    StrategyKind.TOP_DOWN: pb.STRATEGY_KIND_TOP_DOWN,\n",
+                "    StrategyKind.TOP_DOWN: pb.STRATEGY_KIND_TOP_DOWN,\n"
                 "    StrategyKind.BACKWARDS: pb.STRATEGY_KIND_BACKWARDS,\n",
             ),
         },

@@ -24,7 +24,7 @@ class ModelSettings(Settings):
         name: the name by which requests refer to the model.
         ranker: how the model ranks: fusion, pe-rank, first, generation,
             cross-encoder, api or identity.
-        strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
+        strategy: the default strategy: single, sliding, top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
         stride: the default number of passages between the starts of two sliding windows, at most `window_size`.

@@ -184,43 +184,6 @@ class TopDown(_Windowed):
         return f"top-down({self.window_size})"
 
 
-@dataclass(frozen=True)
-class Tournament(_Windowed):
-    """Rounds of concurrent groups whose better half advances, until one window holds all remaining candidates.
-
-    One tournament of TourRank (Chen et al. 2024, arXiv 2406.11678): a candidate scores one point per round it survives,
-    and candidates with equal points are ordered by their place in the group. Candidates are dealt to the groups in
-    turn, so that neighbours of the first stage do not meet early. With a perfect ranker, the first window_size // 2
-    positions are correct.
-    """
-
-    def schedule(self, candidates: Sequence[int]) -> Schedule:
-        survivors, eliminated = list(candidates), list[int]()
-        while len(survivors) > self.window_size:
-            groups = self._groups(survivors)
-            rankings = yield Round(groups, order=(*survivors, *eliminated))
-            orders = [reordered(group, ranking) for group, ranking in zip(groups, rankings, strict=True)]
-            by_place = [order[place] for place in range(len(orders[0])) for order in orders if place < len(order)]
-            advancing = len(groups) * (self.window_size // 2)  # no group is smaller than half a window
-            survivors, eliminated = by_place[:advancing], by_place[advancing:] + eliminated
-        return (yield from _last_window(survivors, eliminated))
-
-    def _groups(self, candidates: Sequence[int]) -> tuple[Positions, ...]:
-        """Deals the candidates in turn to as few groups as possible, none larger than a window."""
-        count = -(-len(candidates) // self.window_size)
-        return tuple(tuple(candidates[number::count]) for number in range(count))
-
-    def cost(self, n: int) -> Cost:
-        if n <= self.window_size:
-            return Cost(min(n, 1), min(n, 1))
-        groups = -(-n // self.window_size)
-        windows = groups + self.cost(groups * (self.window_size // 2)).max_windows
-        return Cost(windows, windows)
-
-    def __str__(self) -> str:
-        return f"tournament({self.window_size})"
-
-
 def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:
     """Makes the strategy of this kind; a cascade reads the preranker's best passages in one window."""
     match kind:
@@ -230,8 +193,6 @@ def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: b
             return Sliding(window_size, stride, early_stop)
         case StrategyKind.TOP_DOWN:
             return TopDown(window_size)
-        case StrategyKind.TOURNAMENT:
-            return Tournament(window_size)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ class StrategyKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STRATEGY_KIND_SINGLE: _ClassVar[StrategyKind]
     STRATEGY_KIND_SLIDING: _ClassVar[StrategyKind]
     STRATEGY_KIND_TOP_DOWN: _ClassVar[StrategyKind]
-    STRATEGY_KIND_TOURNAMENT: _ClassVar[StrategyKind]
     STRATEGY_KIND_CASCADE: _ClassVar[StrategyKind]
 
 class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -82,7 +81,6 @@ STRATEGY_KIND_UNSPECIFIED: StrategyKind
 STRATEGY_KIND_SINGLE: StrategyKind
 STRATEGY_KIND_SLIDING: StrategyKind
 STRATEGY_KIND_TOP_DOWN: StrategyKind
-STRATEGY_KIND_TOURNAMENT: StrategyKind
 STRATEGY_KIND_CASCADE: StrategyKind
 ON_FAILURE_UNSPECIFIED: OnFailure
 ON_FAILURE_ERROR: OnFailure

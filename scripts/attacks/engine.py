@@ -12,7 +12,7 @@ from scripts.attacks.target import Attack, Target
 from scripts.random_requests import random_request
 
 _TIMEOUT_S = 60.0
-_TOURNAMENT_OF_2 = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=2)
+_PAIRS = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=2, stride=1)
 
 
 async def nothing(target: Target) -> Counter[str]:
@@ -32,12 +32,10 @@ async def long_passages_to_first(target: Target) -> Counter[str]:
     return Counter([await target.rerank(message, _TIMEOUT_S)])
 
 
-async def narrow_tournaments(target: Target) -> Counter[str]:
-    """Ten tournaments of window 2 over 1,000 tiny passages with identity: 110 kB, some 10,000 windows."""
+async def narrow_windows(target: Target) -> Counter[str]:
+    """Ten sliding passes of window 2 over 1,000 tiny passages with identity: 110 kB, some 10,000 windows."""
     draw = random.Random(0)
-    return await _together(
-        target, [random_request(draw, "identity", 1000, 4, strategy=_TOURNAMENT_OF_2) for _ in range(10)]
-    )
+    return await _together(target, [random_request(draw, "identity", 1000, 4, strategy=_PAIRS) for _ in range(10)])
 
 
 async def flood_of_first(target: Target) -> Counter[str]:
@@ -50,4 +48,4 @@ async def _together(target: Target, messages: Sequence[pb.RerankRequest]) -> Cou
     return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for message in messages)))
 
 
-ATTACKS: tuple[Attack, ...] = (nothing, cancelled_encoding, long_passages_to_first, narrow_tournaments, flood_of_first)
+ATTACKS: tuple[Attack, ...] = (nothing, cancelled_encoding, long_passages_to_first, narrow_windows, flood_of_first)

@@ -22,7 +22,6 @@ const STRATEGIES = {
   single: "single window",
   sliding: "sliding",
   "top-down": "top-down",
-  tournament: "tournament",
   cascade: "cascade",
 };
 

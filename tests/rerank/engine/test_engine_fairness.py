@@ -14,7 +14,7 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import ModelStage, Stage
 from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Sliding, Step, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Candidate, Passage, Prepared, Query, RankOptions
@@ -141,7 +141,7 @@ async def test_windows_of_a_round_are_queued_a_few_at_a_time() -> None:
     assert len(ranking.trace.windows) == 500
 
 
-@pytest.mark.parametrize("strategy", [Sliding(2, 1), Tournament(2), Blocks(2)], ids=str)
+@pytest.mark.parametrize("strategy", [Sliding(2, 1), Blocks(2)], ids=str)
 async def test_too_many_windows_are_refused_before_anything_is_prepared(
     strategy: Strategy,
 ) -> None:

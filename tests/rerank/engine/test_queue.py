@@ -177,7 +177,7 @@ def test_late_windows_are_removed_and_never_run(rows: list[int], deadlines_s: li
 
 
 def test_a_batch_costs_the_same_whatever_waits() -> None:
-    """The 20,000 entries that waited in the attack of narrow tournaments were all looked at before each batch."""
+    """The 20,000 entries that waited in the attack of narrow windows were all looked at before each batch."""
 
     def seconds_per_batch(requests: int, entries_each: int) -> float:
         queue = filled(entries_of_requests([[50] * entries_each] * requests))

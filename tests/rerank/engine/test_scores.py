@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
-from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.types import (
     Candidate,
@@ -110,7 +110,7 @@ def test_no_candidates_have_no_reciprocal_ranks() -> None:
     assert reciprocal_ranks(0) == ([], InterpolatedScores.RECIPROCAL_RANK)
 
 
-ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20), Tournament(20)]
+ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20)]
 
 
 @pytest.mark.parametrize("strategy", ONE_WINDOW, ids=str)
@@ -134,7 +134,7 @@ async def test_single_window_over_the_head_is_interpolated_within_it() -> None:
     assert ranking.trace.interpolation == InterpolationReport(5.0, InterpolatedScores.FIRST_STAGE)
 
 
-SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2), Tournament(2)]
+SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2)]
 
 
 @pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)

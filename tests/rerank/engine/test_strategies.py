@@ -15,7 +15,6 @@ from rerank.engine.strategies import (
     Step,
     Strategy,
     TopDown,
-    Tournament,
     describe,
     reordered,
     spans,
@@ -24,12 +23,9 @@ from rerank.errors import InvalidRequest
 from rerank.types import WindowRanking
 from tests.fakes import run_schedule
 from tests.rerank.engine.schedules import (
-    EARLY_STOP,
     SHAPES,
     SINGLE,
     SLIDING,
-    TOP_DOWN,
-    TOURNAMENT,
     all_different,
     boundary_sizes,
     by,
@@ -37,10 +33,6 @@ from tests.rerank.engine.schedules import (
     few_levels,
     inconsistent,
 )
-
-THREE = (Sliding(20, 10), TopDown(20), Tournament(20))
-#: All but tournaments, in which of two equal passages one may survive a round in which the other meets better ones.
-each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *EARLY_STOP], ids=str)
 
 
 def insertion_sorted(positions: Sequence[int], relevance: Sequence[float]) -> list[int]:
@@ -111,7 +103,7 @@ def test_every_round_keeps_to_size_cost_and_candidates_whatever_the_ranker_says(
     "strategy",
     [
         *[Sliding(20, 10), Sliding(20, 7), Sliding(11, 1), Sliding(30, 20), Sliding(250, 10)],
-        *[TopDown(20), TopDown(25), TopDown(250), Tournament(20), Tournament(25), Tournament(250)],
+        *[TopDown(20), TopDown(25), TopDown(250)],
     ],
     ids=str,
 )
@@ -136,7 +128,7 @@ def test_scores_that_confirm_the_order_change_nothing(
         assert run_schedule(strategy, scores_of, n)[1] == list(range(n)), f"n = {n}"
 
 
-@each_stable
+@each_strategy
 def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
     """Over the full list, also for candidates that share no window."""
     for n in boundary_sizes(strategy):
@@ -147,7 +139,7 @@ def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
             assert equals == sorted(equals), f"n = {n}"
 
 
-@pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOURNAMENT], ids=str)
+@pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE], ids=str)
 def test_cost_is_exact_for_schedules_that_do_not_depend_on_the_rankings(strategy: Strategy) -> None:
     for n in boundary_sizes(strategy):
         assert strategy.cost(n).min_windows == strategy.cost(n).max_windows, f"n = {n}"
@@ -165,9 +157,8 @@ def test_bounds_of_top_down_are_reached() -> None:
 def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
     assert Sliding(20, 10).cost(100) == Cost(9, 9)
     assert TopDown(20).cost(100).min_windows == 6
-    assert Tournament(20).cost(100) == Cost(11, 11)
-    rounds = {strategy: len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) for strategy in THREE}
-    assert list(rounds.values()) == [9, 2, 4]
+    rounds = [len(run_schedule(each, by(range(100, 0, -1)), 100)[0]) for each in (Sliding(20, 10), TopDown(20))]
+    assert rounds == [9, 2]
 
 
 def test_early_stop_reads_two_windows_of_a_sorted_list_and_all_of_a_reversed_one() -> None:
@@ -202,7 +193,7 @@ def test_invalid_stride_is_rejected_with_both_numbers(stride: int) -> None:
 
 
 @pytest.mark.parametrize("window_size", [-1, 0, 1])
-@pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1), TopDown, Tournament])
+@pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1), TopDown])
 def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], Strategy], window_size: int) -> None:
     expected = f"window_size {window_size} is too small to order passages; use at least 2"
     with pytest.raises(InvalidRequest, match=expected) as caught:
@@ -217,7 +208,6 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
         (Sliding(20, 10), "sliding(20/10)"),
         (Sliding(20, 10, early_stop=True), "sliding(20/10, early stop)"),
         (TopDown(20), "top-down(20)"),
-        (Tournament(20), "tournament(20)"),
     ],
 )
 def test_strategy_prints_its_parameters(strategy: Strategy, text: str) -> None:
@@ -251,7 +241,7 @@ def test_schedule_begins_with_the_order_that_is_given(strategy: Strategy) -> Non
 # --- rounds: which one is final, how much of it the answer needs, and the order known before it ---
 
 #: Strategies whose last round is always final; top-down may end in a comparison with a pivot.
-FLAGGED = [*SLIDING, *SINGLE, *TOURNAMENT]
+FLAGGED = [*SLIDING, *SINGLE]
 
 
 @pytest.mark.parametrize("strategy", FLAGGED, ids=str)
@@ -306,11 +296,10 @@ def order_with_top_n(
         return result
 
 
-@pytest.mark.parametrize("strategy", [TopDown(20), Tournament(20)], ids=str)
-def test_order_of_a_parallel_round_includes_the_rounds_before(strategy: Strategy) -> None:
+def test_order_of_a_parallel_round_includes_the_rounds_before() -> None:
     """With a perfect ranker, the first ten positions get better from round to round."""
     relevance = all_different(100)
-    rounds = run_schedule(strategy, by(relevance), 100)[0]
+    rounds = run_schedule(TopDown(20), by(relevance), 100)[0]
     found = [sum(relevance[position] for position in round_.order[:10]) for round_ in rounds]
     assert found == sorted(found)
     assert found[-1] > found[0]

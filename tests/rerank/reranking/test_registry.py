@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rerank.config import IdentityModel, InterpolationConfig, PERankModel
-from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest, NotFound, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.rankers.identity import IdentityRanker
@@ -35,7 +35,6 @@ def registry() -> ModelRegistry:
         (RankOptions(window_size=20, stride=5, early_stop=True), "number", Sliding(20, 5, early_stop=True)),
         (RankOptions(strategy="single"), "number", Single(10)),
         (RankOptions(strategy="top-down"), "number", TopDown(10)),
-        (RankOptions(strategy="tournament", window_size=30), "number", Tournament(30)),
     ],
     ids=repr,
 )
