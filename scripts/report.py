@@ -20,8 +20,6 @@ from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
 _GENERATED = "rerank/v1/"
-#: Pages that `scripts/write_reference.py` writes.
-_WRITTEN_PAGES = "docs/reference/"
 
 
 class Function(NamedTuple):
@@ -36,7 +34,7 @@ def main(longest: Annotated[int, typer.Option(min=0, help="Number of functions t
     """Print lines by package, the longest functions and words by page."""
     files = _tracked()
     modules = [path for path in files if path.endswith(".py") and not path.startswith(_GENERATED)]
-    pages = [path for path in files if path.endswith(".md") and not path.startswith(_WRITTEN_PAGES)]
+    pages = [path for path in files if path.endswith(".md")]
     lines = Counter[str]()
     for path in modules:
         lines[str(Path(path).parent)] += len(_text(path).splitlines())

@@ -6,9 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import grpc
 import pytest
 
 from rerank.config import FURTHER_BUNDLED_MODELS
+from rerank.errors import RerankError
+from rerank.ports.http.problem import HTTP_STATUS
 from tests.doc_pages import pages
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +77,15 @@ def test_links_to_definitions_name_what_their_file_defines() -> None:
 
 
 def test_described_cascade_reads_as_many_passages_as_it_does() -> None:
-    """The settings and the Python reference say how many of the best passages FIRST reads."""
-    for page in ("docs/reference/settings.md", "docs/reference/python.md", "docs/guide/models.md"):
+    for page in ("rerank/config/service.py", "docs/guide/models.md"):
         said = re.findall(r"FIRST (?:then|for)\s+the best (\d+)", (ROOT / page).read_text(encoding="utf-8"))
         assert set(said) == {str(FURTHER_BUNDLED_MODELS[0].window_size)}, page
+
+
+@pytest.mark.parametrize(
+    "error", [error for error in RerankError.__subclasses__() if error.__module__ == "rerank.errors"]
+)
+def test_page_of_statuses_has_every_exception(error: type[RerankError]) -> None:
+    page = (ROOT / "docs/reference/statuses.md").read_text(encoding="utf-8")
+    http = HTTP_STATUS[grpc.StatusCode[error.grpc_status]].value
+    assert f"| `{error.grpc_status}` | {http} | `{error.reason}` | `{error.__name__}` |" in page
