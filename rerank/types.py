@@ -450,8 +450,7 @@ class Trace:
     total_ms: float
     #: None if neither the request nor the model's default asked for interpolation.
     interpolation: InterpolationReport | None = None
-    #: Why the model may not give its published figures, that the texts seem to be in a language that it does not read,
-    #: and why no result is left; empty if there is nothing to say.
+    #: Why the model may not give its published figures, and why no result is left; empty if there is nothing to say.
     model_warning: str = ""
     #: The passages that the model gave no score in some window, see WindowRanking.
     unscored_doc_ids: tuple[str, ...] = ()

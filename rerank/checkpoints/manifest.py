@@ -47,8 +47,6 @@ class CheckpointManifest(BaseModel):
         metrics: name → value on the held-out lists at the end of training.
         versions: package → version at training.
         relevance: gives the relevance of results; None if none was fitted.
-        language: ISO 639-1 code of the only language that the checkpoint reads; empty: not stated. Training leaves it
-            empty.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,7 +67,6 @@ class CheckpointManifest(BaseModel):
     metrics: dict[str, float]
     versions: dict[str, str]
     relevance: RelevanceCurves | None = None
-    language: str = ""
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
@@ -193,14 +190,6 @@ def trained_with_instructions(folder: Path) -> bool:
         return int(read_json(folder / MANIFEST_FILE)["instructions"]) > 0
     except (ConfigError, ValueError, KeyError, TypeError):
         return False
-
-
-def language_of(folder: Path) -> str:
-    """Returns the only language that the checkpoint reads by its manifest, or an empty text; see `trained_window`."""
-    try:
-        return str(read_json(folder / MANIFEST_FILE)["language"])
-    except (ConfigError, KeyError, TypeError):
-        return ""
 
 
 def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:

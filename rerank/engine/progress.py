@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rerank.engine.job import Completed
-from rerank.engine.language import language_warning
 from rerank.engine.request import RankRequest
 from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
 from rerank.engine.strategies import Positions, Round, Step, describe
@@ -220,14 +219,10 @@ class Progress:
             reason=reason,
             total_ms=total_ms,
             interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].first_stage_weight else None,
-            model_warning="; ".join(filter(None, [info.warning, self._language_warning()])),
+            model_warning=info.warning,
             unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
             cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
         )
-
-    def _language_warning(self) -> str:
-        texts = (candidate.passage.text for candidate in self.request.candidates)
-        return language_warning(self.info.language, self.request.query.text, texts)
 
     def _interpolation(self, step: Step) -> InterpolationReport:
         reason = "" if self.interpolated else step.obstacle(len(self.order)) or "no window was ranked"

@@ -63,8 +63,6 @@ class RankerInfo:
     relevance: RelevanceCurves = ()
     #: What the model computes in: float32 or bfloat16; empty where that is not known here.
     precision: str = ""
-    #: ISO 639-1 code of the only language that the model reads; empty: not stated.
-    language: str = ""
 
     @property
     def reads_alone(self) -> bool:

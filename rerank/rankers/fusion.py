@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rerank.config import FusionModel
 from rerank.models.batches import batches_by_length
-from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.encoder import Encoder
 from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
@@ -71,7 +71,6 @@ class FusionRanker:
             max_encoded_passages=settings.cosine_depth or settings.window_size,
             on_accelerator=encoder.device.type == "cuda",
             precision=encoder.pick_dtype("auto"),
-            language="en" if encoder.id.name == DEFAULT_ENCODER else "",
         )
 
     def _signals(self) -> dict[str, str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rerank.checkpoints import bundled
-from rerank.checkpoints.manifest import language_of
 from rerank.config import (
     ApiModel,
     CheckpointModel,
@@ -118,13 +117,12 @@ def _load(
 
 
 def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
-    """Adds warning and language to the description of a ranker; logs its precision and warning."""
+    """Adds the warning to the description of a ranker; logs its precision and warning."""
     if info.precision:
         log.info("model %s computes in %s", model.name, info.precision)
     if warning := _warning(model, info):
         log.warning("model %s: %s", model.name, warning)
-    language = language_of(model.path) if isinstance(model, FirstModel | PERankModel) and model.path else ""
-    return replace(info, warning=warning, language=language or info.language)
+    return replace(info, warning=warning)
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Bundled checkpoints: size, manifest, language and golden scores."""
+"""Bundled checkpoints: size, manifest and golden scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rerank import Reranker
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import read_manifest
 from rerank.config import FirstModel, Precision
@@ -34,15 +33,6 @@ def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
     assert manifest is not None
     assert not [word for word in manifest.command.split() if word.startswith("/")]
     assert manifest.data
-
-
-@pytest.mark.parametrize("name", ["default", "pe-rank"])
-def test_bundled_model_warns_of_a_query_in_another_language(name: str) -> None:
-    documents = ["Deserts are dry.", "A flea lives a year."]
-    with Reranker(name) as reranker:
-        for query, warns in (("wie lange lebt ein Floh", True), ("how long does a flea live", False)):
-            trace = reranker.rerank(query, documents).trace
-            assert trace.model_warning.startswith("the model reads English only, and the query seems to be") == warns
 
 
 @pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)
