@@ -22,8 +22,8 @@ class EngineConfig(Settings):
 
     Attributes:
         max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
-            40 positions or eight windows of 512 tokens. Default: 512 on a CPU; on CUDA, the size that saturates the
-            device, measured at startup; for a model that reads windows one by one, one window.
+            40 positions or eight windows of 512 tokens. Default: 512 on a CPU, 16,384 on CUDA; for a model that reads
+            windows one by one, one window.
         max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
             RESOURCE_EXHAUSTED. A window counts at least 16. Default: 1,000,000.
         max_windows: limit on the windows of a request; a strategy that needs more fails with INVALID_ARGUMENT. Default:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,20 +17,17 @@ from rerank.engine.estimate import expected_work, passage_tokens, prepare_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
 from rerank.engine.progress import Progress, RankedWindow
 from rerank.engine.request import RankRequest, timeout_at, too_many_windows
-from rerank.engine.saturation import saturating_tokens
 from rerank.engine.slices import joined, sliced, slices
 from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Step
 from rerank.errors import RankerFailure, RerankError
 from rerank.rankers.base import InterruptibleRanker, Ranker, RankerInfo, ServedRanker
-from rerank.rankers.failed import FailedRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
-log = logging.getLogger(__name__)
-
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
-#: nothing (2026-11-21); windows of full texts are longer than this and run alone.
-_CPU_BATCH_TOKENS = 512
+#: nothing (2026-11-21); windows of full texts are longer than this and run alone. On a GPU, the default of
+#: text-embeddings-inference.
+_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 512, 16_384
 #: A request's windows are encoded and queued so many at a time; meanwhile other requests take their turns.
 _WINDOWS_AT_ONCE = 32
 #: Passages are prepared in slices of about so many seconds; of so many tokens as long as no rate is measured.
@@ -139,12 +135,12 @@ class Engine:
         self.throughput = Throughput(config.age_factor)
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
         self._observers = Observers()
-        settings = (self.throughput, config.max_batch_tokens or _CPU_BATCH_TOKENS, self._observers)
-        self._threads = {model: _ModelThreads(model, ranker, *settings) for model, ranker in rankers.items()}
+        self._threads = {
+            model: _ModelThreads(model, ranker, self.throughput, self._batch_tokens(ranker.info), self._observers)
+            for model, ranker in rankers.items()
+        }
 
     async def __aenter__(self) -> Engine:
-        if self._config.max_batch_tokens is None:
-            await asyncio.to_thread(self._choose_batch_sizes)
         await asyncio.gather(*(threads.open() for threads in self._threads.values()))
         return self
 
@@ -299,17 +295,9 @@ class Engine:
         self.throughput.observe_tokens(model, sum(window.tokens for window in encoded), estimated)
         return encoded
 
-    def _choose_batch_sizes(self) -> None:
-        """Sets the batch size of each model on an accelerator to the one that saturates it."""
-        for model, ranker in self._rankers.items():
-            if isinstance(ranker, ServedRanker | FailedRanker):
-                continue  # its server forms the batches, or there are none
-            if ranker.info.batching == "one_by_one":
-                self._threads[model].rank.set_max_batch_tokens(1)
-            elif ranker.info.on_accelerator:
-                tokens = saturating_tokens(ranker)
-                log.info("model %s: batches of %d tokens saturate the device", model, tokens)
-                self._threads[model].rank.set_max_batch_tokens(tokens)
+    def _batch_tokens(self, info: RankerInfo) -> int:
+        default = _GPU_BATCH_TOKENS if info.on_accelerator else _CPU_BATCH_TOKENS
+        return self._config.max_batch_tokens or (1 if info.batching == "one_by_one" else default)
 
 
 def _ms_since(start_s: float) -> float:

@@ -51,7 +51,7 @@ class RankerInfo:
     fuses_first_stage: bool = False
     #: The most passages of a window whose missing vectors `rank` computes.
     max_encoded_passages: int = 0
-    #: True if the model runs on a GPU; the engine then measures the batch size that saturates it.
+    #: True if the model runs on a GPU, whose batches are larger.
     on_accelerator: bool = False
     #: True if the prompt has a place for the instruction of a query.
     reads_instruction: bool = False

@@ -146,18 +146,14 @@ async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
     assert ranker.batches == [1] * 6
 
 
-async def test_batch_on_a_cpu_holds_512_tokens() -> None:
-    ranker = NumberRanker()
-    async with engine_for(ranker, EngineConfig()) as engine:
-        await engine.run(request_for(shuffled(100), Blocks(20)))  # 200 tokens each
-    assert ranker.batches == [2, 2, 1]
-
-
-@pytest.mark.parametrize(("configured", "batches"), [(None, [1, 1, 1, 1, 2]), (100, [])])
-async def test_batch_size_is_measured_on_an_accelerator_unless_it_is_configured(
-    configured: int | None, batches: list[int]
+@pytest.mark.parametrize(
+    ("on_accelerator", "configured", "batches"), [(False, None, [2, 2, 1]), (True, None, [5]), (True, 400, [2, 2, 1])]
+)
+async def test_batch_holds_512_tokens_on_a_cpu_and_more_on_an_accelerator_unless_it_is_configured(
+    on_accelerator: bool, configured: int | None, batches: list[int]
 ) -> None:
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, on_accelerator=True)
-    async with engine_for(ranker, EngineConfig(max_batch_tokens=configured)):
-        assert ranker.batches[:5] == batches
+    ranker.info = replace(ranker.info, on_accelerator=on_accelerator)
+    async with engine_for(ranker, EngineConfig(max_batch_tokens=configured)) as engine:
+        await engine.run(request_for(shuffled(100), Blocks(20)))  # 200 tokens each
+    assert ranker.batches == batches
