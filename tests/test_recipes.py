@@ -143,28 +143,37 @@ assert requests.rerank_request(message).checked(Limits()).options.strategy == "b
     ),
     "HTTP dialect": Recipe(
         "Add an HTTP dialect",
+        {},
         {
-            "rerank/ports/http/dialects/lines.py": """
-from rerank.ports.http.dialects.tei import TEIDialect
-
-class LinesDialect(TEIDialect):
-    name = "lines"
-"""
-        },
-        {
+            "rerank/ports/http/dialects/forms.py": (
+                "class ScoreRequest(Options):",
+                "class LinesRequest(Options):\n    question: str\n    lines: Texts\n\n\n"
+                'LINES = Form(name="lines", passages_field="lines", request=LinesRequest, query="question", '
+                'result={"place": Slot.INDEX, "points": Slot.SCORE}, envelope={"best": Slot.RESULTS})\n\n\n'
+                "class ScoreRequest(Options):",
+            ),
             "rerank/ports/http/dialects/table.py": (
                 '    return {\n        "/v1/rerank"',
-                "    from rerank.ports.http.dialects.lines import LinesDialect\n\n"
-                '    return {\n        "/lines": {"texts": LinesDialect()},\n        "/v1/rerank"',
-            )
+                "    from rerank.ports.http.dialects.forms import LINES\n\n"
+                '    return {\n        "/lines": {"lines": LINES},\n        "/v1/rerank"',
+            ),
         },
         """
+import json
+from rerank import Reranker
 from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 of_path = dialects(lambda texts, tokens: texts)
-request = of_path["/lines"]["texts"].translate({"query": "q", "texts": ["a", "b"]}).request
-assert [candidate.text for candidate in request.candidates] == ["a", "b"]
-assert "/lines" in openapi(of_path)["paths"]
+translated = of_path["/lines"]["lines"].translate({"question": "q", "lines": ["a", "b"]})
+assert translated.request.query.text == "q"
+texts = [candidate.text for candidate in translated.request.candidates]
+assert texts == ["a", "b"]
+with Reranker("identity") as reranker:
+    reply = json.loads(translated.reply(reranker.rerank("q", texts), []))
+assert [result["place"] for result in reply["best"]] == [0, 1], reply
+document = openapi(of_path)
+assert "/lines" in document["paths"]
+assert document["components"]["schemas"]["LinesResult"]["properties"].keys() == {"place", "points"}
 """,
     ),
     "loss": Recipe(

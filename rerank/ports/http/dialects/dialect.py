@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from google.protobuf.message import Message
 from pydantic import BaseModel
@@ -44,10 +44,13 @@ class Dialect(ABC):
         reply: the type of replies, for the same.
     """
 
-    passages_field: ClassVar[str]
-    name: ClassVar[str]
-    request: ClassVar[JsonType]
-    reply: ClassVar[JsonType]
+    passages_field: str
+    name: str
+    request: JsonType
+
+    @property
+    @abstractmethod
+    def reply(self) -> JsonType: ...
 
     @abstractmethod
     def translate(self, body: Mapping[str, Any]) -> Translated:

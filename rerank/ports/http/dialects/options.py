@@ -58,6 +58,12 @@ class StrictModel(BaseModel):
         return {name: value for name, value in given.items() if name in fields}
 
 
+class TextField(StrictModel):
+    """A query or a passage that is an object."""
+
+    text: str
+
+
 class Options(StrictModel):
     """Fields that every dialect takes beside those of its API."""
 
@@ -155,7 +161,8 @@ def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _UNKNOWN_FIELD:
             name, hint = ".".join(filter(None, (_path(first["loc"]), first["ctx"]["name"]))), first["ctx"]["hint"]
-            raise InvalidRequest(name, f"this service does not know the field;{hint} leave it out") from error
+            way_out = hint or " GET /openapi.json lists the fields that each path reads"
+            raise InvalidRequest(name, f"this service does not know the field;{way_out}") from error
         raise InvalidRequest(_path(first["loc"]), first["msg"].lower()) from error
 
 

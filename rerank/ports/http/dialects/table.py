@@ -8,14 +8,9 @@ from typing import Any, TypeAlias
 from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.cohere import CohereDialect, Cut
 from rerank.ports.http.dialects.dialect import Dialect
+from rerank.ports.http.dialects.forms import NIM, PINECONE, SCORE, SGLANG, VOYAGE, WEAVIATE
 from rerank.ports.http.dialects.native import RerankDialect, SearchDialect
-from rerank.ports.http.dialects.nim import NimDialect
-from rerank.ports.http.dialects.pinecone import PineconeDialect
-from rerank.ports.http.dialects.sglang import SGLangDialect
 from rerank.ports.http.dialects.tei import TEIDialect
-from rerank.ports.http.dialects.vllm_score import ScoreDialect
-from rerank.ports.http.dialects.voyage import VoyageDialect
-from rerank.ports.http.dialects.weaviate import WeaviateDialect
 from rerank.ports.http.problem import Problem
 
 #: Field of a request → the dialect of the requests that have it. A path with one dialect takes all requests in it.
@@ -34,17 +29,17 @@ def dialects(cut: Cut) -> Dialects:
     Args:
         cut: cuts texts to a number of tokens.
     """
-    voyage, cohere = VoyageDialect(), CohereDialect(cut, "1")
+    cohere = CohereDialect(cut, "1")
     return {
-        "/v1/rerank": {"top_k": voyage, "documents": cohere},
+        "/v1/rerank": {"top_k": VOYAGE, "documents": cohere},
         "/v2/rerank": {"documents": CohereDialect(cut, "2")},
-        "/rerank": {"property": WeaviateDialect(), "documents": cohere, "texts": TEIDialect(), **NATIVE},
-        "/v1/ranking": {"passages": NimDialect()},
-        "/v1/score": {"text_2": ScoreDialect()},
-        "/score": {"text_2": ScoreDialect()},
-        "/voyage/v1/rerank": {"documents": voyage},
-        "/sglang/v1/rerank": {"documents": SGLangDialect()},
-        "/pinecone/rerank": {"documents": PineconeDialect()},
+        "/rerank": {"property": WEAVIATE, "documents": cohere, "texts": TEIDialect(), **NATIVE},
+        "/v1/ranking": {"passages": NIM},
+        "/v1/score": {"text_2": SCORE},
+        "/score": {"text_2": SCORE},
+        "/voyage/v1/rerank": {"documents": VOYAGE},
+        "/sglang/v1/rerank": {"documents": SGLANG},
+        "/pinecone/rerank": {"documents": PINECONE},
         SEARCH: {"query": SearchDialect()},
     }
 
