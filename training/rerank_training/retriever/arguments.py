@@ -29,10 +29,7 @@ class RetrieverArguments:
         Literal["fusion", "reranker"],
         "fusion: z-scores of BM25 and of the untrained encoder; reranker: the order of a ranker.",
     ] = "fusion"
-    config: Annotated[
-        str | None,
-        "For --teacher reranker: YAML settings of its models; given as `config: FILE` in the file of --config.",
-    ] = None
+    config: Annotated[str | None, "For --teacher reranker: YAML settings of its models."] = None
     model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
     rank_loss: RankLossName = "ranknet"
     scale: Annotated[float, "Factor of the cosines in the loss: one over the temperature."] = 20.0

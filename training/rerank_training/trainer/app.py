@@ -1,28 +1,23 @@
-"""Applications of the training commands: flags from dataclasses, from a YAML file, and for transformers' Trainer.
+"""Applications of the training commands: flags from dataclasses, and those of transformers' Trainer.
 
-Neither --help nor the message of a wrong flag of ours waits for the import of torch and transformers.
+Neither --help nor a value of the wrong type waits for the import of torch and transformers.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from rerank.commands.app import Command, CommandApp
-from rerank.commands.flags import flags
-from rerank.errors import ConfigError
-from rerank.util.yaml_files import read_yaml
+from rerank.commands.flags import UNDERSCORES_TOO, flags
 from rerank_training.trainer.command import report_lost_process, say_how_to_go_on
 from rerank_training.trainer.flags import RunFlags
 
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_MORE_HELP = """--help-all shows the flags of transformers' Trainer too, which are accepted as well. --config FILE reads
-flags from a YAML file; flags override it. A flag with two forms may have true or false as its value instead."""
+_TRUTH = {"true": True, "false": False}
+_MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --neftune-noise-alpha 5;
+--help-all shows them. A flag without a value may have true or false as its value."""
 
 
 def training_app(
@@ -39,84 +34,52 @@ def training_app(
     """
 
     def decorate(train: Callable[..., object]) -> CommandApp:
-        def command(arguments: Any, run_flags: RunFlags, other: _OtherFlags) -> object:
+        def command(arguments: Any, run_flags: RunFlags, others: Any = None) -> object:
             from rerank_training.trainer.arguments import run_arguments  # imports torch and transformers
 
-            ours = [f"--{setting.name.replace('_', '-')}" for setting in fields(arguments)]
             with say_how_to_go_on(run_flags.output_dir):
-                return report_lost_process(lambda: train(arguments, run_arguments(run_flags, other.flags, ours)))
+                return report_lost_process(lambda: train(arguments, run_arguments(run_flags, others)))
+
+        def with_flags_of(*settings_types: type) -> CommandApp:
+            app = CommandApp()
+            context_settings = {**UNDERSCORES_TOO, "obj": with_flags_of}
+            add = app.command(example=example, cls=_TrainingCommand, context_settings=context_settings)
+            add(flags(arguments_type, run_flags_type, *settings_types)(command))
+            return app
 
         command.__doc__ = f"{train.__doc__}\n\n{_MORE_HELP}"
-        app = CommandApp()
-        app.command(example=example, cls=_TrainingCommand)(flags(arguments_type, run_flags_type, _OtherFlags)(command))
-        return app
+        return with_flags_of()
 
     return decorate
 
 
-@dataclass(frozen=True)
-class _OtherFlags:
-    """Flags that are no field of our dataclasses, with their values."""
-
-    flags: Annotated[list[str], typer.Argument(hidden=True, metavar="--TRAINER-FLAG VALUE")] = field(
-        default_factory=list
-    )
-
-
 class _TrainingCommand(Command):
-    """A command that reads flags from a YAML file too, and takes any others as its argument."""
+    """A command that has the options of transformers' Trainer as soon as one of them, or --help-all, is given.
+
+    The object of its context is a function: dataclasses with more flags → application.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = _by_flag(args)
-        if "--config" in given:
-            given = _flags_in(Path(" ".join(given.pop("--config")))) | given
-        options = {name: option for option in self.get_params(ctx) for name in (*option.opts, *option.secondary_opts)}
-        if "--help-all" in given:
-            from rerank_training.trainer.arguments import trainer_help  # imports torch and transformers
+        ours = self._options(ctx)
+        if any(word.startswith("--") and _name(word) not in ours for word in args):
+            from rerank_training.trainer.arguments import trainer_flags  # imports torch and transformers
 
-            print(ctx.get_help(), trainer_help(options), sep="\n\n")
-            ctx.exit()
-        ours = [word for flag in given if flag in options for word in _words(flag, given[flag], options[flag])]
-        others = [word for flag in given if flag not in options for word in (flag, *given[flag])]
-        return super().parse_args(ctx, [*ours, "--", *others])
+            whole = typer.main.get_command(ctx.obj(trainer_flags(ours)))
+            self.params, self.callback = whole.params, whole.callback
+        options = self._options(ctx)
+        read: list[str] = []
+        for word in args:
+            option = options.get(_name(read[-1])) if read else None
+            if option and option.is_flag and word.lower() in _TRUTH:
+                read[-1] = option.opts[0] if _TRUTH[word.lower()] else option.secondary_opts[0]
+            else:
+                read.append(word)
+        return super().parse_args(ctx, ["--help"] if "--help-all" in args else read)
 
-
-def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each flag; of equal flags, the last counts. A flag may be written with underscores."""
-    given: dict[str, list[str]] = {}
-    values: list[str] = []
-    for word in words:
-        if word.startswith("--") or not given:
-            name, equals, value = word.partition("=")
-            values = [value] if equals else []
-            given[name.replace("_", "-")] = values
-        else:
-            values.append(word)
-    return given
+    def _options(self, ctx: Any) -> dict[str, Any]:
+        return {name: option for option in self.get_params(ctx) for name in (*option.opts, *option.secondary_opts)}
 
 
-def _flags_in(path: Path) -> dict[str, list[str]]:
-    """The flags in a YAML file, with their values."""
-    settings = read_yaml(path).content or {}
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{path}: expected keys and values, found {type(settings).__name__}")
-    values = {
-        key: value if isinstance(value, list) else [value] for key, value in settings.items() if value is not None
-    }
-    return {f"--{key}".replace("_", "-"): [_text(part) for part in parts] for key, parts in values.items()}
-
-
-def _text(value: Any) -> str:
-    """A value of a YAML file as on the command line."""
-    return json.dumps(value) if isinstance(value, dict) else str(value)
-
-
-def _words(flag: str, values: Sequence[str], option: Any) -> list[str]:
-    """A flag of ours and its values as click reads them: `--x true` is --x, `--x false` is --no-x."""
-    if option.is_flag and values:
-        if values[0].lower() not in _TRUTH:
-            raise ConfigError(f"{flag} {values[0]}: neither true nor false; see --help")
-        return [flag if _TRUTH[values[0].lower()] else option.secondary_opts[0], *values[1:]]
-    if option.multiple:
-        return [f"{flag}={value}" for value in values] or [flag]
-    return [f"{flag}={values[0]}", *values[1:]] if values else [flag]
+def _name(word: str) -> str:
+    """The name of a flag, which may be written with underscores and with its value."""
+    return word.partition("=")[0].replace("_", "-")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentError
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks, is_tensorboard_available
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from rerank.errors import ConfigError
-from rerank.names import did_you_mean
 from rerank_training.trainer.flags import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RunFlags
 
 
@@ -66,40 +64,29 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             )
 
 
-def run_arguments(flags: RunFlags, others: Sequence[str], ours: Collection[str]) -> RunArguments:
-    """The arguments of a run: those of our flags, and of further flags that only TrainingArguments has.
+def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
+    """The arguments of a run: those of our flags, and what is not None of a dataclass of `trainer_flags`.
 
-    Args:
-        others: flags and values as on the command line.
-        ours: the names of all our flags, for the message of an unknown one.
-
-    Raises:
-        ConfigError: a flag is unknown, or transformers refuses a value.
+    Raises: ConfigError when transformers refuses a value.
     """
-    parser = _trainer_parser()
+    given = {name: value for name, value in (vars(others) if others else {}).items() if value is not None}
     try:
-        inherited, unknown = parser.parse_known_args(others)
-        if unknown:
-            flag = unknown[0].partition("=")[0]
-            theirs = (name for action in parser._actions for name in action.option_strings)
-            meant = did_you_mean(flag, [*ours, *theirs])
-            raise ConfigError(f"{flag} is not a flag of this command;{meant} see --help")
-        return RunArguments(**(vars(inherited) | asdict(flags)))
-    except (ArgumentError, ValueError) as error:  # transformers' own checks
+        return RunArguments(**given, **asdict(flags))
+    except ValueError as error:  # transformers' own checks
         raise ConfigError(f"{error}; see --help") from error
 
 
-def trainer_help(ours: Collection[str]) -> str:
-    """The flags of transformers' TrainingArguments that are not among ours, with their help."""
-    parser = _trainer_parser()
-    for action in parser._actions:
-        if set(ours) & set(action.option_strings):
-            action.help = SUPPRESS
-    return parser.format_help()
+def trainer_flags(ours: Collection[str]) -> type:
+    """A dataclass with the fields of transformers' TrainingArguments that are not among our flags, None by default.
 
-
-def _trainer_parser() -> HfArgumentParser:
-    parser = HfArgumentParser(cast(Any, TrainingArguments), add_help=False, allow_abbrev=False, exit_on_error=False)
-    for action in parser._actions:
-        action.option_strings = [flag for flag in action.option_strings if "_" not in flag]
-    return parser
+    Text is passed on: TrainingArguments reads mappings from JSON itself.
+    """
+    hints = get_type_hints(TrainingArguments)
+    others = []
+    for setting in fields(TrainingArguments):
+        if setting.init and f"--{setting.name.replace('_', '-')}" not in ours:
+            types = (hints[setting.name], *get_args(hints[setting.name]))
+            kind: Any = next((kind for kind in (bool, int, float) if kind in types), str)
+            annotation = Annotated[kind | None, setting.metadata.get("help", "")]
+            others.append((setting.name, annotation, field(default=None)))
+    return make_dataclass("TrainerFlags", others)

@@ -49,9 +49,9 @@ class RunFlags:
     include_num_input_tokens_seen: Annotated[
         bool, "Count the input tokens, padding included; the logged tokens/s need it."
     ] = True
-    report_to: Annotated[
-        list[str], "Experiment trackers: tensorboard, wandb, … or none. Several are separated by spaces."
-    ] = field(default_factory=lambda: ["tensorboard"])
+    report_to: Annotated[list[str], "Experiment tracker: tensorboard, wandb, … or none. Repeatable."] = field(
+        default_factory=lambda: ["tensorboard"]
+    )
     eval_steps: Annotated[float | None, f"Steps between two evaluations on the held-out lists; {_SHARE}."] = 0.1
     save_steps: Annotated[float, f"Steps between two saves; {_SHARE}. A killed run resumes from the last one."] = 0.1
     save_total_limit: Annotated[int | None, "Saves to keep besides the best one."] = 2
