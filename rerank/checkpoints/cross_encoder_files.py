@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rerank.checkpoints.known_classes import check_class_names, read_modules, read_settings, refuse_code
+from rerank.checkpoints.settings_files import (
+    architecture_in,
+    check_settings,
+    read_modules,
+    read_settings,
+    refuse_code,
+)
 from rerank.errors import CheckpointError
 from rerank.util.files import looked_for
 
@@ -19,7 +25,7 @@ def is_cross_encoder(folder: Path) -> bool:
     """Returns True if the files of a folder say that it is a cross-encoder, or that it has the head of one."""
     if (folder / "config_sentence_transformers.json").is_file() or (folder / "modules.json").is_file():
         return _kind(folder) == "CrossEncoder"
-    return (folder / "config.json").is_file() and _architecture(read_settings(folder / "config.json")).endswith(_HEAD)
+    return (folder / "config.json").is_file() and architecture_in(read_settings(folder / "config.json")).endswith(_HEAD)
 
 
 def check_cross_encoder(folder: Path) -> None:
@@ -33,7 +39,7 @@ def check_cross_encoder(folder: Path) -> None:
         raise CheckpointError(f"there is no folder {folder}{looked_for(folder)}; give the folder of a cross-encoder")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} has no config.json; give the folder of a cross-encoder")
-    check_class_names(folder)
+    check_settings(folder)
     config, modules = read_settings(folder / "config.json"), read_modules(folder)
     refuse_code(folder, config)
     if modules and _kind(folder) != "CrossEncoder":
@@ -49,11 +55,11 @@ def check_cross_encoder(folder: Path) -> None:
 
 def is_causal_without_modules(folder: Path) -> bool:
     """Returns True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
-    return not read_modules(folder) and _architecture(read_settings(folder / "config.json")).endswith(_CAUSAL)
+    return not read_modules(folder) and architecture_in(read_settings(folder / "config.json")).endswith(_CAUSAL)
 
 
 def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str, Any]]) -> None:
-    architecture = _architecture(config)
+    architecture = architecture_in(config)
     if architecture.endswith(_HEAD):
         labels = len(config.get("id2label") or (0, 1))  # two are the default of transformers, which is not written
         if labels != 1:
@@ -72,8 +78,3 @@ def _kind(folder: Path) -> str:
     """Returns the class of sentence-transformers that saved the folder; files of earlier versions name none."""
     settings = read_settings(folder / "config_sentence_transformers.json")
     return str(settings.get("model_type", "SentenceTransformer"))
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    architectures = config.get("architectures")
-    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

@@ -9,7 +9,14 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from rerank.checkpoints.bundled import SPLADE_TINY
-from rerank.checkpoints.known_classes import check_class_names, read_modules, read_settings, refuse_code
+from rerank.checkpoints.settings_files import (
+    architecture_in,
+    check_settings,
+    object_at,
+    read_modules,
+    read_settings,
+    refuse_code,
+)
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import looked_for, sha256_of_files
 
@@ -67,14 +74,15 @@ def check_sparse_encoder(folder: Path) -> list[Path]:
         raise CheckpointError(
             f"there is no folder {folder}{looked_for(folder)}; give the folder of a sparse encoder, or {SPLADE_TINY}"
         )
+    folders = check_settings(folder)
     _check_modules(folder)
-    configs = {path: read_settings(path) for path in sorted(folder.rglob("config.json"))}
+    configs = {path: read_settings(path) for each in folders if (path := each / "config.json").is_file()}
     transformers = {path: config for path, config in configs.items() if "architectures" in config}
     if not transformers:
         raise CheckpointError(f"{folder} has no config.json of a transformer; give the folder of a sparse encoder")
     for path, config in transformers.items():
         refuse_code(path, config, "sparse encoder")
-        architecture = str((config["architectures"] or [""])[0])
+        architecture = architecture_in(config)
         if not architecture.endswith(_HEAD):
             raise CheckpointError(
                 f"{path} names {architecture or 'no architecture'}, which gives no weights of terms: they would come "
@@ -122,9 +130,8 @@ def _check_sizes(folder: Path, size: int) -> None:
 
 def _check_modules(folder: Path) -> None:
     """Refuses modules that are none of a SPLADE model; a folder of transformers alone names no modules."""
-    check_class_names(folder)
     names = [str(module.get("type")) for module in read_modules(folder)]
-    names += [str(name) for name in (read_settings(folder / "router_config.json").get("types") or {}).values()]
+    names += [str(name) for name in object_at(read_settings(folder / "router_config.json"), "types").values()]
     if other := [name for name in names if name.rpartition(".")[2] not in _MODULES]:
         raise CheckpointError(
             f"{folder} is no SPLADE model: it has the module {other[0].rpartition('.')[2]}, as encoders with dense "

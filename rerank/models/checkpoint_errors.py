@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rerank.checkpoints.known_classes import check_known_classes
+from rerank.checkpoints.settings_files import check_settings
 from rerank.checkpoints.weight_files import check_weights
 from rerank.errors import CheckpointError, RerankError
 
@@ -30,7 +30,7 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
             RerankError, which passes as it is.
     """
     try:
-        check_known_classes(folder)
+        check_settings(folder)
         yield
     except CheckpointError as error:
         if str(folder) in str(error):

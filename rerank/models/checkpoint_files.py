@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
-from rerank.checkpoints.known_classes import read_settings
+from rerank.checkpoints.settings_files import read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_errors import loading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.known_classes import read_settings
+from rerank.checkpoints.settings_files import read_settings, refuse_code
 from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
@@ -253,7 +253,7 @@ def _load(folder: Path, device: str) -> SentenceTransformer:
     if is_jina_bert(settings):
         with native_folder(folder, settings) as native:
             return _load_complete(native, device)
-    _refuse_remote_code(folder, settings)
+    refuse_code(folder, settings, "encoder")
     return _load_complete(folder, device)
 
 
@@ -269,15 +269,6 @@ def _load_complete(folder: Path, device: str) -> SentenceTransformer:
         )
         check_complete(folder, info, _NOT_POOLED)
     return model
-
-
-def _refuse_remote_code(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuses a folder whose config.json names code: without it, its weights would be read as another architecture."""
-    if "AutoModel" in (code := settings.get("auto_map", {})):
-        raise CheckpointError(
-            f"encoder {folder} needs code from its publisher ({code['AutoModel']}), which this service does not run: "
-            "without it, part of its weights would be random; use an encoder whose architecture transformers has"
-        )
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from rerank.checkpoints.settings_files import object_at
+
 _MODEL_TYPE = "jina_bert_v2"
 
 
@@ -136,7 +138,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 def is_jina_bert(settings: dict[str, Any]) -> bool:
     """Returns True for a config.json of jina-embeddings-v2: its remote code, ALiBi, and MLPs gated by GELU."""
-    code = str(settings.get("auto_map", {}).get("AutoModel", ""))
+    code = str(object_at(settings, "auto_map").get("AutoModel", ""))
     published = code.endswith("modeling_bert.JinaBertModel")
     return published and (settings.get("position_embedding_type"), settings.get("feed_forward_type")) == (
         "alibi",

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rerank.checkpoints.known_classes import read_settings
+from rerank.checkpoints.settings_files import read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.checkpoint_errors import loading

@@ -16,7 +16,6 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.known_classes import check_known_classes
 from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, check_vocabulary
 from rerank.errors import CheckpointError
 from rerank.models.complete import check_complete
@@ -58,7 +57,6 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
         CheckpointError: the folder holds no whole SPLADE model, or one of another form.
     """
     transformer_folders = check_sparse_encoder(folder)
-    check_known_classes(folder)
     transformers_logging.disable_progress_bar()
     try:
         _check_complete(transformer_folders)

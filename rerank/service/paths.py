@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.cross_encoder_files import check_cross_encoder
-from rerank.checkpoints.known_classes import check_class_names, read_settings
 from rerank.checkpoints.manifest import TEMPLATE_FILE
+from rerank.checkpoints.settings_files import check_settings, read_settings
 from rerank.checkpoints.weight_files import check_weights
 from rerank.config import (
     CheckpointModel,
@@ -63,7 +63,7 @@ def problem_of_checkpoint(model: ModelConfig) -> str:
     try:
         if isinstance(model, CrossEncoderModel):
             check_cross_encoder(path)
-        check_class_names(path)
+        check_settings(path)
         if path.suffix != ".gguf":
             _check_checkpoint(path)
             check_weights(path)
@@ -75,7 +75,7 @@ def problem_of_checkpoint(model: ModelConfig) -> str:
 def problem_of_encoder(folder: Path) -> str:
     """Says why the files of an encoder cannot be loaded, see `problem_of_checkpoint`."""
     try:
-        check_class_names(folder)
+        check_settings(folder)
         check_weights(folder)
     except CheckpointError as error:
         return str(error)

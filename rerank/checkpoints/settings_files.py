@@ -1,0 +1,267 @@
+"""Reads the JSON files of a model's folder, and refuses what they may not say.
+
+sentence-transformers, transformers and peft import the classes that these files name, and make objects in the sizes
+that they state. A folder from elsewhere could name any function of any installed package, such as one that starts a
+process. So `check_settings` compares names and sizes with what models need before a library sees the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from rerank.errors import CheckpointError, ConfigError
+from rerank.util.files import read_text
+
+#: Modules of sentence-transformers of which encoders, sparse encoders and cross-encoders are made. Asym is the earlier
+#: name of Router.
+_MODULE = re.compile(
+    r"sentence_transformers(\.\w+)*\.(Transformer|MLMTransformer|Pooling|Dense|Normalize|LogitScore|SpladePooling|"
+    r"SparseStaticEmbedding|Router|Asym)"
+)
+_ACTIVATION = (
+    r"torch\.nn\.(modules\.(activation|linear)\.)?(ELU|GELU|Hardsigmoid|Hardtanh|Identity|LeakyReLU|LogSigmoid|Mish|"
+    r"ReLU|ReLU6|SELU|SiLU|Sigmoid|Softplus|Softsign|Tanh)"
+)
+#: Attention of torch and of installed packages; another name is that of a repository with code.
+_ATTENTION = r"eager|sdpa|flash_attention_[234]|flex_attention"
+#: Key, at any place of any file → what it may say.
+_ALLOWED = {
+    key: re.compile(pattern)
+    for key, pattern in {
+        "_attn_implementation": _ATTENTION,
+        "attn_implementation": _ATTENTION,
+        "activation_function": rf"[^.]*|{_ACTIVATION}",  # a name without a dot is looked up in a list of transformers
+        "sbert_ce_default_activation_function": _ACTIVATION,
+        "feature_extractor_type": r"\w+(FeatureExtractor|ImageProcessor)",
+        "image_processor_type": r"\w+ImageProcessor(Fast|Pil)?",
+        "megatron_core": r"megatron\.core",
+        # Adapters that are a change of weights. Others read further folders, or have code of their own.
+        "peft_type": r"ADALORA|BOFT|BONE|C3A|DELORA|FOURIERFT|HRA|IA3|LN_TUNING|LOHA|LOKR|LORA|MISS|OFT|RANDLORA|ROAD|"
+        r"SHIRA|VBLORA|VERA|WAVEFT",
+        "processor_class": r"\w+Processor",
+        "tokenizer_class": r"\w+(Tokenizer|TokenizerFast|Backend)",
+        "transformer_task": r"any-to-any|feature-extraction|fill-mask|sequence-classification|text-generation",
+        "video_processor_type": r"\w+VideoProcessor",
+    }.items()
+}
+#: Methods of a model that give the states of texts.
+_METHOD = re.compile(r"forward|get_multimodal_features|get_text_features")
+#: Keys of sentence_bert_config.json with options for the loaders of transformers, and what a folder may set there.
+#: `weights_only`, for one, would let pickled code run.
+_OPTION_KEYS = ("config_args", "config_kwargs", "model_args", "model_kwargs", "processor_kwargs", "tokenizer_args")
+_OPTION = re.compile(
+    r"add_eos_token|add_pooling_layer|attn_implementation|device_map|dtype|local_files_only|low_cpu_mem_usage|"
+    r"model_max_length|num_labels|padding_side|quantization_config|revision|subfolder|token|torch_dtype|truncation_side|"
+    r"trust_remote_code|use_cache|use_fast|use_safetensors|variant"
+)
+
+#: Key, or what a key ends with after "_" → the largest number. Each layer, label and so on is an object in memory
+#: before the libraries see that the weights have other sizes.
+_MOST = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
+_MOST |= {"r": 16_384, "rank_pattern": 16_384}  # of an adapter
+#: A model has at least one of these numbers.
+_POSITIVE = re.compile(
+    r"hidden_size|max_position_embeddings|n_embd|n_(head|positions)|num_(attention|key_value)_heads|r|vocab_size"
+)
+
+#: Files from which the libraries take settings. Other JSON files are vocabularies, or notes of a training.
+_SETTINGS = re.compile(
+    r"(adapter_config|config(\..*)?|config_sentence_transformers|generation_config|(video_)?preprocessor_config|"
+    r"processor_config|router_config|sentence_.*_config|tokenizer_config)\.json"
+)
+_CHAT_TEMPLATES = "additional_chat_templates"
+_MAX_FILE_BYTES, _MAX_TEMPLATE_BYTES, _MAX_FOLDERS, _MAX_FILES = 16 * 1024 * 1024, 1024 * 1024, 100, 100_000
+
+
+def check_settings(folder: Path) -> list[Path]:
+    """Checks the files of a model's folder without importing anything that they name, which takes milliseconds.
+
+    It reads the settings of the folder, of the folders of its modules, and of the folder of an adapter's base model.
+
+    Args:
+        folder: of a dense or sparse encoder, a cross-encoder, a causal LM or an adapter; or a file in such a folder.
+
+    Returns:
+        The folders that were read; the first is that of the model.
+
+    Raises:
+        CheckpointError: a name is not one of those that are known, a size is not that of a model, or a file cannot be
+            read, such as a pipe in the place of weights.
+    """
+    seen, waiting = list[Path](), [folder.parent if folder.is_file() else folder]
+    while waiting:
+        here = waiting.pop()
+        if here in seen or not here.is_dir():
+            continue
+        seen.append(here)
+        if len(seen) > _MAX_FOLDERS:
+            raise CheckpointError(f"{folder} has modules in more than {_MAX_FOLDERS} folders; use another model")
+        waiting += [*_module_folders(here, ((each.get("path"), each.get("type")) for each in read_modules(here)))]
+        waiting.append(here / _CHAT_TEMPLATES)
+        for name in _files(here):
+            if _SETTINGS.fullmatch(name):
+                waiting += _check_file(here / name)
+    return seen
+
+
+def refuse_code(where: Path, config: Mapping[str, Any], kind: str = "model") -> None:
+    """Raises: CheckpointError if the model's class is code of its folder: without it, weights would be random."""
+    code = [f"{name}" for key, name in object_at(config, "auto_map").items() if key.startswith("AutoModel")]
+    if code:
+        raise CheckpointError(
+            f"{where} needs code from its publisher ({', '.join(code)}), which this service does not run; use a "
+            f"{kind} whose architecture transformers has"
+        )
+
+
+def object_at(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Returns the object at a key, empty if there is something else, which a loader refuses."""
+    return value if isinstance(value := content.get(key), dict) else {}
+
+
+def architecture_in(config: Mapping[str, Any]) -> str:
+    """Returns the class of the model that a config.json names; empty if it names none."""
+    architectures = config.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file that belongs to a model, empty if there is no such file.
+
+    Raises:
+        CheckpointError: the file cannot be read, is too large, or holds something else.
+    """
+    return dict(_read(path, dict))
+
+
+def read_modules(folder: Path) -> list[dict[str, Any]]:
+    """Returns the modules of a model that sentence-transformers saved; none if it has no modules.json.
+
+    Raises:
+        CheckpointError: see `read_settings`.
+    """
+    modules = list(_read(path := folder / "modules.json", list))
+    if not all(isinstance(module, dict) for module in modules):
+        raise CheckpointError(f"{path} cannot be read: it is not a list of objects; copy the checkpoint again")
+    return modules
+
+
+def _read(path: Path, kind: type[dict[str, Any]] | type[list[Any]]) -> Any:
+    if not path.is_file():
+        return kind()
+    try:
+        content = json.loads(read_text(path, _MAX_FILE_BYTES))
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; copy the checkpoint again") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; copy the checkpoint again") from error
+    if not isinstance(content, kind):
+        expected = {dict: "an object in braces", list: "a list"}[kind]
+        raise CheckpointError(
+            f"{path} cannot be read: expected {expected}, found {type(content).__name__}; copy the checkpoint again"
+        )
+    return content
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Yields the names of the files of a folder.
+
+    Raises:
+        CheckpointError: there are too many, a chat template is too long, or something is neither a file nor a folder,
+            such as a pipe, which a loader would read without an end.
+    """
+    with os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            try:
+                state = entry.stat()
+            except OSError:
+                continue  # a link that leads nowhere
+            if number >= _MAX_FILES:
+                raise CheckpointError(f"{folder} has more than {_MAX_FILES:,} files; copy those of the model alone")
+            if entry.name.endswith(".jinja") and state.st_size > _MAX_TEMPLATE_BYTES:
+                raise CheckpointError(
+                    f"{entry.path} has {state.st_size:,} bytes; a chat template has at most {_MAX_TEMPLATE_BYTES:,}"
+                )
+            if stat.S_ISREG(state.st_mode):
+                yield entry.name
+            elif not stat.S_ISDIR(state.st_mode):
+                raise CheckpointError(f"{entry.path} is a pipe or a device, not a file; copy the checkpoint again")
+
+
+def _check_file(path: Path) -> list[Path]:
+    """Checks a file of settings. Returns: the folders that it names: of a router's modules, of an adapter's base."""
+    content = read_settings(path)
+    _check_values(path, content)
+    stated = [object_at(content, "sentence_transformers").get("activation_fn")]
+    if path.name == "config_sentence_transformers.json":
+        stated.append(content.get("activation_fn"))
+    for name in stated:
+        if name is not None:
+            _check_name(path, "", name, re.compile(_ACTIVATION))
+    if path.name.startswith("sentence_"):
+        _check_options(path, content)
+    base = content.get("base_model_name_or_path")
+    bases = [Path(base)] if isinstance(base, str) and "\0" not in base else []
+    return [*_module_folders(path.parent, object_at(content, "types").items()), *bases]
+
+
+def _check_options(path: Path, content: Mapping[str, Any]) -> None:
+    """Checks what a file of sentence-transformers passes on to the loaders of transformers."""
+    for key in _OPTION_KEYS:
+        for option in object_at(content, key):
+            _check_name(path, f"{key}: ", option, _OPTION)
+    for reading in object_at(content, "modality_config").values():
+        method = reading.get("method", "forward") if isinstance(reading, dict) else reading
+        _check_name(path, "method: ", method, _METHOD)
+
+
+def _check_values(path: Path, content: Any) -> None:
+    """Checks what keys at any depth say: names and sizes."""
+    waiting: list[tuple[str, str, Any]] = [("", "", content)]
+    while waiting:
+        parent, key, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(key, name, each) for name, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(parent, key, each) for each in value]
+        elif value is not None:
+            for name in {parent, key} & _ALLOWED.keys():  # each part of a model may have an attention of its own
+                _check_name(path, f"{name}: ", value, _ALLOWED[name])
+            if isinstance(value, int | float):
+                _check_size(path, parent, key, value)
+
+
+def _check_size(path: Path, parent: str, key: str, size: float) -> None:
+    for end, most in _MOST.items():
+        if size > most and (end in (parent, key) or key.endswith(f"_{end}")):
+            raise CheckpointError(f"{path} has {key} {size}, and a model has at most {most}; copy the checkpoint again")
+    if size < 1 and _POSITIVE.fullmatch(key):
+        raise CheckpointError(f"{path} has {key} {size}, and a model has at least 1; copy the checkpoint again")
+
+
+def _module_folders(here: Path, modules: Iterable[tuple[Any, Any]]) -> Iterator[Path]:
+    """Checks the types of modules, and yields their folders.
+
+    Raises:
+        CheckpointError: a type is not one of those that are known, or a folder is not inside of the one that names it.
+    """
+    for part, name in modules:
+        _check_name(here, "", name, _MODULE)
+        where = PureWindowsPath(part) if isinstance(part, str) else None  # it knows the roots of Unix, too
+        if where is None or where.anchor or ".." in where.parts or "\0" in str(part):
+            raise CheckpointError(f"{here} has a module in {part!r}, which is not inside of this folder")
+        yield here / str(part)
+
+
+def _check_name(path: Path, key: str, name: Any, allowed: re.Pattern[str]) -> None:
+    if not (isinstance(name, str) and allowed.fullmatch(name)):
+        raise CheckpointError(
+            f"{path} needs code from its publisher ({key}{name}), which this service does not run; use a model whose "
+            "architecture transformers has"
+        )
