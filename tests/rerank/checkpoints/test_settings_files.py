@@ -200,14 +200,11 @@ def test_settings_of_any_size_and_depth_end_soon(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["model.safetensors", "chat_template.jinja", "1_Pooling/notes", "extra.txt"])
 def test_pipe_or_device_is_refused_and_not_read(small_encoder: Path, tmp_path: Path, file: str) -> None:
     folder = shutil.copytree(small_encoder, tmp_path / "model")
-    (folder / file).unlink(missing_ok=True)
-    os.mkfifo(folder / file)
-    with pytest.raises(CheckpointError, match=f"{file} is a pipe or a device, not a file"):
-        Encoder(str(folder), "cpu")
-    (folder / file).unlink()
-    (folder / file).symlink_to("/dev/zero")
-    with pytest.raises(CheckpointError, match=f"{file} is a pipe or a device, not a file"):
-        Encoder(str(folder), "cpu")
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (folder / file).unlink(missing_ok=True)
+        make(folder / file)
+        with pytest.raises(CheckpointError, match=f"{file} is a pipe or a device, not a file"):
+            check_settings(folder)
 
 
 def test_router_with_dense_layers_is_known(small_encoder: Path, tmp_path: Path) -> None:
@@ -216,7 +213,8 @@ def test_router_with_dense_layers_is_known(small_encoder: Path, tmp_path: Path) 
     routes = {"query": [Dense(width, 8, activation_function=torch.nn.GELU())], "document": [Dense(width, 8)]}
     modules = [*transformer, Router.for_query_document(routes["query"], routes["document"])]
     SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "routed"))
-    assert len(check_settings(tmp_path / "routed")) == 5
+    folders = {folder.name for folder in check_settings(tmp_path / "routed")}
+    assert {"routed", "query_0_Dense", "document_0_Dense"} <= folders
 
 
 def test_adapter_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
