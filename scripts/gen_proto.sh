@@ -7,6 +7,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-.}
-googleapis=$("${PYTHON:-python3}" -c 'import google.rpc; print(google.rpc.__path__[0] + "/../..")')
-"${PYTHON:-python3}" -m grpc_tools.protoc -Iproto -I"$googleapis" \
+"${PYTHON:-python3}" -m grpc_tools.protoc -Iproto \
   --python_out="$out" --pyi_out="$out" --grpc_python_out="$out" proto/rerank/v1/rerank.proto

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from typing import Any, ClassVar
 
 import grpc
 
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
-from rerank.client.many_requests import ManyRequests, weight
+from rerank.client.many import answers_in_order
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import candidate_source
 from rerank.types import CandidateLike, candidate_list
-from rerank.util.many import in_order, pair_of, with_bar
+from rerank.util.many import pair_of, with_bar
 from rerank.util.text_table import TableRow, ranking_table
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -109,20 +108,16 @@ class RerankClient(_Client):
     def rerank_many(
         self,
         requests: Iterable[tuple[str, Iterable[pb.Candidate | CandidateLike]]],
-        timeout_s: float | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
         show_progress_bar: bool = False,
         **options: Any,
     ) -> Iterator[pb.RerankResponse | ServiceError]:
-        """Reranks many lists over one stream, on which the service has a bounded number of them in work.
-
-        A request that was refused because the service is overloaded, or whose stream broke, is sent again as in
-        `rerank`.
+        """Reranks many lists: many calls at once, as many as the service takes.
 
         Args:
             requests: pairs of query and candidates, as for `rerank`. A bounded number is read ahead of the answers, so
                 there may be any number of them.
-            timeout_s: time to answer each request once the service works on it, in seconds; None: the limit of the
-                service.
+            timeout_s: deadline of each call in seconds, as for `rerank`.
             show_progress_bar: whether to show one on a terminal or in a notebook.
             options: those of all requests, see `rerank`.
 
@@ -130,27 +125,16 @@ class RerankClient(_Client):
             The response to each request, in their order; for one that failed, the error, which is not raised.
 
         Raises:
-            ServiceError: the stream itself failed, and no attempt to open it again succeeded.
-            ConfigError: the service answers no streams.
-            DeadlineExceeded: the service is silent.
-            TypeError, InvalidRequest, UsageError: see `rerank`; or a request is no pair.
+            ServiceError: nothing answers at the target.
+            TypeError, InvalidRequest, UsageError: see `rerank`; or a request is not a pair.
         """
         self._new_attempts(0)  # refused here if the client is closed
-        timeout_ms = 1000 * (timeout_s or 0)
+        messages = (rerank_request(query, candidates, options) for query, candidates in map(pair_of, requests))
 
-        def messages() -> Iterator[pb.RerankStreamRequest]:
-            for query, candidates in map(pair_of, requests):
-                request = rerank_request(query, candidates, options)
-                yield pb.RerankStreamRequest(request=request, timeout_ms=timeout_ms)
+        async def open_client() -> AsyncRerankClient:  # whose channel needs a running loop
+            return AsyncRerankClient(self._target, self._credentials, self._attempts)
 
-        def answers() -> Iterator[pb.RerankResponse | ServiceError]:
-            with closing(ManyRequests(self._open_stream, self._target, self._attempts)) as many:
-                yield from in_order(messages(), many.start, weight)
-
-        return with_bar(answers(), requests, show_progress_bar)
-
-    def _open_stream(self, requests: Iterable[pb.RerankStreamRequest]) -> Any:
-        return self._stub.RerankStream(requests, metadata=self._credentials.metadata)
+        return with_bar(answers_in_order(open_client, messages, timeout_s), requests, show_progress_bar)
 
     def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """Retrieves candidates from the service's index and reranks them.
@@ -200,7 +184,11 @@ class AsyncRerankClient(_Client):
         **options: Any,
     ) -> pb.RerankResponse:
         """See RerankClient.rerank."""
-        return await self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
+        return await self.rerank_message(rerank_request(query, candidates, options), timeout_s)
+
+    async def rerank_message(self, request: pb.RerankRequest, timeout_s: float) -> pb.RerankResponse:
+        """Reranks the candidates of a message. Raises: ServiceError, UsageError."""
+        return await self._call(self._stub.Rerank, request, timeout_s)
 
     async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """See RerankClient.search."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import weakref
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,7 +12,7 @@ import numpy.typing as npt
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
-from rerank.errors import InvalidRequest, RerankError, UsageError
+from rerank.errors import InvalidRequest, Overloaded, RerankError, UsageError
 from rerank.rankers.base import Ranker, ServedRanker
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult, load_reranker
@@ -29,7 +26,8 @@ from rerank.types import (
     RankOptions,
     candidate_list,
 )
-from rerank.util.many import Pace, in_order, pair_of, with_bar
+from rerank.util.loop_thread import LoopThread
+from rerank.util.many import ConcurrencyLimit, in_order, pair_of, with_bar
 
 T = TypeVar("T")
 
@@ -62,14 +60,13 @@ class Reranker:
 
     def __init__(self, model: ServiceConfig | str | Path) -> None:
         self._reranker = load_reranker(model if isinstance(model, ServiceConfig) else config_of_model(str(model)))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
-        self._thread.start()
-        self._end = weakref.finalize(self, _end_loop, self._loop, self._thread)
+        self._loop = LoopThread("reranker")
         self._wait(self._reranker.__aenter__())
 
     def __repr__(self) -> str:
-        return repr(self._reranker).replace("AsyncReranker", "Reranker" if self._end.alive else "closed Reranker", 1)
+        return repr(self._reranker).replace(
+            "AsyncReranker", "closed Reranker" if self._loop.is_closed else "Reranker", 1
+        )
 
     def __enter__(self) -> Reranker:
         return self
@@ -79,9 +76,9 @@ class Reranker:
 
     def close(self) -> None:
         """Ends the threads. The reranker cannot be used afterwards."""
-        if self._end.alive:
+        if not self._loop.is_closed:
             self._wait(self._reranker.__aexit__(None, None, None))
-            self._end()
+            self._loop.close()
 
     @property
     def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
@@ -163,7 +160,7 @@ class Reranker:
 
         Raises:
             InvalidRequest: a query is empty, or the pairs have several and the model's scores cannot be compared.
-            TypeError: something is no pair, or an argument of `others` has another name, or would change the result.
+            TypeError: something is not a pair, or an argument of `others` has another name, or would change the result.
         """
         check_arguments(others)
         if len(pairs) == 2 and isinstance(pairs[0], str) and not isinstance(pairs, str):
@@ -213,13 +210,14 @@ class Reranker:
             The ranking of each request, in their order; for one that failed, the error, which is not raised.
 
         Raises:
-            TypeError: a request is no pair, or a candidate has no known form.
+            TypeError: a request is not a pair, or the form of a candidate is unknown.
         """
-        pace, work = Pace(), self._reranker.rerank
+        limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
+        work = self._reranker.rerank
 
         async def answer(query: Query | str, candidates: Sequence[CandidateLike]) -> Ranking | RerankError:
             try:
-                return await pace.run(lambda: work(query, candidates, options or RankOptions()))
+                return await limit.run(lambda: work(query, candidates, options or RankOptions()))
             except RerankError as error:
                 return error
 
@@ -244,10 +242,10 @@ class Reranker:
         return self._start(work).result()
 
     def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if not self._end.alive:
+        if self._loop.is_closed:
             work.close()
             raise UsageError("this Reranker is closed; make a new one, or use it inside its `with` block")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self._loop.start(work)
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
@@ -259,18 +257,3 @@ def check_arguments(given: Mapping[str, object]) -> None:
             raise TypeError(
                 f"unexpected argument {name!r}; of CrossEncoder's, {', '.join(WITHOUT_EFFECT)} are accepted and ignored"
             )
-
-
-def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """Cancels the tasks of a loop, and ends its thread."""
-
-    async def cancel_tasks() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()

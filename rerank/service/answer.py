@@ -35,18 +35,15 @@ class Method:
     on_end: OnEnd
 
 
-async def answer(call: Call, method: Method, stream: object | None = None) -> CallRecord:
+async def answer(call: Call, method: Method) -> CallRecord:
     """Answers a call within the limits, and hands its record to `method.on_end`. Errors are in the record.
-
-    Args:
-        stream: the stream that brings the call as one of its requests, which wait for their turn; None for any other.
 
     Raises:
         CancelledError: the client has hung up.
     """
     start_s, record = time.perf_counter(), CallRecord(method.name, request_id_of(call), call.peer)
     try:
-        record.caller = method.calls.enter(call, stream)
+        record.caller = method.calls.enter(call)
         message = await method.calls.receive(call)
         method.calls.hold(call, len(message))
         record.deadline_s = call.deadline_s

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
-from rerank.access.callers import Caller, CallerLimits, Place
+from rerank.access.callers import Caller, CallerLimits
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.errors import Overloaded, ShuttingDown
@@ -29,9 +29,9 @@ SMALL_MESSAGE = 64 * 1024
 
 @dataclass(slots=True)
 class _Held:
-    """The place of a call among those of its caller, the bytes that it holds, and the timer of its answer."""
+    """The caller of a call, the bytes that it holds, and the timer of its answer."""
 
-    place: Place
+    caller: Caller
     size: int = 0
     timer: asyncio.TimerHandle | None = None
 
@@ -54,7 +54,6 @@ class CallsInFlight:
         self._keys = keys
         self._anyone = Caller("", CallerLimits())
         self._held: dict[Call, _Held] = {}
-        self._blocks = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._receiving = asyncio.Semaphore(_RECEIVING)
@@ -85,11 +84,8 @@ class CallsInFlight:
         """
         return self._anyone if self._keys is None else self._keys.authenticate(header(call, "authorization"))
 
-    def enter(self, call: Call, stream: object | None = None) -> Caller:
+    def enter(self, call: Call) -> Caller:
         """Counts a call as in flight until its answer was read, and returns its caller.
-
-        Args:
-            stream: see `answer`.
 
         Raises: Unauthenticated, ShuttingDown, Overloaded.
         """
@@ -98,17 +94,17 @@ class CallsInFlight:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
         if len(self._held) >= self.limits.max_calls:
             raise _overloaded("max_calls", f"{len(self._held)} calls are in flight, the most that may be")
-        self._held[call] = _Held(caller.enter(stream))
+        caller.enter()
+        self._held[call] = _Held(caller)
         self._idle.clear()
         call.on_done(partial(self._leave, call))
         return caller
 
     async def receive(self, call: Call) -> bytes | bytearray:
-        """Reads the message of a call, when it is its turn among the calls of its caller.
+        """Reads the message of a call.
 
-        Raises: Overloaded if the turn or the message does not come in time, and what `Call.read` raises.
+        Raises: Overloaded if it does not come in time, and what `Call.read` raises.
         """
-        await self._turn(call)
         timeout = asyncio.timeout(None)
         try:
             async with self._receiving_from.setdefault(call.peer, asyncio.Semaphore(_RECEIVING_FROM_ONE)):
@@ -125,18 +121,6 @@ class CallsInFlight:
             self._timeouts.discard(timeout)
         await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         return message
-
-    async def _turn(self, call: Call) -> None:
-        """Waits for the turn of a call among those of its caller. Raises: Overloaded."""
-        held = self._held.get(call)  # health checks do not enter
-        if held is None or held.place.is_taken.is_set():
-            return
-        try:
-            async with asyncio.timeout(self.limits.max_transfer_s if held.place.stream is None else None):
-                await held.place.is_taken.wait()
-        except TimeoutError as error:
-            problem = "the requests of the key's streams have taken all of its calls for too long"
-            raise _overloaded("max_calls of the key", problem) from error
 
     def _hurry(self) -> None:
         """Gives the calls that are receiving only a short time more."""
@@ -164,10 +148,11 @@ class CallsInFlight:
 
     def _leave(self, call: Call) -> None:
         held = self._held.pop(call)
-        held.place.leave()
+        held.caller.leave()
         if held.timer is not None:
             held.timer.cancel()
-        self._note_idle()
+        if not self._held:
+            self._idle.set()
 
     def _end_unread(self, call: Call) -> None:
         """Ends a connection once, although several of its answers may be late together."""
@@ -178,23 +163,8 @@ class CallsInFlight:
         call.hang_up()
 
     async def wait_until_idle(self) -> None:
-        """Waits until no call is in flight, and no block of `keep_waiting` runs."""
+        """Waits until no call is in flight."""
         await self._idle.wait()
-
-    @contextmanager
-    def keep_waiting(self) -> Iterator[None]:
-        """Lets the drain wait for a block that makes calls, because its last call ends before the block does."""
-        self._blocks += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._blocks -= 1
-            self._note_idle()
-
-    def _note_idle(self) -> None:
-        if not self._held and not self._blocks:
-            self._idle.set()
 
     @asynccontextmanager
     async def until_drained(self) -> AsyncIterator[None]:

@@ -40,10 +40,8 @@ class Tracing:
         provider.add_span_processor(processor)
         self._provider = provider
         self._tracer = provider.get_tracer("rerank")
-        # A span of a stream would have no end for days, and the interceptor takes no handlers that write by themselves.
-        untraced = filters.any_of(filters.health_check(), filters.method_name("RerankStream"))
         self.interceptor: grpc.aio.ServerInterceptor = aio_server_interceptor(
-            tracer_provider=provider, filter_=filters.negate(untraced)
+            tracer_provider=provider, filter_=filters.negate(filters.health_check())
         )
 
     def traced_app(self, app: Any) -> Any:

@@ -1,122 +1,101 @@
-"""Runs many requests of one caller: a bounded number at once, in their order, and again after a refusal."""
+"""Runs many requests of one caller: as many at once as get through, with the answers in the order of the requests."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import reprlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
-from contextlib import suppress
-from typing import Protocol, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
-from rerank.errors import Overloaded
+from rerank.errors import RerankError
 
 T = TypeVar("T")
 U = TypeVar("U")
-R_co = TypeVar("R_co", covariant=True)
 
-#: Requests of a stream that are in work at the same time: enough to fill the batches of a short prompt's model.
-IN_WORK = 64
+#: Requests that are read ahead of the answer that is awaited: enough to fill the batches of a model.
+MAX_AHEAD = 64
+#: Requests that run before the first answer: until the engine has measured its speed, it could take more than it can
+#: answer in time.
+_AT_FIRST = 4
+#: How many more run after each answer, once a request was refused: every eighth answer tries whether there is more room.
+_GROWTH = 1 / 8
 
 
-class Pace:
-    """Runs the requests of a caller's streams. One that is refused beside others waits until one of them has ended.
+class ConcurrencyLimit:
+    """Bounds how many requests of a batch run at once: more after each answer, fewer after a refusal.
 
-    Without it, a stream would fill the queue by itself, and its own requests would be refused.
+    Without it, a batch would fill the queue by itself, and most of its requests would be refused.
+
+    Args:
+        is_refusal: whether a request that failed with this error may be sent again.
     """
 
-    def __init__(self) -> None:
-        self._running = 0
+    def __init__(self, is_refusal: Callable[[RerankError], bool]) -> None:
+        self._is_refusal = is_refusal
+        self._running, self._most = 0, float(_AT_FIRST)
+        self._was_refused = False
         self._next_end = asyncio.Event()
 
-    def begin(self) -> None:
-        """Counts a request that runs, such as one outside of the streams, until `end`."""
-        self._running += 1
-
-    def end(self) -> None:
-        """Ends a request that `begin` has counted: those that wait are started again."""
-        self._running -= 1
-        self._next_end.set()
-        self._next_end = asyncio.Event()
-
-    async def run(self, work: Callable[[], Awaitable[T]], deadline_s: float = math.inf) -> T:
-        """Runs the work, again after it was refused, and returns its result.
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Runs the work when there is room, again after it was refused beside others, and returns its result.
 
         Args:
             work: may be called several times.
-            deadline_s: the time of the event loop's clock at which it is started again in any case.
 
         Raises:
-            Overloaded: the work was refused although no other one of the caller is running.
+            RerankError: the work failed, or was refused although nothing else of the batch was running.
         """
         while True:
-            next_end = self._next_end
-            self.begin()
+            while self._running >= int(self._most):
+                await self._next_end.wait()
+            was_alone = self._running == 0
+            self._running += 1
             try:
                 result = await work()
-            except Overloaded:
-                if self._running == 1 and not next_end.is_set():
-                    self.end()
+            except RerankError as error:
+                if not self._is_refusal(error) or (was_alone and self._running == 1):
                     raise
-                self._running -= 1  # nothing that others wait for has ended
-            except BaseException:
-                self.end()
-                raise
+                self._most, self._was_refused = max(1.0, self._running - 1), True
             else:
-                self.end()
+                self._most += _GROWTH if self._was_refused else 1
                 return result
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline_s):
-                    await next_end.wait()
+            finally:
+                self._running -= 1
+                self._next_end.set()
+                self._next_end = asyncio.Event()
 
 
-class Started(Protocol[R_co]):
-    """A request that was started, as a Future is one."""
-
-    def result(self) -> R_co:
-        """Waits for the result."""
-        ...
-
-    def cancel(self) -> object:
-        """Gives it up."""
-        ...
-
-
-def in_order(
-    items: Iterable[T], start: Callable[[T], Started[R_co]], weight: Callable[[T], float] = lambda item: 1 / IN_WORK
-) -> Iterator[R_co]:
-    """The results of items in their order. Items are read and started as long as the sum of their weights is below 1.
+def in_order(items: Iterable[T], start: Callable[[T], Future[U]]) -> Iterator[U]:
+    """The results of items in their order. At most MAX_AHEAD items are read and started before the first result.
 
     What was started is cancelled when the iterator is closed.
     """
-    started = deque[tuple[float, Started[R_co]]]()
-    total = 0.0
+    started = deque[Future[U]]()
     try:
         for item in items:
-            started.append((weight(item), start(item)))
-            total += started[-1][0]
-            while started and total >= 1:
-                total -= started[0][0]
-                yield started.popleft()[1].result()
+            started.append(start(item))
+            if len(started) >= MAX_AHEAD:
+                yield started.popleft().result()
         while started:
-            yield started.popleft()[1].result()
+            yield started.popleft().result()
     finally:
-        for _, each in started:
-            each.cancel()
+        for future in started:
+            future.cancel()
 
 
 def pair_of(value: tuple[T, U], parts: str = "(query, candidates)") -> tuple[T, U]:
     """The value, if it is a pair of these parts. Raises: TypeError."""
     if isinstance(value, tuple | list) and len(value) == 2:
         return value[0], value[1]
-    raise TypeError(f"{reprlib.repr(value)} is no pair {parts}")
+    raise TypeError(f"{reprlib.repr(value)} is not a pair {parts}")
 
 
-def with_bar(results: Iterable[R_co], of: Iterable[object], show: bool) -> Iterator[R_co]:
+def with_bar(results: Iterable[T], of: Iterable[object], show: bool) -> Iterator[T]:
     """The results, one of each of these items, with a progress bar on a terminal or in a notebook if it is wanted."""
     console = Console(stderr=True)
     if not show or not (console.is_terminal or console.is_jupyter):

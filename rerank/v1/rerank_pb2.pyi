@@ -1,4 +1,3 @@
-from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -496,21 +495,3 @@ class ListModelsResponse(_message.Message):
     models: _containers.RepeatedCompositeFieldContainer[Model]
     index: Index
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., index: _Optional[_Union[Index, _Mapping]] = ...) -> None: ...
-
-class RerankStreamRequest(_message.Message):
-    __slots__ = ("request", "timeout_ms")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    request: RerankRequest
-    timeout_ms: float
-    def __init__(self, request: _Optional[_Union[RerankRequest, _Mapping]] = ..., timeout_ms: _Optional[float] = ...) -> None: ...
-
-class RerankStreamResponse(_message.Message):
-    __slots__ = ("number", "response", "error")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    response: RerankResponse
-    error: _status_pb2.Status
-    def __init__(self, number: _Optional[int] = ..., response: _Optional[_Union[RerankResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...

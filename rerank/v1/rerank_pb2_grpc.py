@@ -50,11 +50,6 @@ class RerankServiceStub:
                 request_serializer=rerank_dot_v1_dot_rerank__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=rerank_dot_v1_dot_rerank__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
-        self.RerankStream = channel.stream_stream(
-                '/rerank.v1.RerankService/RerankStream',
-                request_serializer=rerank_dot_v1_dot_rerank__pb2.RerankStreamRequest.SerializeToString,
-                response_deserializer=rerank_dot_v1_dot_rerank__pb2.RerankStreamResponse.FromString,
-                _registered_method=True)
 
 
 class RerankServiceServicer:
@@ -83,16 +78,6 @@ class RerankServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RerankStream(self, request_iterator, context):
-        """Reorders the candidates of many requests. Each is answered as Rerank answers it, under the same limits, when it is
-        done, so that the responses come in any order; one that fails ends no other. The service has a bounded number of
-        requests of a stream in work, and reads no further until one of them is answered and its response was read.
-        A stream that is silent, with no request in work, ends with RESOURCE_EXHAUSTED after the time of a transfer.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_RerankServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,11 +95,6 @@ def add_RerankServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=rerank_dot_v1_dot_rerank__pb2.ListModelsRequest.FromString,
                     response_serializer=rerank_dot_v1_dot_rerank__pb2.ListModelsResponse.SerializeToString,
-            ),
-            'RerankStream': grpc.stream_stream_rpc_method_handler(
-                    servicer.RerankStream,
-                    request_deserializer=rerank_dot_v1_dot_rerank__pb2.RerankStreamRequest.FromString,
-                    response_serializer=rerank_dot_v1_dot_rerank__pb2.RerankStreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -199,33 +179,6 @@ class RerankService:
             '/rerank.v1.RerankService/ListModels',
             rerank_dot_v1_dot_rerank__pb2.ListModelsRequest.SerializeToString,
             rerank_dot_v1_dot_rerank__pb2.ListModelsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RerankStream(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/rerank.v1.RerankService/RerankStream',
-            rerank_dot_v1_dot_rerank__pb2.RerankStreamRequest.SerializeToString,
-            rerank_dot_v1_dot_rerank__pb2.RerankStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""Attacks on the HTTP port: bodies of millions of values, in tiny chunks, of many requests, or of long documents."""
+"""Attacks on the HTTP port: bodies of millions of values, in tiny chunks, or of long documents."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _TIMEOUT_S = 120.0
 _REQUESTS, _AT_ONCE = 40, 4
 #: Documents of a request that divides them, their length in characters, and the most parts of each.
 _DOCUMENTS, _CHARS, _PARTS = 5, 198_000, 200
-#: Requests in a body of 7 MB, with so many passages of so many characters each.
-_LINES, _PASSAGES, _PASSAGE_CHARS = 400, 25, 680
 
 
 async def http_numbers(target: Target) -> Counter[str]:
@@ -51,21 +49,6 @@ async def http_tiny_chunks(target: Target) -> Counter[str]:
     """Bodies of 500 kB in chunks of one byte."""
     body = b"1\r\n \r\n" * 500_000 + b"0\r\n\r\n"
     return await _posted(target, "/v2/rerank", body, length="transfer-encoding: chunked")
-
-
-async def large_bodies_of_many(target: Target) -> Counter[str]:
-    """A body of 7 MB of requests to identity for /rerank/many."""
-    draw = random.Random(0)
-    lines = (
-        {
-            "query": "history of the engine",
-            "model": "identity",
-            "candidates": [{"doc_id": str(n), "text": words(draw, _PASSAGE_CHARS)} for n in range(_PASSAGES)],
-        }
-        for _ in range(_LINES)
-    )
-    body = b"\n".join(json.dumps(line).encode() for line in lines)
-    return await _posted(target, "/rerank/many", body, requests=1, kind="application/x-ndjson")
 
 
 async def divided_requests(target: Target) -> Counter[str]:
@@ -108,13 +91,12 @@ async def _posted(
     requests: int = _REQUESTS,
     at_once: int = _AT_ONCE,
     length: str = "",
-    kind: str = "application/json",
 ) -> Counter[str]:
     """The statuses of equal requests, each on a connection of its own."""
     lines = (
         f"POST {path} HTTP/1.1",
         "host: localhost",
-        f"content-type: {kind}",
+        "content-type: application/json",
         "accept: application/json, text/event-stream, */*",
         length or f"content-length: {len(body)}",
     )
@@ -152,7 +134,6 @@ ATTACKS: tuple[Attack, ...] = (
     http_escaped_text,
     http_large_requests,
     http_tiny_chunks,
-    large_bodies_of_many,
     divided_requests,
     divided_words,
     divided_requests_to_default,

@@ -1,1 +1,1 @@
-"""The gRPC port: its address and options, and handlers of calls and streams."""
+"""The gRPC port: its address and options, and handlers of calls."""

@@ -14,9 +14,8 @@ from rerank.errors import ConfigError
 from rerank.names import SERVICE
 from rerank.ports.connection_bounds import HANDSHAKE_S, connection_bounds
 from rerank.ports.grpc.handlers import unary_handlers, watch_handler
-from rerank.ports.grpc.rerank_stream import STREAM, request_stream_handler
 from rerank.ports.health import HealthServicer
-from rerank.ports.message_methods import MessageMethods, health_methods, parser, rerank_methods
+from rerank.ports.message_methods import health_methods, parser, rerank_methods
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
 from rerank.service.in_flight import CallsInFlight
@@ -97,9 +96,7 @@ def add_services(
         hang_up: ends the connection of a client.
     """
     config = reranker.config
-    stream = request_stream_handler(MessageMethods(reranker, calls), calls, on_end, hang_up)
-    handlers = unary_handlers(rerank_methods(reranker, calls, on_end), hang_up) | {STREAM: stream}
-    server.add_registered_method_handlers(SERVICE, handlers)
+    server.add_registered_method_handlers(SERVICE, unary_handlers(rerank_methods(reranker, calls, on_end), hang_up))
     calls = CallsInFlight(config.limits)  # of services that need no key
     watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest, calls), calls, hang_up)
     checks = unary_handlers(health_methods(health, calls), hang_up) | {"Watch": watch}

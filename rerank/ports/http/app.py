@@ -16,11 +16,10 @@ from starlette.routing import BaseRoute, Route
 
 from rerank.errors import RerankError
 from rerank.ports.http.description import Limited, description_routes, limited_by
-from rerank.ports.http.dialects.table import NATIVE, SEARCH, ByField, Dialects, error_in_all
+from rerank.ports.http.dialects.table import SEARCH, ByField, Dialects, error_in_all
 from rerank.ports.http.endpoint import Endpoint, Run
 from rerank.ports.http.fitting import RequestFitter
 from rerank.ports.http.hosts import OwnHosts
-from rerank.ports.http.many import MANY, ManyEndpoint
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
@@ -60,7 +59,6 @@ def create_app(
         Route(path, endpoint(of_path, methods.search if path == SEARCH else methods.rerank), methods=["POST"])
         for path, of_path in by_path.items()
     ]
-    many = ManyEndpoint(endpoint(NATIVE, methods.rerank), calls, on_end, max_bytes)
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
     own_hosts = []
@@ -70,7 +68,6 @@ def create_app(
     return Starlette(
         routes=[
             *routes,
-            Route(MANY, many, methods=["POST"]),
             *description_routes(reranker, calls, by_path, limited),
             *(route for routes in further for route in routes(limited)),
         ],

@@ -20,6 +20,8 @@ from rerank.service.in_flight import CallsInFlight
 
 T = TypeVar("T")
 
+#: The type of the body.
+CONTENT_TYPE = "application/json"
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _MAX_TIMEOUT_MS = 2**31
 _MILLISECONDS = re.compile(r"[1-9][0-9]{0,9}")
@@ -38,9 +40,6 @@ class HttpCall(EndedByPort):
         calls: the calls in flight, whose drain ends the request.
         max_bytes: limit on the size of the body.
     """
-
-    #: The type of the body.
-    CONTENT_TYPE = "application/json"
 
     def __init__(self, scope: Scope, receive: Receive, calls: CallsInFlight, max_bytes: int = 0) -> None:
         super().__init__()
@@ -112,9 +111,9 @@ class HttpCall(EndedByPort):
         self.deadline_s = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
         content_type, _, parameters = self._headers.get("content-type", "").partition(";")
         charset = parameters.replace('"', "").strip().lower()
-        if content_type.strip().lower() != self.CONTENT_TYPE or charset not in ("", "charset=utf-8"):
+        if content_type.strip().lower() != CONTENT_TYPE or charset not in ("", "charset=utf-8"):
             given = self._headers.get("content-type", "")
-            raise _unsupported(f"the content type is {given!r}; send {self.CONTENT_TYPE}")
+            raise _unsupported(f"the content type is {given!r}; send {CONTENT_TYPE}")
         encoding = self._headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise _unsupported(f"the content encoding is {encoding!r}; send the body without compression")

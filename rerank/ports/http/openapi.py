@@ -10,10 +10,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from rerank import __version__
-from rerank.ports.http.call import TIMEOUT_HEADER, HttpCall
+from rerank.ports.http.call import CONTENT_TYPE, TIMEOUT_HEADER
 from rerank.ports.http.dialects.dialect import JsonType
-from rerank.ports.http.dialects.table import NATIVE, ByField, Dialects, choices
-from rerank.ports.http.many import MANY, NDJSON
+from rerank.ports.http.dialects.table import ByField, Dialects, choices
 
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
@@ -21,7 +20,7 @@ _STATUSES = {
     403: "The API key does not allow the model.",
     404: "There is no such model, or no such passage in the index.",
     413: "The request is too large.",
-    415: "The content type is not {content_type}, or the body is compressed.",
+    415: f"The content type is not {CONTENT_TYPE}, or the body is compressed.",
     429: "The service is busy; Retry-After has seconds.",
     503: "The service is shutting down; Retry-After has seconds.",
     504: "The deadline came first, or cannot be met.",
@@ -49,7 +48,6 @@ def openapi(dialects: Dialects) -> dict[str, Any]:
         "security": [{}, {"key": []}],
         "paths": {
             **{path: _post(of_path) for path, of_path in dialects.items()},
-            MANY: _many(),
             "/v1/models": _get("The models that requests may name"),
             "/info": _get("The default model and the limits, by TEI's names"),
             "/health": _get("200 if the default model is served, otherwise 503"),
@@ -66,11 +64,8 @@ def _message(message: type[Message]) -> dict[str, Any]:
     return {"type": "object", "description": description, "properties": fields, "additionalProperties": False}
 
 
-def _post(dialects: ByField, content_type: str = HttpCall.CONTENT_TYPE) -> dict[str, Any]:
-    errors = {
-        str(status): {"description": description.format(content_type=content_type)}
-        for status, description in _STATUSES.items()
-    }
+def _post(dialects: ByField) -> dict[str, Any]:
+    errors = {str(status): {"description": description} for status, description in _STATUSES.items()}
     timeout = {
         "name": TIMEOUT_HEADER,
         "in": "header",
@@ -88,16 +83,6 @@ def _post(dialects: ByField, content_type: str = HttpCall.CONTENT_TYPE) -> dict[
             },
         }
     }
-
-
-def _many() -> dict[str, Any]:
-    described = _post(NATIVE, NDJSON)
-    lines = {NDJSON: {"schema": {"type": "string"}}}
-    described["post"]["summary"] = f"Rank many lists: a RerankRequest on each line, as {NDJSON}"
-    described["post"]["requestBody"]["content"] = lines
-    done = 'A line {"number", "response"} or {"number", "error"} per request, when it is done'
-    described["post"]["responses"]["200"] = {"description": done, "content": lines}
-    return described
 
 
 def _content(types: Sequence[JsonType]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_reflection_lists_the_services_and_their_methods(channel: grpc.Channel) 
     database = ProtoReflectionDescriptorDatabase(channel)
     assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
     file = database.FindFileContainingSymbol(SERVICE)
-    assert [method.name for method in file.service[0].method] == ["Rerank", "Search", "ListModels", "RerankStream"]
+    assert [method.name for method in file.service[0].method] == ["Rerank", "Search", "ListModels"]
 
 
 @pytest.mark.parametrize(

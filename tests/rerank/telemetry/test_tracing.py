@@ -138,14 +138,3 @@ def test_without_the_setting_nothing_is_traced(encoder: Encoder, collector: Coll
     with stub_of(encoder) as stub:
         stub.Rerank(pb.RerankRequest(query="q", candidates=numbered_candidates([1])), timeout=TIMEOUT_S)
     assert collector.spans == []
-
-
-def test_stream_is_answered_without_a_span(encoder: Encoder, collector: Collector) -> None:
-    request = pb.RerankStreamRequest(request=pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2])))
-    with (
-        serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)) as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
-        (answer,) = RerankServiceStub(channel).RerankStream(iter([request]), timeout=TIMEOUT_S)
-    assert len(answer.response.results) == 2
-    assert not [span.name for span in collector.spans if "RerankStream" in span.name]

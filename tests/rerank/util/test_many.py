@@ -1,4 +1,4 @@
-"""Many requests of one caller: room beside one another, order, bounds, and the progress bar."""
+"""Many requests of one caller: as many at once as get through, order, bounds, and the progress bar."""
 
 from __future__ import annotations
 
@@ -11,71 +11,61 @@ import pytest
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
-from rerank.errors import InvalidRequest, Overloaded, UsageError
+from rerank.errors import InvalidRequest, Overloaded, RerankError, UsageError
 from rerank.types import Ranking, RankOptions
-from rerank.util.many import IN_WORK, Pace, in_order, with_bar
+from rerank.util.many import MAX_AHEAD, ConcurrencyLimit, in_order, with_bar
 
 
-def full() -> Overloaded:
-    return Overloaded("full", 1.0)
+class Service:
+    """Takes `room` requests at once, and refuses others."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.running, self.most, self.refused = room, 0, 0, 0
+
+    async def answer(self) -> None:
+        if self.running >= self.room:
+            self.refused += 1
+            raise Overloaded("full", 1.0)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.001)
+        self.running -= 1
 
 
-def test_refused_request_is_started_again_when_another_one_has_ended() -> None:
-    async def run() -> list[str]:
-        pace, events, first_may_end = Pace(), list[str](), asyncio.Event()
+def outcomes_of(service: Service, requests: int) -> list[Any]:
+    async def run() -> list[Any]:
+        limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
+        work = (limit.run(service.answer) for _ in range(requests))
+        return await asyncio.gather(*work, return_exceptions=True)
 
-        async def first() -> str:
-            await first_may_end.wait()
-            events.append("first ends")
-            return "first"
-
-        async def second() -> str:
-            events.append("second is tried")
-            if not first_may_end.is_set():
-                raise full()
-            return "second"
-
-        running = [asyncio.create_task(pace.run(first))]
-        await asyncio.sleep(0)
-        running.append(asyncio.create_task(pace.run(second)))
-        await asyncio.sleep(0)
-        first_may_end.set()
-        assert await asyncio.gather(*running) == ["first", "second"]
-        return events
-
-    assert asyncio.run(run()) == ["second is tried", "first ends", "second is tried"]
+    return asyncio.run(run())
 
 
-def test_requests_that_never_find_room_are_all_refused() -> None:
-    async def refused() -> None:
-        await asyncio.sleep(0)
-        raise full()
+@pytest.mark.parametrize("room", [1, 3, 20, 1000])
+def test_requests_of_a_batch_are_all_answered_and_use_the_room(room: int) -> None:
+    service = Service(room)
+    assert outcomes_of(service, 300) == [None] * 300
+    assert service.most >= min(room, MAX_AHEAD // 2)
+    assert service.refused <= 150
+
+
+def test_requests_that_are_refused_alone_fail() -> None:
+    assert [type(each) for each in outcomes_of(Service(0), 20)] == [Overloaded] * 20
+
+
+def test_error_that_is_not_a_refusal_ends_its_request_only() -> None:
+    async def wrong() -> None:
+        raise InvalidRequest("query", "empty")
 
     async def run() -> list[Any]:
-        pace = Pace()
-        return await asyncio.gather(*(pace.run(refused) for _ in range(20)), return_exceptions=True)
+        limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
+        return await asyncio.gather(
+            *(limit.run(work) for work in [wrong, Service(9).answer] * 5), return_exceptions=True
+        )
 
-    assert all(isinstance(each, Overloaded) for each in asyncio.run(run()))
-
-
-def test_deadline_ends_the_wait_for_room() -> None:
-    async def run() -> int:
-        pace, tries = Pace(), 0
-        other = asyncio.create_task(pace.run(asyncio.Event().wait))
-        await asyncio.sleep(0)
-
-        async def second() -> None:
-            nonlocal tries
-            tries += 1
-            if tries == 1:
-                raise full()
-
-        now_s = asyncio.get_running_loop().time()
-        await pace.run(second, now_s)
-        other.cancel()
-        return tries
-
-    assert asyncio.run(run()) == 2
+    outcomes = asyncio.run(run())
+    assert outcomes[1::2] == [None] * 5
+    assert all(isinstance(each, RerankError) for each in outcomes[::2])
 
 
 def started(item: int) -> Future[int]:
@@ -85,26 +75,26 @@ def started(item: int) -> Future[int]:
     return future
 
 
-def test_results_are_in_order_and_their_weights_bound_what_is_started() -> None:
+def test_results_are_in_order_and_a_bounded_number_is_read_ahead() -> None:
     read = list[int]()
 
     def items() -> Iterator[int]:
-        for item in range(20):
+        for item in range(2 * MAX_AHEAD):
             read.append(item)
             yield item
 
-    results = in_order(items(), started, lambda item: 1 / 4)
-    assert [next(results), len(read)] == [0, 4]
-    assert [*results] == [*range(1, 20)]
+    results = in_order(items(), started)
+    assert [next(results), len(read)] == [0, MAX_AHEAD]
+    assert [*results] == [*range(1, 2 * MAX_AHEAD)]
     assert [*in_order([], started)] == []
 
 
 def test_closed_iterator_cancels_what_was_started() -> None:
-    futures = [started(0), started(-1), started(-1)]
-    results = in_order(futures, lambda future: future, lambda future: 1 / 3)
+    futures = [started(0), *(started(-1) for _ in range(MAX_AHEAD))]
+    results = in_order(futures, lambda future: future)
     assert next(results) == 0
     results.close()  # type: ignore[attr-defined]
-    assert [future.cancelled() for future in futures] == [False, True, True]
+    assert [future.cancelled() for future in futures] == [False, *[True] * (MAX_AHEAD - 1), False]
 
 
 def test_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,12 +121,12 @@ def test_reranker_ranks_many_lists_and_yields_errors(config: ServiceConfig) -> N
     from rerank.reranking.blocking import Reranker
 
     with Reranker(config) as reranker:
-        requests = [("q", ["a", "b", "c"]), (" ", ["a"])] * IN_WORK
+        requests = [("q", ["a", "b", "c"]), (" ", ["a"])] * MAX_AHEAD
         answers = [*reranker.rerank_many(iter(requests), RankOptions(top_n=2))]
         assert [*reranker.rerank_many([])] == []
-        with pytest.raises(TypeError, match=r"^'q' is no pair \(query, candidates\)"):
+        with pytest.raises(TypeError, match=r"^'q' is not a pair \(query, candidates\)"):
             [*reranker.rerank_many(["q"])]  # type: ignore[list-item]
-    assert len(answers) == 2 * IN_WORK
+    assert len(answers) == 2 * MAX_AHEAD
     for ranking, error in zip(answers[::2], answers[1::2], strict=True):
         assert isinstance(ranking, Ranking)
         assert [item.position for item in ranking.ranked] == [0, 1]

@@ -1,0 +1,56 @@
+"""An event loop on a thread of its own, for code without one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs until `close`, or until nothing refers to this object.
+
+    Args:
+        name: that of its thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        thread.start()
+        self._end = weakref.finalize(self, _end_loop, self._loop, thread)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be started any more."""
+        return not self._end.alive
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts some work, from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of some work."""
+        return self.start(work).result()
+
+    def close(self) -> None:
+        """Cancels what runs, and ends the thread."""
+        self._end()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    async def cancel_tasks() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
