@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import grpc
 
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
-from rerank.client.many import answers_in_order
+from rerank.client.many import Send, answers_in_order
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
 from rerank.protobuf.fields import request_message
@@ -131,10 +133,12 @@ class RerankClient(_Client):
         self._new_attempts(0)  # refused here if the client is closed
         messages = (rerank_request(query, candidates, options) for query, candidates in map(pair_of, requests))
 
-        async def open_client() -> AsyncRerankClient:  # whose channel needs a running loop
-            return AsyncRerankClient(self._target, self._credentials, self._attempts)
+        @asynccontextmanager
+        async def connection() -> AsyncIterator[Send]:
+            async with AsyncRerankClient(self._target, self._credentials, self._attempts) as client:
+                yield partial(client.rerank_message, timeout_s=timeout_s)
 
-        return with_bar(answers_in_order(open_client, messages, timeout_s), requests, show_progress_bar)
+        return with_bar(answers_in_order(connection(), messages), requests, show_progress_bar)
 
     def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """Retrieves candidates from the service's index and reranks them.

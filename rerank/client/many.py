@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager, closing
+from typing import TypeAlias
 
 import grpc
 
@@ -15,30 +15,28 @@ from rerank.util.loop_thread import LoopThread
 from rerank.util.many import ConcurrencyLimit, in_order
 from rerank.v1 import rerank_pb2 as pb
 
-if TYPE_CHECKING:
-    from rerank.client.client import AsyncRerankClient
+#: Sends a request. Raises: ServiceError.
+Send: TypeAlias = Callable[[pb.RerankRequest], Awaitable[pb.RerankResponse]]
 
 
 def answers_in_order(
-    open_client: Callable[[], Awaitable[AsyncRerankClient]], messages: Iterable[pb.RerankRequest], timeout_s: float
+    connection: AbstractAsyncContextManager[Send], messages: Iterable[pb.RerankRequest]
 ) -> Iterator[pb.RerankResponse | ServiceError]:
     """The answers to requests, in their order; for a request that failed, the error.
 
     Args:
-        open_client: makes the client whose calls they are.
+        connection: is open while requests are sent.
         messages: a bounded number of them is read ahead of the answers.
-        timeout_s: deadline of each call in seconds.
 
     Raises:
         ServiceError: nothing answers at the target.
     """
-    limit = ConcurrencyLimit(_is_refusal)
     with closing(LoopThread("rerank-many")) as loop:
-        client = loop.wait(_entered(open_client))
+        limit, send = ConcurrencyLimit(_is_refusal), loop.wait(connection.__aenter__())
 
         async def answer(message: pb.RerankRequest) -> pb.RerankResponse | ServiceError:
             try:
-                return await limit.run(lambda: client.rerank_message(message, timeout_s))
+                return await limit.run(lambda: send(message))
             except ServiceError as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE and not error.reason:
                     raise
@@ -50,11 +48,7 @@ def answers_in_order(
         try:
             yield from in_order(messages, start)
         finally:
-            loop.wait(client.__aexit__())
-
-
-async def _entered(open_client: Callable[[], Awaitable[AsyncRerankClient]]) -> AsyncRerankClient:
-    return await open_client()
+            loop.wait(connection.__aexit__(None, None, None))
 
 
 def _is_refusal(error: RerankError) -> bool:

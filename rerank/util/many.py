@@ -22,7 +22,7 @@ MAX_AHEAD = 64
 #: Requests that run before the first answer: until the engine has measured its speed, it could take more than it can
 #: answer in time.
 _AT_FIRST = 4
-#: How many more run after each answer, once a request was refused: every eighth answer tries whether there is more room.
+#: Once a request was refused, every eighth answer tries whether there is more room.
 _GROWTH = 1 / 8
 
 
