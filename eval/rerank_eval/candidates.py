@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import ir_measures
-
 from rerank.errors import CollectionError
 from rerank.readers.requests import Request
-from rerank.readers.trec_ids import from_column, known_ids
+from rerank.readers.runs import read_run
+from rerank.readers.trec_ids import known_ids, to_column
 from rerank.types import CandidateSource, Passage, Query
 from rerank_eval.datasets import Dataset
 
@@ -61,19 +60,10 @@ def in_index(request: Request) -> Request:
 
 def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:
     """Scores by query_id and doc_id, with the ids of the dataset."""
-    scores: dict[str, dict[str, float]] = {}
-    try:
-        with path.open(encoding="utf-8") as file:
-            for doc in ir_measures.read_trec_run(file):
-                scores.setdefault(doc.query_id, {})[doc.doc_id] = doc.score
-    except OSError as error:
-        raise CollectionError(f"{path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise CollectionError(f"{path}: expected lines of query_id Q0 doc_id rank score tag ({error})") from error
+    scores = read_run(path)
     query_ids = known_ids(scores, dataset.queries)
-    columns = {doc_id for row in scores.values() for doc_id in row}
-    encoded = {doc_id for doc_id in columns if from_column(doc_id) != doc_id}
-    doc_ids = known_ids(columns, dataset.find(encoded | set(map(from_column, encoded)))) if encoded else {}
+    spaced = {doc_id for row in scores.values() for doc_id in row if to_column(doc_id) != doc_id}
+    doc_ids = known_ids(spaced, dataset.find(spaced | set(map(to_column, spaced)))) if spaced else {}
     return {query_ids[q]: {doc_ids.get(d, d): score for d, score in row.items()} for q, row in scores.items()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rerank.collections import NAMED, is_collection, open_collection
 from rerank.errors import CollectionError, ConfigError
-from rerank.readers.qrels import Qrel
+from rerank.readers.qrels import Qrel, grade_of
 from rerank.types import Passage, Query
 from rerank_eval.overlap import judgements_of
 
@@ -80,7 +80,7 @@ def _ir_dataset(name: str) -> Dataset:
     logging.getLogger("ir_datasets").addFilter(_is_no_failure)  # is named by the error below, which it would bury
     try:
         opened = ir_datasets.load(name)
-        qrels = [Qrel(row.query_id, row.doc_id, row.relevance) for row in opened.qrels_iter()]
+        qrels = [Qrel(row.query_id, row.doc_id, grade_of(row.relevance)) for row in opened.qrels_iter()]
         queries = [Query(row.default_text(), row.query_id) for row in opened.queries_iter()]
     except KeyError as error:
         raise ConfigError(f"{neither}, nor a name that ir_datasets knows") from error

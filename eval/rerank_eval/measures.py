@@ -88,19 +88,18 @@ def paired_values(
 def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> MetricValues:
     """Measures a run. A judged query that the run lacks counts as 0; a query without judgements is ignored.
 
-    Grades below 0 count as 0, that is judged and not relevant; trec_eval would treat them as unjudged. Documents with
-    equal scores are sorted as trec_eval sorts them, by descending doc_id, for all measures; ir_measures leaves that to
-    the library behind each measure.
+    Documents with equal scores are sorted as trec_eval sorts them, by descending doc_id, for all measures; ir_measures
+    leaves that to the library behind each measure.
     """
-    clipped = [Qrel(qrel.query_id, qrel.doc_id, max(qrel.relevance, 0)) for qrel in qrels]
+    judgements = list(qrels)
     docs = [
         ir_measures.ScoredDoc(query_id, doc_id, -rank)
         for query_id, ranked in run.items()
         for rank, doc_id in enumerate(_in_order_of_trec_eval(ranked))
     ]
     names = [str(m) for m in measures]
-    per_query = {query_id: dict.fromkeys(names, 0.0) for query_id in sorted({qrel.query_id for qrel in clipped})}
-    for metric in ir_measures.iter_calc(measures, clipped, docs):
+    per_query = {query_id: dict.fromkeys(names, 0.0) for query_id in sorted({qrel.query_id for qrel in judgements})}
+    for metric in ir_measures.iter_calc(measures, judgements, docs):
         if metric.query_id in per_query:
             per_query[metric.query_id][str(metric.measure)] = metric.value
     mean = {name: fmean(values[name] for values in per_query.values()) for name in names}

@@ -259,7 +259,7 @@ class Oracle:
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
         """Sorts by grade; candidates with equal grades keep their order, whether `ordered` or not."""
-        grades = [max(self._grades.get((query.query_id, candidate.doc_id), 0), 0) for candidate in candidates]
+        grades = [self._grades.get((query.query_id, candidate.doc_id), 0) for candidate in candidates]
         positions = sorted(range(len(candidates)), key=lambda position: -grades[position])
         decreasing = tuple(float(len(positions) - rank) for rank in range(len(positions)))
         return RankedList(

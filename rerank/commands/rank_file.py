@@ -16,8 +16,7 @@ from rerank.client.error_details import ServiceError
 from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
 from rerank.errors import CollectionError, ConfigError, RerankError
-from rerank.readers.lines import parsed_lines
-from rerank.readers.requests import Request, parse_request, request_row
+from rerank.readers.requests import Request, request_rows
 from rerank.types import CandidateSource
 from rerank.util.files import check_file, report_disk_errors
 from rerank.v1 import rerank_pb2 as pb
@@ -45,11 +44,11 @@ def rank_file(path: Path, out: Path, answers: Answers) -> int:
         RerankError: see `RerankClient.rerank_many`. What is written then stays.
     """
     check_file(path)
-    if not (total := sum(1 for _ in _rows(path))):
+    if not (total := sum(1 for _ in request_rows(path))):
         raise CollectionError(f"{path} has no requests; write one per line")
     stderr = PlainConsole(stderr=True)
     with _opened(out) as file, show_progress(stderr, "requests") as progress:
-        rows = _rows(path)
+        rows = request_rows(path)
         done, failed = _finished(file, out, rows)
         progress.report("ranking", done, total)
         rows, asked = tee(rows)
@@ -65,15 +64,6 @@ def rank_file(path: Path, out: Path, answers: Answers) -> int:
             stderr.print(f"{out} has {done:,} of {total:,} requests; the same command goes on with the others")
             raise
     return failed
-
-
-def _rows(path: Path) -> Iterator[_Row]:
-    return (row for _, row in parsed_lines(path, _row))
-
-
-def _row(line: str) -> _Row:
-    row = request_row(line)
-    return row, parse_request(row)
 
 
 @contextmanager

@@ -7,12 +7,10 @@ import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from rerank.errors import CollectionError
 from rerank.readers.fields import PassageFields
-from rerank.readers.lines import parsed_lines
+from rerank.readers.lines import distinct, json_rows
 from rerank.readers.rows import (
     BadRow,
-    json_object,
     listed,
     optional_number_of,
     refuse_unknown_fields,
@@ -39,7 +37,7 @@ def candidate_source(candidate: object, place: int) -> CandidateSource:
 
 
 def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[CandidateSource]:
-    """Reads candidates from JSON lines: {"doc_id", "text", "title", "score"}, the last two optional.
+    """Reads {"doc_id", "text", "title", "score"}, the last two optional, one per line or in one array.
 
     Further fields are ignored, with one warning in the log for the whole file.
 
@@ -51,20 +49,14 @@ def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[Candidat
         CollectionError: the file or a line of it cannot be read, or two lines have the same id; the message names the
             line.
     """
-    candidates: list[CandidateSource] = []
-    line_of: dict[str, int] = {}
     ignored: dict[str, None] = {}
 
-    def parse(line: str) -> CandidateSource:
-        row = json_object(line)
+    def parse(row: Mapping[str, object]) -> CandidateSource:
         fields.check(row)
         ignored.update(dict.fromkeys(name for name in row if name not in (*fields.names, _SCORE)))
         return _from_mapping(row, fields)
 
-    for number, candidate in parsed_lines(path, parse):
-        if (first := line_of.setdefault(candidate.doc_id, number)) != number:
-            raise CollectionError(f"{path}:{number} has the doc_id {candidate.doc_id!r} of line {first}; give it once")
-        candidates.append(candidate)
+    candidates = list(distinct(path, json_rows(path, parse), lambda candidate: candidate.doc_id, "doc_id"))
     if ignored:
         log.warning("%s: fields that are not read: %s", path, listed(ignored))
     return candidates

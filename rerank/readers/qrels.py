@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rerank.readers.lines import parsed_lines
+from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.rows import BadRow
 from rerank.readers.trec_ids import from_column, known_ids
 
@@ -15,7 +15,7 @@ _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tab
 
 
 class Qrel(NamedTuple):
-    """One relevance judgement. ir_measures takes it, too."""
+    """One relevance judgement, from 0 on; see `grade_of`. ir_measures takes it, too."""
 
     query_id: str
     doc_id: str
@@ -36,20 +36,31 @@ def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
             form.
 
     Raises:
-        CollectionError: the file or a line of it cannot be read; the message names the line.
+        CollectionError: the file or a line of it cannot be read, or two lines contradict each other; the message names
+            the line.
     """
-    qrels = [qrel for _, qrel in parsed_lines(path, _Form().qrel) if qrel is not None]
+    form = _Form()
+    rows = ((number, qrel) for number, qrel in parsed_lines(path, form.qrel) if qrel is not None)
+    qrels = list(distinct(path, rows, lambda qrel: qrel[:2], "judgement of query and passage", may_repeat=True))
     if not doc_ids:
         return qrels
     id_of = known_ids({qrel.doc_id for qrel in qrels}, doc_ids)
     return [qrel._replace(doc_id=id_of[qrel.doc_id]) for qrel in qrels]
 
 
+def grade_of(relevance: float) -> int:
+    """The grade of a judgement: below 0, as for spam, it counts as 0, judged and not relevant.
+
+    trec_eval takes such a passage as not judged.
+    """
+    return max(int(relevance), 0)
+
+
 def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
-    """query_id → doc_id → grade; grades below 0 count as 0."""
+    """query_id → doc_id → grade."""
     grades: dict[str, dict[str, int]] = {}
     for query_id, doc_id, grade in qrels:
-        grades.setdefault(query_id, {})[doc_id] = max(grade, 0)
+        grades.setdefault(query_id, {})[doc_id] = grade
     return grades
 
 
@@ -79,7 +90,7 @@ class _Form:
             raise BadRow(f"has the relevance {reprlib.repr(relevance)}, which is no whole number")
         if self._separator is None:
             query_id, doc_id = from_column(query_id), from_column(doc_id)
-        return Qrel(query_id, doc_id, int(grade))
+        return Qrel(query_id, doc_id, grade_of(grade))
 
 
 def _number(text: str) -> float | None:

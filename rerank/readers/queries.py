@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rerank.readers.lines import parsed_lines
+from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.rows import BadRow, id_of, json_object, text_of
 from rerank.types import Query
 
@@ -15,9 +15,10 @@ def read_queries(path: Path) -> list[Query]:
     """Reads queries in either form, which each line shows by its first character: a JSON object begins with a brace.
 
     Raises:
-        CollectionError: the file or a line of it cannot be read; the message names the line.
+        CollectionError: the file or a line of it cannot be read, or two lines give a query different texts; the message
+            names the line.
     """
-    return [query for _, query in parsed_lines(path, _query)]
+    return list(distinct(path, parsed_lines(path, _query), lambda query: query.query_id, "query", may_repeat=True))
 
 
 def _query(line: str) -> Query:

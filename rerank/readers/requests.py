@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rerank.readers.lines import parsed_lines
+from rerank.readers.lines import distinct, json_rows
 from rerank.readers.rows import (
     BadRow,
     as_object,
@@ -41,18 +41,42 @@ class Request:
 
 
 def read_requests(path: Path) -> list[Request]:
-    """Reads JSON lines: {"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}.
+    """Reads {"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}, one per line or in one array.
 
-    A `doc` is a text, or an object with the text and, optionally, a "title", which is put before the text. Other fields
-    are ignored.
+    A `doc` is a text, or an object with the text and, optionally, a "title", which is put before the text. RankLLM's
+    older form is read, too: {"query": text, "hits": [{"qid", "docid", "score", "content"}]}. Other fields are ignored.
 
     Raises:
-        CollectionError: the file or a line of it cannot be read; the message names the line.
+        CollectionError: the file or a row of it cannot be read, two rows have the same query id, or two candidates of
+            a row the same id; the message names the line.
     """
-    return [request for _, request in parsed_lines(path, lambda line: parse_request(request_row(line)))]
+    rows = json_rows(path, lambda row: _without_repeats(parse_request(row)), _request_object)
+    return list(distinct(path, rows, lambda request: request.query.query_id, "query"))
 
 
-def request_row(line: str) -> Mapping[str, Any]:
+def request_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], Request]]:
+    """The rows of a request file, in the form that `read_requests` shows first, and their requests.
+
+    Queries and candidates may repeat. Otherwise raises as `read_requests`.
+    """
+
+    def parse(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], Request]:
+        row = _newer_form(row)
+        return row, parse_request(row)
+
+    return (row for _, row in json_rows(path, parse, _request_object))
+
+
+def parse_request(row: object) -> Request:
+    """The request in one row of a file. Raises: BadRow."""
+    row = _newer_form(as_object(row))
+    query = object_of(row, "query")
+    with within("query"):
+        asked = Query(text_of(query, "text"), query_id=id_of(query, _QUERY_ID_FIELDS))
+    return Request(asked, tuple(_candidate(each, place) for place, each in enumerate(list_of(row, "candidates"))))
+
+
+def _request_object(line: str) -> Mapping[str, Any]:
     """The JSON object in a line. Raises: BadRow."""
     try:
         return json_object(line)
@@ -65,13 +89,29 @@ def request_row(line: str) -> Mapping[str, Any]:
         ) from error
 
 
-def parse_request(row: object) -> Request:
-    """The request in one row of a file. Raises: BadRow."""
-    row = as_object(row)
-    query = object_of(row, "query")
-    with within("query"):
-        asked = Query(text_of(query, "text"), query_id=id_of(query, _QUERY_ID_FIELDS))
-    return Request(asked, tuple(_candidate(each, place) for place, each in enumerate(list_of(row, "candidates"))))
+def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row in RankLLM's older form, whose hits have the id of the query, in the newer one; another row as it is."""
+    if "hits" not in row or "candidates" in row:
+        return row
+    query_ids, candidates = set[str](), []
+    for place, hit in enumerate(list_of(row, "hits")):
+        with within(f"hits[{place}]"):
+            doc_id, text = id_of(as_object(hit), _CANDIDATE_ID_FIELDS), text_of(hit, "content")
+            candidates.append({"docid": doc_id, "score": hit.get("score"), "doc": {"content": text}})
+            query_ids.add(id_of(hit, _QUERY_ID_FIELDS[:2]))
+    if len(query_ids) != 1:
+        problem = f"of {len(query_ids)} queries" if query_ids else "none, and so no id of its query"
+        raise BadRow(f"has hits {problem}; give those of one query")
+    return {"query": {"qid": query_ids.pop(), "text": text_of(row, "query")}, "candidates": candidates}
+
+
+def _without_repeats(request: Request) -> Request:
+    """The request. Raises: BadRow if two of its candidates have the same id."""
+    places: dict[str, int] = {}
+    for place, candidate in enumerate(request.candidates):
+        if (first := places.setdefault(candidate.doc_id, place)) != place:
+            raise BadRow(f"has {candidate.doc_id!r} as candidates[{first}] and candidates[{place}]; give it once")
+    return request
 
 
 def _candidate(candidate: object, place: int) -> CandidateSource:

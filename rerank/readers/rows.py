@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,16 +89,23 @@ def optional_text_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def optional_number_of(row: Mapping[str, Any], name: str) -> float | None:
-    """The number in a field; None if the field is missing or null. Raises: BadRow when it is no number."""
+    """The number in a field; None if the field is missing or null. Raises: BadRow when it is not a finite number."""
     value = row.get(name)
     if value is None:
         return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise BadRow(f"has {reprlib.repr(value)} as {name}; give a number")
+    return finite_number(value, name)
+
+
+def finite_number(value: str | Real, name: str) -> float:
+    """The number in a field or a column. Raises: BadRow when it is not a finite number."""
     try:
-        if not isinstance(value, bool) and isinstance(value, Real):
-            return float(value)
-    except OverflowError:  # of an integer of more than 308 digits
+        if math.isfinite(number := float(value)):
+            return number
+    except (ValueError, OverflowError):  # the latter of an integer of more than 308 digits
         pass
-    raise BadRow(f"has {reprlib.repr(value)} as {name}; give a number")
+    raise BadRow(f"has {reprlib.repr(value)} as {name}; give a finite number")
 
 
 def refuse_unknown_fields(row: Mapping[str, Any], known: Sequence[str], description: str) -> None:

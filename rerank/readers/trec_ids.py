@@ -22,6 +22,13 @@ def from_column(column: str) -> str:
     return _ENCODED.sub(lambda found: unquote(found[0]), column)
 
 
+def columns_of(line: str, columns: int) -> list[str]:
+    """The columns of a line: between tabs as they stand, if there are so many, else between white space and decoded."""
+    if line.count("\t") == columns - 1:
+        return [column.strip() for column in line.split("\t")]
+    return [from_column(column) for column in line.split()]
+
+
 def known_ids(ids: Collection[str], known: Collection[str]) -> dict[str, str]:
     """The known id that each id stands for, whichever of the two has its white space encoded; else the id itself.
 

@@ -52,8 +52,6 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
     [
         ([], "holds none of the 2 judged queries of small"),
         (["9 Q0 a 1 1.0 t"], "holds none of the 2 judged queries of small, but 1 others; give the run"),
-        (["1 a 1.0"], "expected lines of query_id Q0 doc_id rank score tag"),
-        (["1 Q0 a 1 high t"], "expected lines of"),
         (["1 Q0 z 1 1.0 t"], "1 of 1 passages are not in small: 'z'"),
     ],
 )

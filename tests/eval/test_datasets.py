@@ -94,7 +94,7 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
     ir_datasets.registry.register("rerank-test", small)
     dataset = open_dataset("rerank-test")
     assert dataset.queries == {"1": Query("x", "1")}
-    assert dataset.qrels == [Qrel("1", "a", -1)]
+    assert dataset.qrels == [Qrel("1", "a", 0)]
     assert dataset.passages(["b"]) == {"b": Passage("b", "two")}
 
 

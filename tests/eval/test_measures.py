@@ -9,7 +9,7 @@ import ir_measures
 import pytest
 from rerank_eval.measures import BEIR, measure, paired_values, trec_dl, without_query_documents
 
-from rerank.readers.qrels import Qrel
+from rerank.readers.qrels import Qrel, grade_of
 from rerank.types import ScoredDoc
 
 #: doc_id → relevance; documents without judgement are left out.
@@ -71,7 +71,9 @@ def random_run(seed: int, lowest: int = 0) -> tuple[dict[str, Grades], dict[str,
 
 
 def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
-    return [Qrel(query_id, doc_id, grade) for query_id, row in grades.items() for doc_id, grade in row.items()]
+    return [
+        Qrel(query_id, doc_id, grade_of(grade)) for query_id, row in grades.items() for doc_id, grade in row.items()
+    ]
 
 
 @pytest.mark.parametrize("measures", [trec_dl(), BEIR], ids=["trec-dl", "beir"])

@@ -143,7 +143,7 @@ def test_oracle_sorts_what_the_service_retrieves(service: Served) -> None:
 
 
 def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
-    qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", -1), Qrel("other", "d2", 3)]
+    qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", 0), Qrel("other", "d2", 3)]
     ranking = Oracle(qrels).rerank(Query("a query", "q"), [CandidateSource(f"d{place}") for place in range(4)])
     assert ranking.doc_ids == ("d3", "d1", "d0", "d2")
     assert ranking.scores == (4.0, 3.0, 2.0, 1.0)

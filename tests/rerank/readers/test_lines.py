@@ -11,7 +11,7 @@ import pytest
 
 from rerank.errors import CollectionError
 from rerank.readers import lines
-from rerank.readers.lines import STDIN, parsed_lines
+from rerank.readers.lines import STDIN, json_rows, parsed_lines
 from rerank.readers.rows import BadRow
 
 
@@ -88,3 +88,48 @@ def test_line_without_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: p
     path = write(tmp_path, gzip.compress(bytes(5 << 20)))
     with pytest.raises(CollectionError, match=r"rows\.jsonl:1 is longer than 3 MiB; end each row with a line feed"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": "]"}\n\n{"a": [{}]}\n',
+        b'[{"a": "]"},\n\n{"a": [{}]}]',
+        b'\xef\xbb\xbf\n[ {"a": "]"}\r\n,{"a": [{}]}\n]\n\n',
+        gzip.compress(b'[{"a": "]"}, \n\n{"a": [{}]}]'),
+    ],
+)
+def test_objects_stand_on_lines_or_in_an_array(tmp_path: Path, content: bytes) -> None:
+    rows = list(json_rows(write(tmp_path, content), dict))
+    assert [row for _, row in rows] == [{"a": "]"}, {"a": [{}]}]
+    assert rows[1][0] == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\n[ \n ]\n"])
+def test_array_may_be_empty(tmp_path: Path, content: bytes) -> None:
+    assert list(json_rows(write(tmp_path, content), dict)) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[{},\n7]", ":2 is 7, which is no object"),
+        (b"[{},\n{]", ":2 is not JSON"),
+        (b"[{}\n{}]", ":2 is not JSON: the array goes on without a comma"),
+        (b"[{},\n]", ":2 is not JSON"),
+        (b"[{}\n", ":2 is not JSON: .*has no end"),
+        (b"[", ":1 is not JSON"),
+        (b"[{}][{}]", " goes on after its JSON array"),
+        (b"[\xff]", ":1 is not UTF-8"),
+        (b"[" * 100_000, ":1 is not JSON"),
+    ],
+)
+def test_wrong_array_is_refused_with_the_line(tmp_path: Path, content: bytes, problem: str) -> None:
+    with pytest.raises(CollectionError, match=rf"rows\.jsonl{problem}"):
+        list(json_rows(write(tmp_path, content), dict))
+
+
+def test_array_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_MAX_ARRAY_BYTES", 4)
+    with pytest.raises(CollectionError, match="is a JSON array of more than 0 GiB; write one object per line"):
+        list(json_rows(write(tmp_path, b"[{},{}]"), dict))

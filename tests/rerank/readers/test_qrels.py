@@ -30,8 +30,8 @@ def read(folder: Path, text: str) -> list[Qrel]:
         f"\ufeff{HEADER}1\ta\t2.0\r\n1\tb\t-1.0\r\n",
     ],
 )
-def test_both_forms_are_recognised(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, text) == [Qrel("1", "a", 2), Qrel("1", "b", -1)]
+def test_both_forms_are_recognised_and_grades_begin_at_0(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == [Qrel("1", "a", 2), Qrel("1", "b", 0)]
 
 
 @pytest.mark.parametrize("text", [f"{HEADER}1\tmy file.pdf\t1\n", "1\t0\tmy file.pdf\t1\n"])
@@ -79,3 +79,13 @@ def test_bad_line_is_named(tmp_path: Path, first: str, line: str, problem: str) 
 def test_bad_first_line_is_no_header(tmp_path: Path, line: str) -> None:
     with pytest.raises(CollectionError, match=r"qrels\.txt:1 has"):
         read(tmp_path, f"{line}\n1 0 a 2\n")
+
+
+@pytest.mark.parametrize("text", ["1 0 a 2\n\n1 0 b 1\n1 0 a 0\n", f"{HEADER}1\ta\t2\n\n1\ta\t0\n"])
+def test_contradicting_judgements_are_refused_with_both_lines(tmp_path: Path, text: str) -> None:
+    with pytest.raises(CollectionError, match=r"qrels\.txt:4 has the judgement .* '1' 'a' of line [12], with"):
+        read(tmp_path, text)
+
+
+def test_judgement_may_be_repeated(tmp_path: Path) -> None:
+    assert read(tmp_path, "1 0 a -1\n1 0 b 1\n1 0 a 0\n") == [Qrel("1", "a", 0), Qrel("1", "b", 1)]

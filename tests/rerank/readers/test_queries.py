@@ -37,3 +37,11 @@ def test_two_columns(tmp_path: Path) -> None:
 def test_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
     with pytest.raises(CollectionError, match=rf"queries:2 {problem}"):
         read(tmp_path, f"1\tfine\n{line}\n")
+
+
+def test_query_with_two_texts_is_refused_with_both_lines(tmp_path: Path) -> None:
+    assert read(tmp_path, '1\twhy\n{"_id": 1, "text": "why"}\n') == [("1", "why")]
+    with pytest.raises(
+        CollectionError, match=r"queries:3 has the query '1' of line 1, with another value; give it once"
+    ):
+        read(tmp_path, "1\twhy\n2\twhy\n1\thow\n")

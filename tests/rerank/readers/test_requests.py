@@ -41,6 +41,18 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
     ("line", "problem"),
     [
         ("[]", r"is \[\], which is no object"),
+        (request_line("fine"), "has the query '7' of line 1; give it once"),
+        ('{"query": {"text": "q", "qid": 1}, "candidates": [{"docid": 1, "doc": "", "score": NaN}]}', ".*nan as score"),
+        (
+            '{"query": {"text": "q", "qid": 1}, "candidates": [{"docid": 1, "doc": "d"}, {"docid": "1", "doc": "d"}]}',
+            r"has '1' as candidates\[0\] and candidates\[1\]; give it once",
+        ),
+        ('{"query": "q", "hits": []}', "has hits none, and so"),
+        ('{"query": "q", "hits": [{"qid": 1, "docid": 2}]}', r"has a wrong hits\[0\]: it has no content"),
+        (
+            '{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}',
+            "has hits of 2 queries; give those of one query",
+        ),
         ('{"query": {"text": "q"}, "candidates": []}', r"has a wrong query: it has no qid \(or query_id, _id, id\)"),
         ('{"query": {"text": "q", "qid": 1}}', "has no candidates; found query"),
         (
@@ -71,3 +83,34 @@ def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
         CollectionError, match=r"run\.trec:1 is a line of a TREC run, which has no texts; .*--collection"
     ):
         read_requests(path)
+
+
+def test_files_that_rankllm_writes_are_read_in_all_forms(tmp_path: Path) -> None:
+    expected = [
+        Request(Query("q?", "7"), (CandidateSource("3", "c", score=1.5), CandidateSource("4", "d", score=1.0))),
+        Request(Query("q!", "8"), (CandidateSource("3", "c", score=2.0),)),
+    ]
+    newer = [
+        {
+            "query": {"text": request.query.text, "qid": int(request.query.query_id)},
+            "candidates": [
+                {"docid": row.doc_id, "score": row.score, "doc": {"contents": row.text}} for row in request.candidates
+            ],
+        }
+        for request in expected
+    ]
+    older = [
+        {
+            "query": request.query.text,
+            "hits": [
+                {"content": row.text, "qid": request.query.query_id, "docid": row.doc_id, "rank": n, "score": row.score}
+                for n, row in enumerate(request.candidates)
+            ],
+        }
+        for request in expected
+    ]
+    for rows in (newer, older, [newer[0], older[1]]):
+        for text in (json.dumps(rows, indent=2), "\n".join(map(json.dumps, rows))):
+            path = tmp_path / "requests.json"
+            path.write_text(text, encoding="utf-8")
+            assert read_requests(path) == expected

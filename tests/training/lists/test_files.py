@@ -183,16 +183,16 @@ def request_row(query_id: str) -> dict[str, object]:
     return {"query": {"text": "flea life", "qid": query_id}, "candidates": candidates}
 
 
-def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged(tmp_path: Path) -> None:
+def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(tmp_path: Path) -> None:
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     qrels = tmp_path / "qrels.txt"
-    qrels.write_text("7 0 c 3\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
+    qrels.write_text("7 0 c 3\n7 0 b -2\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
     (item,) = read_lists(requests, qrels=qrels)
     assert (item.query, item.relevance) == (Query("flea life", "7"), (1.0, 0.0, 3.0))
     assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("third", "scores"), [(-2.5, (1.0, 1.0, -2.5)), (None, ()), (float("inf"), ())])
+@pytest.mark.parametrize(("third", "scores"), [(-2.5, (1.0, 1.0, -2.5)), (None, ())])
 def test_requests_keep_the_scores_if_all_candidates_have_one(
     tmp_path: Path, third: float | None, scores: tuple[float, ...]
 ) -> None:

@@ -23,13 +23,6 @@ def test_measures_are_those_of_dense_retrieval(index_folder: Path) -> None:
     assert found[NDCG] == {"1": 1.0, "2": pytest.approx(1 / (1 + 1 / math.log2(3)))}
 
 
-def test_negative_label_counts_as_not_relevant(index_folder: Path) -> None:
-    found = evaluate_index(
-        index_folder, "cpu", [Query("flea", "1")], [Qrel("1", "flea-bite", -1), Qrel("1", "flea", 1)]
-    )
-    assert found[R] == {"1": 1.0}
-
-
 def test_change_is_paired_by_query() -> None:
     before = {R: {"1": 0.1, "2": 0.5, "3": 0.3}}
     after = {R: {"3": 0.2, "1": 0.4, "2": 0.6}}

@@ -14,10 +14,11 @@ from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import Request, read_requests
 from rerank.types import Passage, Query
 from rerank_training.lists.encoding import encode_texts
-from rerank_training.lists.files import Grades, read_grades, write_split_lists
+from rerank_training.lists.files import Grades, write_split_lists
 from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
 from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, sample_passages, sliding_order
 from rerank_training.lists.settings import BuildListsSettings, QuerySource
@@ -149,7 +150,7 @@ def _open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Sourc
 
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
     requests = all_requests = _sample(read_requests(path), settings)
-    grades = read_grades(settings.qrels) if settings.qrels else {}
+    grades = grades_by_query(read_qrels(settings.qrels)) if settings.qrels else {}
     if settings.qrels and settings.teacher.reads_qrels:
         requests = _judged(requests, grades, settings.qrels)
     passages = request_collection(all_requests, settings.passage_words)

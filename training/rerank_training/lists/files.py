@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +22,8 @@ from typing import Annotated, Any, TextIO, TypeAlias, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
-from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.lines import is_compressed_or_array, json_rows
+from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
@@ -35,7 +34,7 @@ from rerank_training.lists.training_list import TrainingList, relevance_from_ran
 logger = logging.getLogger(__name__)
 
 #: query_id → doc_id → grade.
-Grades: TypeAlias = Mapping[str, Mapping[str, float]]
+Grades: TypeAlias = Mapping[str, Mapping[str, int]]
 
 #: Number of invalid lines that an error message quotes.
 _QUOTED_LINES = 5
@@ -106,7 +105,7 @@ class SelectedLists(Sequence[TrainingList]):
 def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = None) -> Sequence[TrainingList]:
     """Checks training lists in JSONL, or in a file that is one JSON array, and returns them.
 
-    The lists of JSONL stay in the file, see `ListFile`; those of an array are kept in memory.
+    The lists of JSONL stay in the file, see `ListFile`; those of an array or of a compressed file are kept in memory.
 
     Three formats are recognised by the keys of each row:
 
@@ -123,10 +122,11 @@ def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = Non
     Raises:
         CollectionError: the file cannot be read, holds no list, or has more invalid rows than accepted.
     """
-    grades = None if qrels is None else read_grades(qrels)
+    grades = None if qrels is None else grades_by_query(read_qrels(qrels))
     errors: list[str] = []
     try:
-        lists = _read_array(path, grades, errors) if _is_array(path) else _find_lists(path, grades, errors)
+        read = _read_lists if is_compressed_or_array(path) else _find_lists
+        lists = read(path, grades, errors)
     except (OSError, ValueError) as error:
         raise CollectionError(f"{path} cannot be read: {error}") from error
     _check_errors(path, len(lists), errors, max_bad_share)
@@ -163,23 +163,10 @@ def _replaced(path: Path) -> Iterator[TextIO]:
         yield file
 
 
-def read_grades(qrels: Path) -> Grades:
-    """Reads a file of judgements. Raises: CollectionError when it cannot be read."""
-    return grades_of(read_qrels(qrels))
-
-
-def grades_of(qrels: Iterable[Qrel]) -> Grades:
-    """Groups judgements by query and document."""
-    grades: dict[str, dict[str, float]] = defaultdict(dict)
-    for qrel in qrels:
-        grades[qrel.query_id][qrel.doc_id] = float(qrel.relevance)
-    return dict(grades)
-
-
 def graded_list(request: Request, grades: Grades) -> TrainingList:
     """The training list of a request, with its grades as relevance; an unjudged candidate has grade 0.
 
-    It has the scores of the candidates if all of them have a finite one.
+    It has the scores of the candidates if all of them have one.
 
     Raises:
         CollectionError: the query has no judgement, or the candidates are no valid list.
@@ -188,10 +175,9 @@ def graded_list(request: Request, grades: Grades) -> TrainingList:
     if query_id not in grades:
         raise CollectionError(f"no judgement for query {query_id!r}")
     passages = request_passages(request)
-    relevance = tuple(grades[query_id].get(passage.doc_id, 0.0) for passage in passages)
+    relevance = tuple(float(grades[query_id].get(passage.doc_id, 0)) for passage in passages)
     scores = [candidate.score for candidate in request.candidates if candidate.score is not None]
-    is_scored = len(scores) == len(passages) and all(map(math.isfinite, scores))
-    return TrainingList(request.query, passages, relevance, tuple(scores) if is_scored else ())
+    return TrainingList(request.query, passages, relevance, tuple(scores) if len(scores) == len(passages) else ())
 
 
 def request_passages(request: Request) -> tuple[Passage, ...]:
@@ -217,20 +203,14 @@ class _ListRow(BaseModel):
     scores: list[Annotated[float, Field(allow_inf_nan=False)]] = []
 
 
-def _is_array(path: Path) -> bool:
-    """True for a file that is one JSON array."""
-    with path.open("rb") as file:
-        return next((line.lstrip() for line in file if line.strip()), b"").startswith(b"[")
-
-
-def _read_array(path: Path, grades: Grades | None, errors: list[str]) -> list[TrainingList]:
-    """The valid lists of an array. Adds a message for each other one to `errors`."""
-    rows = enumerate(json.loads(path.read_bytes()))
-    found = (_checked(row, f"{path.name}[{number}]", grades, errors) for number, row in rows)
+def _read_lists(path: Path, grades: Grades | None, errors: list[str]) -> Sequence[TrainingList]:
+    """The valid lists of a compressed file or an array. Adds a message for each other row to `errors`."""
+    rows = json_rows(path, lambda row: row)
+    found = (_checked(row, f"{path.name}:{line}", grades, errors) for line, row in rows)
     return [item for item in found if item is not None]
 
 
-def _find_lists(path: Path, grades: Grades | None, errors: list[str]) -> ListFile:
+def _find_lists(path: Path, grades: Grades | None, errors: list[str]) -> Sequence[TrainingList]:
     """The valid lists of JSONL. Adds a message for each other line to `errors`."""
     lines, offset = array("q"), 0
     with path.open("rb") as file:
@@ -253,7 +233,7 @@ def _checked(row: Any, location: str, grades: Grades | None, errors: list[str]) 
 
 
 def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:
-    if "candidates" in row:
+    if "candidates" in row or "hits" in row:
         if grades is None:
             raise CollectionError(
                 "a request has no relevance of its own; give its judgements with --qrels, or make lists of it with "

@@ -9,11 +9,11 @@ from random import Random
 
 from rerank.collections import beir
 from rerank.readers.lines import parsed_lines
-from rerank.readers.qrels import Qrel
+from rerank.readers.qrels import Qrel, grades_by_query
 from rerank.readers.requests import Request
 from rerank.readers.rows import id_of, json_object, text_of
 from rerank.types import Candidate, Passage, Query
-from rerank_training.lists.files import Grades, grades_of, request_passages
+from rerank_training.lists.files import Grades, request_passages
 from rerank_training.lists.neighbours import CollectionQuery, Encode
 from rerank_training.lists.pseudo_queries import remove, sentence, truncate_words
 from rerank_training.lists.sampling import Pool, make_pool
@@ -43,7 +43,7 @@ def read_collection(folder: Path, words: int) -> list[Passage]:
 
 def judged_queries(queries: Iterable[Query], qrels: Iterable[Qrel], name: str) -> list[CollectionQuery]:
     """The queries that have judgements, with `name` as prefix of their query_ids."""
-    grades = grades_of(qrels)
+    grades = grades_by_query(qrels)
     return [
         CollectionQuery(replace(query, query_id=f"{name}/{query.query_id}"), grades[query.query_id])
         for query in queries

@@ -26,7 +26,7 @@ Teacher: TypeAlias = Callable[[Pool, Sequence[Passage]], tuple[float, ...]]
 
 def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     """The grades of the pool: judgements, or 1 for the passage that the query was taken from; otherwise 0."""
-    return tuple(pool.grades.get(passage.doc_id, 0.0) for passage in passages)
+    return tuple(float(pool.grades.get(passage.doc_id, 0)) for passage in passages)
 
 
 def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:

@@ -32,9 +32,8 @@ def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Se
         for query, hits in zip(queries, dense.search(queries, _DEPTH), strict=True)
         for rank, doc in enumerate(store.scored_docs(hits))
     ]
-    judged = [ir_measures.Qrel(qrel.query_id, qrel.doc_id, max(qrel.relevance, 0)) for qrel in qrels]
     values = {str(measure): {query.query_id: 0.0 for query in queries} for measure in _MEASURES}
-    for metric in ir_measures.iter_calc(_MEASURES, judged, run):
+    for metric in ir_measures.iter_calc(_MEASURES, qrels, run):
         values[str(metric.measure)][metric.query_id] = metric.value
     return values
 
