@@ -40,6 +40,7 @@ class ServiceError(RerankError):
             message = f"no answer from {target}: {question.format(target=target)} ({message})"
         super().__init__(message, dict(info.metadata))
         self.code: grpc.StatusCode = error.code()
+        self.grpc_status = self.code.name
         self.reason: str = info.reason
         self.retry_after_s = retry_delay_s(error)
 

@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
+
+from rerank.util.terminal import visible
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
 
 #: Longer ids continue on the next line.
 _DOC_ID_WIDTH = 24
+_SCORES = {
+    "SCORE_KIND_RANK": "by rank",
+    "SCORE_KIND_INTERPOLATED": "interpolated",
+    "SCORE_KIND_POINTWISE": "pointwise",
+    "SCORE_KIND_POINTWISE_PROBABILITY": "probability",
+    "SCORE_KIND_WINDOW_SCORE": "of the model",
+}
 
 
-def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False) -> Table:
-    """A table of results, readable at 80 columns: rank, rank before, score, relevance, doc_id and start of the text.
+def results_table(
+    title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False, is_narrow: bool = False
+) -> Table:
+    """A table of results: rank, rank before, score, relevance, doc_id and start of the text.
 
-    `verbose` adds the scores of the first stage.
+    Args:
+        verbose: adds the scores of the first stage.
+        is_narrow: for less than 80 columns: without the rank before, and the passage below its doc_id.
     """
     from rerank.v1 import rerank_pb2 as pb
 
-    by_rank = response.score_kind == pb.SCORE_KIND_RANK
-    table = Table(title=title, title_justify="left")
-    meaning = {
-        pb.SCORE_KIND_RANK: "by rank",
-        pb.SCORE_KIND_INTERPOLATED: "interpolated",
-        pb.SCORE_KIND_POINTWISE: "pointwise",
-        pb.SCORE_KIND_POINTWISE_PROBABILITY: "probability",
-        pb.SCORE_KIND_WINDOW_SCORE: "of the model",
-    }
+    meaning = _SCORES.get(pb.ScoreKind.Name(response.score_kind), "log-prob")
     has_relevance = any(result.HasField("relevance") for result in response.results)
-    columns = ["rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"]
-    for column in [*columns, "relevance"] if has_relevance else columns:
+    columns = ["rank", *([] if is_narrow else ["was"]), f"score:\n{meaning}"]
+    columns += [*(["relevance"] if has_relevance else []), *(["first\nstage"] if verbose else [])]
+    table = plain_table(title)
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    if verbose:
-        table.add_column("first\nstage", justify="right", no_wrap=True)
-    longest = max((len(result.doc_id) for result in response.results), default=0)
-    table.add_column("doc_id", overflow="fold", width=min(max(longest, len("doc_id")), _DOC_ID_WIDTH))
-    table.add_column("passage")
+    if is_narrow:
+        table.add_column("doc_id\npassage")
+    else:
+        longest = max((len(result.doc_id) for result in response.results), default=0)
+        table.add_column("doc_id", overflow="fold", width=min(max(longest, len("doc_id")), _DOC_ID_WIDTH))
+        table.add_column("passage")  # the one column that may shrink
     for rank, result in enumerate(response.results, start=1):
-        score = f"{result.score:g}" if by_rank else f"{result.score:.4f}"
-        first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
+        was = [] if is_narrow else [str(result.original_position + 1)]
+        score = f"{result.score:g}" if response.score_kind == pb.SCORE_KIND_RANK else f"{result.score:.4f}"
         relevance = [f"{result.relevance:.2f}" if result.HasField("relevance") else ""] if has_relevance else []
-        row = [str(rank), str(result.original_position + 1), score, *relevance, *([first_stage] if verbose else [])]
-        table.add_row(*row, result.doc_id, one_line(result.text))  # the one column that may shrink
+        first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
+        passage = one_line(result.text)
+        texts = [one_line(result.doc_id).append("\n").append(passage)] if is_narrow else [result.doc_id, passage]
+        table.add_row(str(rank), *was, score, *relevance, *([first_stage] if verbose else []), *texts)
     return table
+
+
+def plain_table(title: str = "") -> Table:
+    """An empty table that spends no columns on lines between its cells."""
+    return Table(
+        title=title or None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
 
 
 def execution_line(execution: pb.Execution) -> str:
@@ -56,7 +78,7 @@ def execution_line(execution: pb.Execution) -> str:
     reason, truncated = execution.interpolation.reason, len(execution.truncated_doc_ids)
     notes = [
         f"{execution.model}, {execution.strategy}",
-        f"{execution.windows} windows",
+        f"{execution.windows} window{'' if execution.windows == 1 else 's'}",
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
         f"{execution.cached_vectors} vectors of earlier requests" if execution.cached_vectors else "",
@@ -79,38 +101,57 @@ def feedback_line(report: pb.FeedbackReport) -> str:
 
 
 def models_table(response: pb.ListModelsResponse) -> Table:
-    """A table of the models that requests may name; the default one has a star."""
-    table = Table()
-    for column in ("model", "ranker", "strategy", "largest window", "instruction", "relevance", "status"):
-        table.add_column(column, overflow="fold")
+    """A table of the models that requests may name, for 80 columns; the default one has a star."""
+    table = plain_table()
+    for column in ("model", "ranker"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("strategy", overflow="fold")
+    table.add_column("largest\nwindow", justify="right")
+    table.add_column("instruction", width=len("instruc"), overflow="fold")
+    table.add_column("relevance", width=len("relev"), overflow="fold")
+    table.add_column("status", no_wrap=True)
     for model in response.models:
         name = f"{model.name} *" if model.is_default else model.name
-        instruction = "read" if model.reads_instruction else "refused"
-        status = model.problem or (f"served; {model.warning}" if model.warning else "served")
-        of_model = [name, model.ranker, model.default_strategy, str(model.max_window_size), instruction]
-        table.add_row(*of_model, "given" if model.gives_relevance else "none", status)
+        instruction, relevance = ("yes" if has else "no" for has in (model.reads_instruction, model.gives_relevance))
+        status = "not served" if model.problem else "served"
+        table.add_row(
+            name, model.ranker, model.default_strategy, str(model.max_window_size), instruction, relevance, status
+        )
     return table
 
 
 def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table:
-    """A table of the fields of a message and their values, as protobuf writes them in JSON."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    """A table of the fields of a message and their values, in words."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     fields = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    for name, value in fields.items():
-        table.add_row(name, _formatted(value))
+    for name, value in _in_words(fields):
+        table.add_row(name, value)
     return table
 
 
 def one_line(text: str) -> Text:
     """A text on one line; a terminal shows as much as fits."""
-    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
+    return Text(visible(" ".join(text.split())), no_wrap=True, overflow="ellipsis")
+
+
+def _in_words(fields: Mapping[str, object], of: str = "") -> Iterator[tuple[str, str]]:
+    """Name and value of each field; those of a message in a field have the name of both."""
+    for name, value in fields.items():
+        words = of + name.removesuffix("_ms").replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _in_words(value, f"{words}: ")
+        else:
+            text = _formatted(value).removeprefix(f"{name.upper()}_")
+            yield words, f"{text} ms" if name.endswith("_ms") else text
 
 
 def _formatted(value: object) -> str:
     if isinstance(value, Mapping):
-        return json.dumps(value, ensure_ascii=False)
+        return " ".join(map(str, value.values()))
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(map(_formatted, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value) or "-"

@@ -109,12 +109,15 @@ def models(
         _print_json(response)
         return
     console.print(models_table(response))
-    console.print("* answers requests that name no model")
+    for model in response.models:
+        if note := model.problem or model.warning:
+            console.note(f"{model.name}: {note}")
+    console.note("* answers requests that do not name a model")
     if response.HasField("index"):
         index = response.index
-        console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
+        console.note(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
     else:
-        console.print("index: none; `rerank search` needs one: `rerank serve --index FOLDER`")
+        console.note("index: none; `rerank search` needs one: `rerank serve --index FOLDER`")
 
 
 def health(
@@ -128,7 +131,7 @@ def health(
 ) -> None:
     """Ask a running service whether it is ready.
 
-    Prints SERVING and exits with 0, or prints NOT_SERVING and exits with 1; without an answer exits with 2.
+    Prints SERVING and exits with 0, or prints NOT_SERVING and exits with 1. Without an answer it exits with 3.
     """
     from rerank.access.credentials import Credentials
     from rerank.client.health_check import check_health
@@ -153,12 +156,12 @@ def show_response(response: pb.RerankResponse | pb.SearchResponse, title: str, s
     if settings.as_json:
         _print_json(response)
         return
-    console.print(results_table(title, response, settings.verbose))
+    console.print(results_table(title, response, settings.verbose, console.is_narrow))
     feedback = response.feedback if isinstance(response, pb.SearchResponse) and response.HasField("feedback") else None
     if not settings.verbose:
-        console.print(execution_line(response.execution))
+        console.note(execution_line(response.execution))
         if feedback:
-            console.print(feedback_line(feedback))
+            console.note(feedback_line(feedback))
         return
     console.print(fields_table("execution", response.execution))
     if feedback:

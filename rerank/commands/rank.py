@@ -150,10 +150,10 @@ def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> Non
     if settings.as_json or settings.verbose:
         show_response(response, query, settings)
     else:
-        console.print(results_table(query, response))
+        console.print(results_table(query, response, is_narrow=console.is_narrow))
     if not settings.as_json:
         took = f"ranked in {rank_s * 1000:,.0f} ms, after the model was loaded in {load_s:,.1f} s"
-        console.print(f"{response.execution.model}: {took}; `rerank serve` loads it once")
+        console.note(f"{response.execution.model}: {took}; `rerank serve` loads it once")
 
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:

@@ -8,10 +8,24 @@ from typing import NoReturn
 
 from rerank.commands.console import PlainConsole
 from rerank.commands.output import OutputLost, guard_output
-from rerank.errors import CheckpointError, RerankError
+from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
 
 console = PlainConsole()
 
+#: The call was right, but something failed, such as a model that cannot be loaded, a full disk, or a bug.
+FAILED = 1
+#: The caller's mistake, as wrong flags are.
+WRONG_CALL = 2
+_UNREACHABLE, _LATE, _REFUSED = 3, 4, 5
+#: gRPC status of an error → exit code; of any other status: FAILED. docs/reference/statuses.md has the same table.
+_EXIT_CODES = {
+    **dict.fromkeys(("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"), WRONG_CALL),
+    **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED"), WRONG_CALL),
+    "UNAVAILABLE": _UNREACHABLE,
+    "DEADLINE_EXCEEDED": _LATE,
+    "RESOURCE_EXHAUSTED": _REFUSED,
+}
+_BROKEN_MODELS = {error.reason for error in (CheckpointError, ModelServerUnfit, SelfTestFailed)}
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
 _EXTRAS = {
@@ -26,8 +40,7 @@ _EXTRAS = {
 def run(command: Callable[[], object]) -> None:
     """Runs a command. A RerankError or a package that is not installed ends it with one line and an exit code.
 
-    The code is 1 for a CheckpointError: the call is right, but a model that it names cannot be loaded. It is 2 for
-    everything else, as for wrong flags. A command whose output nobody reads any more ends with 1 and without a line.
+    A command whose output nobody reads any more ends with 1 and without a line.
     """
     guard_output()
     try:
@@ -39,19 +52,22 @@ def run(command: Callable[[], object]) -> None:
     except OutputLost as error:
         if error.reader_has_gone:
             sys.exit(1)
-        _fail(str(error))
-    except CheckpointError as error:
-        _fail(str(error), 1)
+        _fail(str(error), exit_code(error))
     except RerankError as error:
-        _fail(str(error))
+        _fail(str(error), exit_code(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in _OURS:
             raise  # this is a bug
         extra = f"[{_EXTRAS[package]}]" if package in _EXTRAS else ""
-        _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}")
+        _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}", WRONG_CALL)
 
 
-def _fail(message: str, code: int = 2) -> NoReturn:
+def exit_code(error: RerankError) -> int:
+    """The exit code of a command that ends with an error."""
+    return FAILED if error.reason in _BROKEN_MODELS else _EXIT_CODES.get(error.grpc_status, FAILED)
+
+
+def _fail(message: str, code: int) -> NoReturn:
     PlainConsole(stderr=True).print(f"error: {message}", soft_wrap=True)
     sys.exit(code)

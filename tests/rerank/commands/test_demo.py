@@ -23,7 +23,7 @@ def test_example_is_a_table_and_one_line_of_what_ran(service: Served, monkeypatc
     assert title.startswith("“how long does a flea live”: the first 20 of BM25")
     assert head.split("\t") == ["rank", "BM25", "the default model", "BM25 rank", "passage of the default model"]
     assert rows
-    assert re.fullmatch(r"pe-rank, \S+ · 1 windows · \d+ tokens · \d+ ms", line), line
+    assert re.fullmatch(r"pe-rank, \S+ · 1 window · \d+ tokens · \d+ ms", line), line
 
 
 def test_taken_port_is_replaced_by_a_free_one() -> None:

@@ -35,9 +35,9 @@ def ended(stdout: object, *arguments: str, unbuffered: bool = False) -> tuple[in
 
 @pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize("command", ["print('short')", "print('long' * 100_000)", "console.print('rich')"])
-def test_full_output_is_one_line_and_exit_code_2(command: str, unbuffered: bool) -> None:
+def test_full_output_is_one_line_and_exit_code_1(command: str, unbuffered: bool) -> None:
     with Path("/dev/full").open("wb") as full:
-        assert ended(full, "-c", PRINTS.format(command=command), unbuffered=unbuffered) == (2, FULL)
+        assert ended(full, "-c", PRINTS.format(command=command), unbuffered=unbuffered) == (1, FULL)
 
 
 @pytest.mark.parametrize("command", ["print('short')", "print('long' * 100_000)", "console.print('rich')"])
@@ -63,6 +63,6 @@ def test_service_that_cannot_announce_its_address_stops_with_one_line(tmp_path: 
     config.write_text("listen: 127.0.0.1:0\ndevice: cpu\nmodels: [{name: identity, ranker: identity}]\n")
     with Path("/dev/full").open("wb") as full:
         code, errors = ended(full, "-c", CLI, "serve", "--config", str(config))
-    assert code == 2
+    assert code == 1
     assert errors.endswith(FULL)
     assert "Traceback" not in errors

@@ -165,7 +165,7 @@ def test_lost_service_leaves_what_is_written(
 ) -> None:
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     outcome = rerank("rank", "--batch", paths[0], "--out", paths[1], "--target", "127.0.0.1:1")
-    assert outcome.code == 2
+    assert outcome.code == 3
     assert f"{paths[1]} has 0 of 20 requests; the same command goes on with the others\n" in outcome.err
     assert "error: no answer from 127.0.0.1:1" in outcome.err
 

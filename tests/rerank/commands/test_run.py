@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
+import grpc
 import pytest
 
+from rerank.client.error_details import ServiceError
+from rerank.commands.output import OutputLost
 from rerank.commands.run import run
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError, ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
 
 
 @pytest.mark.parametrize(
@@ -30,10 +35,36 @@ def test_missing_package_is_one_line_and_exit_code_2(
     assert f"needs {module.partition('.')[0]}, which is not installed; install {requirement}" in printed
 
 
-@pytest.mark.parametrize(("error", "code"), [(CheckpointError("of a model"), 1), (ConfigError("of a call"), 2)])
-def test_model_that_cannot_be_loaded_has_another_exit_code_than_a_wrong_call(
-    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Answer(grpc.RpcError):
+    """The end of a call with this status, without details."""
+
+    def __init__(self, status: grpc.StatusCode) -> None:
+        self.code, self.details = (lambda: status), (lambda: "words")
+        self.trailing_metadata = lambda: None
+
+
+def from_service(status: grpc.StatusCode) -> ServiceError:
+    return ServiceError(Answer(status), "host:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CheckpointError("of a model"), 1),
+        (SelfTestFailed("of a model"), 1),
+        (from_service(grpc.StatusCode.INTERNAL), 1),
+        (OutputLost(OSError(errno.ENOSPC, "full")), 1),
+        (ConfigError("of a call"), 2),
+        (from_service(grpc.StatusCode.INVALID_ARGUMENT), 2),
+        (from_service(grpc.StatusCode.UNAUTHENTICATED), 2),
+        (from_service(grpc.StatusCode.UNAVAILABLE), 3),
+        (ModelServerUnavailable("nobody"), 3),
+        (DeadlineExceeded("late"), 4),
+        (from_service(grpc.StatusCode.DEADLINE_EXCEEDED), 4),
+        (from_service(grpc.StatusCode.RESOURCE_EXHAUSTED), 5),
+    ],
+)
+def test_exit_code_says_who_has_to_act(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> None:
         raise error
 
