@@ -1,21 +1,30 @@
-"""A small random encoder with the layout and tokenizer of the default one, which trains and loads in little time."""
+"""Small random encoders that train and load in little time."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 import torch
-from transformers import BertConfig, BertModel
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import BertConfig, BertModel, Qwen3Config, Qwen3Model
 
 from rerank.models.encoder import Encoder
+from tests.small_tokenizers import byte_level, template
 
 _WIDTH = 32
 
 
-def write_small_encoder(folder: Path, like: Encoder) -> Encoder:
-    """Writes an encoder of one layer without dropout, which draws no random numbers in training."""
+def write_small_encoder(folder: Path, like: Encoder, prompts: Mapping[str, object] | None = None) -> Encoder:
+    """Writes an encoder of one layer without dropout, which draws no random numbers in training.
+
+    Its layout and its tokenizer are those of the encoder `like`. `prompts` are those that the folder states.
+    """
     shutil.copytree(like.folder, folder)
     config = BertConfig.from_pretrained(
         folder,
@@ -29,7 +38,47 @@ def write_small_encoder(folder: Path, like: Encoder) -> Encoder:
     )
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
-    pooling = folder / "1_Pooling" / "config.json"
-    settings = json.loads(pooling.read_text()) | {"word_embedding_dimension": _WIDTH}
-    pooling.write_text(json.dumps(settings))
+    change_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=_WIDTH)
+    state_prompts(folder, prompts or {})
     return Encoder(str(folder), "cpu")
+
+
+def write_qwen_encoder(
+    folder: Path, padding_side: Literal["left", "right"] = "left", pooling: str = "lasttoken", in_chat: bool = False
+) -> Path:
+    """Writes an encoder of Qwen3-Embedding's form: a decoder whose tokenizer writes `<|endoftext|>` behind a text.
+
+    `in_chat`: texts are turns of a chat, as sentence-transformers 6 writes new folders of models that have a template.
+    """
+    tokenizer = byte_level()
+    tokenizer.padding_side = padding_side
+    tokenizer.backend_tokenizer.post_processor = template("$A <|endoftext|>", tokenizer.backend_tokenizer)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=_WIDTH,
+        intermediate_size=2 * _WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.2,
+    )
+    with TemporaryDirectory() as of_model:
+        Qwen3Model(config).save_pretrained(of_model)
+        tokenizer.save_pretrained(of_model)
+        transformer = Transformer(of_model, max_seq_length=64)
+        modules = [transformer, Pooling(_WIDTH, pooling_mode=pooling)]
+        SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    if not in_chat:  # as in the folders of published models
+        (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 64, "do_lower_case": false}')
+    return folder
+
+
+def state_prompts(folder: Path, prompts: Mapping[str, object]) -> None:
+    """Writes the prompts that the folder of an encoder states."""
+    change_json(folder / "config_sentence_transformers.json", prompts=dict(prompts))
+
+
+def change_json(path: Path, **changed: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))

@@ -40,10 +40,11 @@ class EvaluationSettings:
     ] = field(default_factory=list)
     template: Annotated[str, typer.Option(help="Name or file of the prompt template of the served rankers.")] = ""
     encoder: Annotated[
-        str, typer.Option(help="Name or folder of the encoder for PE-Rank and fusions; empty: the default encoder.")
-    ] = ""
-    encoder_name: Annotated[
-        str, typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it.")
+        str,
+        typer.Option(
+            help="Encoder for PE-Rank and fusions: name, folder, or its settings, as in '{name: DIR, query_prompt: "
+            '"query: "}\'; empty: the default encoder.'
+        ),
     ] = ""
     precision: Annotated[
         Precision,

@@ -96,7 +96,6 @@ def _client(specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Pa
         listen="127.0.0.1:0",
         index=index,
         encoder=settings.encoder or None,
-        encoder_name=settings.encoder_name or None,
         models=models_of(specs, settings, has_index=index is not None),
         limits={"max_request_s": _MAX_REQUEST_S},
         engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first

@@ -194,8 +194,10 @@ TextField = Annotated[
 TitleField = Annotated[
     str, typer.Option("--title-field", help="Name of the field with the title, if it is not title.", show_default=False)
 ]
-Encoder = Annotated[str | None, typer.Option(help="Name or folder of the encoder; default: all-MiniLM-L6-v2.")]
-EncoderName = Annotated[
+Encoder = Annotated[
     str | None,
-    typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it."),
+    typer.Option(
+        help="Name or folder of the encoder, or its settings, as in '{name: DIR, query_prompt: \"query: \"}'; default: "
+        "all-MiniLM-L6-v2."
+    ),
 ]

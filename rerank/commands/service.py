@@ -27,7 +27,6 @@ class ServeSettings:
     listen: Annotated[str | None, typer.Option(help="HOST:PORT to listen on; port 0 chooses a free port.")] = None
     index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; required for search.")] = None
     encoder: options.Encoder = None
-    encoder_name: options.EncoderName = None
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: auto.")] = None
     model: Annotated[
         list[str] | None,
@@ -87,7 +86,7 @@ class ServeSettings:
     @property
     def overrides(self) -> dict[str, object]:
         """The settings of the service that the options give; None where they give none."""
-        names = ("listen", "index", "encoder", "encoder_name", "device", "keys", "drain_s")
+        names = ("listen", "index", "encoder", "device", "keys", "drain_s")
         http = {
             "listen": self.http_listen,
             "allowed_hosts": self.allowed_host or None,
@@ -255,7 +254,7 @@ def expand(
     from rerank.retrieval.expansion import expand_index
     from rerank.retrieval.index import Expansion, read_manifest
 
-    loaded = Encoder(encoder or read_manifest(index).encoder.name, device)
+    loaded = Encoder(encoder or read_manifest(index).encoder.settings, device)
     expansion = Expansion(neighbours=neighbours, weight=weight, first_stage=first_stage)
     with show_progress(console, "passages") as progress:
         manifest = expand_index(index, out, loaded, expansion, progress.report)

@@ -1,5 +1,6 @@
 """Configuration of the service: frozen pydantic models of its YAML file, with units in the names of the settings."""
 
+from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig
 from rerank.config.loading import load_config
 from rerank.config.models import (
     AnswerConfig,
@@ -32,12 +33,14 @@ from rerank.types import Precision
 
 __all__ = [
     "BUNDLED_MODELS",
+    "DEFAULT_ENCODER",
     "FURTHER_BUNDLED_MODELS",
     "AnswerConfig",
     "ApiModel",
     "CheckpointModel",
     "ConnectionsConfig",
     "CrossEncoderModel",
+    "EncoderConfig",
     "EngineConfig",
     "FirstModel",
     "FusionModel",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rerank.config.encoder import EncoderConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelConfig, PERankModel
 from rerank.config.settings import Address, Positive, Settings
@@ -154,9 +155,7 @@ class ServiceConfig(Settings):
         listen: HOST:PORT of the service; port 0 chooses a free one. Default: 127.0.0.1:50051.
         http: settings of the HTTP port, or its HOST:PORT. Default: no HTTP.
         index: folder of an index built by `rerank index`, which Search needs. Default: none.
-        encoder: name or folder of the sentence-transformers encoder. Default: all-MiniLM-L6-v2.
-        encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
-            encoder of that name accepts it. Default: the name in the folder's config.json.
+        encoder: settings of the encoder, or its name or folder. Default: all-MiniLM-L6-v2.
         sparse_encoder: folder of a learned sparse model (SPLADE), whose score a fusion reads. Default:
             splade-tiny, which `make env` installs.
         first_stage_kind: the kind of the first stage that the candidates of requests come from: lexical counts words,
@@ -182,8 +181,7 @@ class ServiceConfig(Settings):
     listen: Address = "127.0.0.1:50051"
     http: HttpConfig | None = None
     index: Path | None = None
-    encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
-    encoder_name: str | None = None
+    encoder: EncoderConfig = EncoderConfig()
     sparse_encoder: str = "splade-tiny"
     first_stage_kind: FirstStageKind = FirstStageKind.LEXICAL
     device: str = "auto"

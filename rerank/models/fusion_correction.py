@@ -91,7 +91,7 @@ class LoadedCorrection:
 
     Args:
         folder: written by `train-fusion`.
-        encoder_sha256: of the encoder that the service loads.
+        encoder_sha256: of weights and prompts of the encoder that the service loads.
         sparse_encoder_sha256: of the sparse encoder that it loads.
 
     Raises:
@@ -106,8 +106,8 @@ class LoadedCorrection:
         ):
             if trained != loaded:
                 raise CheckpointError(
-                    f"{folder} was trained with {what} (sha256 {trained}), but this service loads sha256 {loaded}; use "
-                    "that one, or train again with this one"
+                    f"{folder} was trained with {what} (sha256 of weights and prompts {trained}), but this service "
+                    f"loads {loaded}; use that one, or train again with this one"
                 )
         self.id = CorrectionId(model_id(folder), sha256_of_files(weight_files(folder)))
         self._network = FusionCorrection(config)

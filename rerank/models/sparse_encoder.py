@@ -99,12 +99,16 @@ class SparseEncoder:
         """Returns the vector of a query, as the library's `encode_query` gives it, in float32."""
         with self._lock:
             weights = cast(Any, self._loaded.library).encode_query(
-                [text], convert_to_sparse_tensor=False, save_to_cpu=True, show_progress_bar=False
+                [text],
+                prompt=self._loaded.prompts.query,
+                convert_to_sparse_tensor=False,
+                save_to_cpu=True,
+                show_progress_bar=False,
             )
         return _vector(weights[0].float().numpy())
 
-    def encode(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
-        """Returns the whole vector of each text. A long text counts up to its first `id.max_tokens` tokens."""
+    def encode_passages(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
+        """Returns the whole vector of each passage. A long text counts up to its first `id.max_tokens` tokens."""
         vectors: list[SparseVector | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
             pooled = self._product.pooled(states, "float32" if dtype == "float32" else "bfloat16")
@@ -197,7 +201,7 @@ class SparseEncoder:
         """Returns the token ids that the model reads of each text, and whatever else the tokenizer says."""
         if not texts:
             return []
-        read = [self._loaded.prompt + beginning(text, self.id.max_tokens, self._count) for text in texts]
+        read = [self._loaded.prompts.document + beginning(text, self.id.max_tokens, self._count) for text in texts]
         with self._lock:
             encoded = self._loaded.tokenizer(
                 read, truncation=True, max_length=self.id.max_tokens, padding=False, verbose=False
@@ -209,7 +213,7 @@ class SparseEncoder:
         limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
         return [
             len(each["input_ids"]) == self.id.max_tokens
-            and self._count(beginning(text, self.id.max_tokens, self._count)) > limit
+            and self._count(self._loaded.prompts.document + beginning(text, self.id.max_tokens, self._count)) > limit
             for text, each in zip(texts, tokens, strict=True)
         ]
 
@@ -223,9 +227,15 @@ class SparseEncoder:
         """Raises: CheckpointError if our vector of a text is not the library's."""
         with self._lock:
             expected = cast(Any, self._loaded.library).encode_document(
-                [_CHECKED_TEXT], convert_to_sparse_tensor=False, save_to_cpu=True, show_progress_bar=False
+                [_CHECKED_TEXT],
+                prompt=self._loaded.prompts.document,
+                convert_to_sparse_tensor=False,
+                save_to_cpu=True,
+                show_progress_bar=False,
             )[0]
-        vector, _ = self.encode([_CHECKED_TEXT, 9 * _CHECKED_TEXT], "float32")  # beside a longer text it is padded
+        vector, _ = self.encode_passages(
+            [_CHECKED_TEXT, 9 * _CHECKED_TEXT], "float32"
+        )  # beside a longer text it is padded
         difference = expected.float().numpy().copy()
         difference[vector.terms] -= vector.weights
         if not (largest := float(np.abs(difference).max())) <= _TOLERANCE:

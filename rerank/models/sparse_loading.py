@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, check_vocabulary
 from rerank.errors import CheckpointError
 from rerank.models.complete import check_complete
+from rerank.models.encoder_prompts import Prompts, resolve_prompts
 from rerank.models.loading import readable_positions
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
@@ -37,7 +38,7 @@ class SpladeModel:
         decoder: its layer that multiplies token states with the vocabulary.
         tokenizer: of passages.
         pooling: of the logits of passages.
-        prompt: what is put before a passage; empty if nothing is.
+        prompts: what stands in front of queries and of passages.
         max_tokens: the longest passage, in tokens.
     """
 
@@ -46,7 +47,7 @@ class SpladeModel:
     decoder: nn.Linear
     tokenizer: PreTrainedTokenizerBase
     pooling: SpladePooling
-    prompt: str
+    prompts: Prompts
     max_tokens: int
 
 
@@ -69,9 +70,8 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
         decoder = _decoder(folder, model)
         _check_vocabularies(folder, library, decoder.out_features)
         max_tokens = readable_positions(model, transformer.max_seq_length or 0)
-        prompts = (library.prompts.get(name) for name in ("document", "passage", "corpus"))
-        prompt = next((each for each in prompts if each is not None), "")
-        return SpladeModel(library, model, decoder, transformer.tokenizer, pooling, prompt, max_tokens)
+        prompts = resolve_prompts(folder, library.prompts)
+        return SpladeModel(library, model, decoder, transformer.tokenizer, pooling, prompts, max_tokens)
     except _LOADING_ERRORS as error:
         problem = " ".join(str(error).split())
         raise CheckpointError(

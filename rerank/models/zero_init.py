@@ -59,7 +59,7 @@ def _config(encoder: Encoder, layers: int) -> LlamaConfig:
         "max_position_embeddings": 1024,
         "tie_word_embeddings": True,
         "encoder_name": encoder.id.name,
-        "encoder_sha256": encoder.id.sha256,
+        "encoder_sha256": encoder.id.vectors_sha256,
         "projector_type": "residual_mlp2x_gelu",
         "template": "pe_rank",
     }

@@ -74,7 +74,7 @@ class FusionRanker:
         )
 
     def _signals(self) -> dict[str, str]:
-        cosine = {"cosine": self._encoder.id.sha256} if self._settings.cosine_weight else {}
+        cosine = {"cosine": self._encoder.id.vectors_sha256} if self._settings.cosine_weight else {}
         return cosine | ({"sparse": self._sparse.id.sha256} if self._sparse else {})
 
     def filled(self, passage: Passage) -> Passage:
@@ -90,7 +90,7 @@ class FusionRanker:
         """
         if query.vector is None:
             self._encoder.check_query(query.text)
-            query = replace(query, vector=self._encoder.encode([query.text])[0])
+            query = replace(query, vector=self._encoder.encode_queries([query.text])[0])
         if self._sparse is None:
             return Prepared(query, tuple(passages))
         if (of_query := query.sparse) is None:  # later slices of a request have it
@@ -139,7 +139,7 @@ class FusionRanker:
             if number:
                 self._between_batches()
             some = [list(read)[row] for row in rows]
-            vectors = self._encoder.encode([read[text] for text in some], "auto")
+            vectors = self._encoder.encode_passages([read[text] for text in some], "auto")
             for row, text, vector in zip(rows, some, vectors, strict=True):
                 self._encoder.vector_cache.put(text, vector, counts[row] > self._encoder.max_text_tokens)
                 found[text] = vector

@@ -88,7 +88,7 @@ class PERankRanker:
             max_passage_tokens=encoder.max_text_tokens,
             max_window_tokens=loaded.context_tokens,
             reads_vectors=True,
-            signals={"cosine": encoder.id.sha256},
+            signals={"cosine": encoder.id.vectors_sha256},
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
             precision=picked,
@@ -107,9 +107,9 @@ class PERankRanker:
         sanitized = self._prompts.sanitize(query)
         self._check_query(sanitized)
         if query.vector is None:
-            sanitized = replace(sanitized, vector=self._encoder.encode([query.text])[0])
+            sanitized = replace(sanitized, vector=self._encoder.encode_queries([query.text])[0])
         missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
-        vectors = iter(self._encoder.encode(missing, self._encoder_dtype))
+        vectors = iter(self._encoder.encode_passages(missing, self._encoder_dtype))
         truncated = iter(self._encoder.is_truncated(missing))
         encoded = [
             self._with_vector(passage, next(vectors), next(truncated)) if passage.vector is None else passage

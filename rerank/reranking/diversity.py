@@ -101,7 +101,7 @@ def _vectors(encoder: Encoder, passages: Sequence[Passage]) -> InSlices[tuple[Ma
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts[start : start + _TEXTS_AT_ONCE]
         beginnings = [encoder.beginning(text) for text in some]
-        found = zip(some, encoder.encode(beginnings, "auto"), encoder.is_truncated(beginnings), strict=True)
+        found = zip(some, encoder.encode_passages(beginnings, "auto"), encoder.is_truncated(beginnings), strict=True)
         for text, vector, is_truncated in found:
             encoder.vector_cache.put(text, vector, is_truncated)
             vectors[missing[text]], truncated[missing[text]] = vector, is_truncated

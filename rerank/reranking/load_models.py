@@ -147,7 +147,7 @@ def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
 
 def zero_init_checkpoint(encoder: Encoder) -> Path:
     """Finds the zero-initialised PE-Rank checkpoint for an encoder in the user's cache, or writes it there."""
-    name = f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
+    name = f"pe-rank-zero-init-{encoder.id.vectors_sha256[:12]}"
     return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
 
 
@@ -196,7 +196,7 @@ def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: LoadSpars
     if model.path is None:
         return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
     sparse = sparse_encoder()
-    correction = LoadedCorrection(model.path, encoder.id.sha256, sparse.id.sha256)
+    correction = LoadedCorrection(model.path, encoder.id.vectors_sha256, sparse.id.sha256)
     return FusionRanker(model, encoder, sparse, correction)
 
 

@@ -364,7 +364,7 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         IndexMismatch: the index was built with another encoder.
     """
     engine = config.engine
-    encoder = Encoder(config.encoder, config.device, config.encoder_name or "", engine.text_vector_cache_bytes)
+    encoder = Encoder(config.encoder, config.device, engine.text_vector_cache_bytes)
     sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, engine.text_vector_cache_bytes))
     index = Index(config.index, encoder, sparse_encoder) if config.index else None
     models = load_models(config.models, encoder, config.device, sparse_encoder)

@@ -166,10 +166,10 @@ class VectorStages:
     def _recall(self, store: PassageStore, passages: Sequence[Passage]) -> float:
         queries = [" ".join(passage.text.split()[:_RECALL_WORDS]) for passage in passages]
         opened = open_vector_index(self.settings.dense, self.build.index, store.vectors)
-        return recall_of(opened, store.vectors.mapped, self.encoder.encode(queries), _RECALL_DEPTH)
+        return recall_of(opened, store.vectors.mapped, self.encoder.encode_queries(queries), _RECALL_DEPTH)
 
     def _cosine(self, passages: Sequence[Passage]) -> float:
-        exact = self.encoder.encode([passage.text for passage in passages])
+        exact = self.encoder.encode_passages([passage.text for passage in passages])
         stored = np.stack([passage.vector for passage in passages if passage.vector is not None])
         return float((exact * stored).sum(axis=1).mean())
 

@@ -37,7 +37,7 @@ class DenseRetriever:
 
 def query_vectors(encoder: Encoder, queries: Sequence[Query]) -> Matrix:
     """(len(queries), D): the vectors of the queries; encodes those that have none yet."""
-    missing = iter(encoder.encode([query.text for query in queries if query.vector is None]))
+    missing = iter(encoder.encode_queries([query.text for query in queries if query.vector is None]))
     return np.stack([next(missing) if query.vector is None else query.vector for query in queries])
 
 

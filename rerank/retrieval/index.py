@@ -194,8 +194,7 @@ def _open_sparse(
 
 def _check_encoder(folder: Path, manifest: IndexManifest, encoder: EncoderId) -> None:
     if manifest.encoder != encoder:
-        expected = manifest.encoder
         raise IndexMismatch(
-            f"{folder} was built with encoder {expected.name} (SHA-256 {expected.sha256}), but the loaded encoder is "
-            f"{encoder.name} (SHA-256 {encoder.sha256}); load the former or build the index again"
+            f"{folder} was built with {manifest.encoder}, but the loaded one is {encoder}; set encoder to the former "
+            "or build the index again"
         )

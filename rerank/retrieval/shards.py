@@ -109,11 +109,11 @@ class DenseJob(ShardJob[EncoderId]):
 
     def load_encoder(self) -> Encoder:
         """See ShardJob."""
-        return Encoder(self.encoder.name, self.device)
+        return Encoder(self.encoder.settings, self.device)
 
     def store(self, shard: int, texts: Sequence[str], encoder: Encoder) -> None:
         """See ShardJob. Raises: CheckpointError if the encoder returns numbers that are not finite."""
-        vectors = encoder.encode(texts, self.dtype)
+        vectors = encoder.encode_passages(texts, self.dtype)
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self.encoder.name} returns numbers that are not finite; use another")
         VectorWriter(self.folder).write(shard * self.shard_rows, vectors, encoder.is_truncated(texts))
@@ -129,7 +129,7 @@ class SparseJob(ShardJob[SparseEncoderId]):
 
     def store(self, shard: int, texts: Sequence[str], encoder: SparseEncoder) -> None:
         """See ShardJob."""
-        write_part(self.part(shard), encoder.encode(texts, self.dtype))
+        write_part(self.part(shard), encoder.encode_passages(texts, self.dtype))
 
     def part(self, shard: int) -> Path:
         """The file of a shard, beside the journal."""

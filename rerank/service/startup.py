@@ -49,11 +49,9 @@ def check_before_loading(config: ServiceConfig) -> None:
         check_certificates(config.tls)
     if config.index is not None:
         check_sizes(config.index)
-    if is_missing_folder(config.encoder):
-        where = looked_for(Path(config.encoder))
-        raise ConfigError(
-            f"encoder: there is no folder {config.encoder}{where}; give the folder of a model, or its name"
-        )
+    if is_missing_folder(name := config.encoder.name):
+        where = looked_for(Path(name))
+        raise ConfigError(f"encoder: there is no folder {name}{where}; give the folder of a model, or its name")
     if any(reads_sparse(model) for model in config.models):
         _check_sparse_encoder(config.sparse_encoder)
     for model in config.models:
@@ -69,7 +67,7 @@ def check_checkpoints(config: ServiceConfig) -> None:
         CheckpointError: some cannot be loaded; the message names each of them, with the reason.
     """
     problems = {f"model {model.name}": problem_of_checkpoint(model) for model in config.models}
-    if (encoder := Path(config.encoder)).is_dir():
+    if (encoder := Path(config.encoder.name)).is_dir():
         problems["encoder"] = problem_of_encoder(encoder)
     found = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     if found:

@@ -32,7 +32,7 @@ def measure_cold(workload: Workload) -> Values:
         for number, (query, candidates) in enumerate(lists):
             times = [_ms(partial(reranker.rerank, query, candidates)) for _ in range(2)]
             texts = [candidate.text or "" for candidate in candidates]
-            of_encoder = _ms(partial(workload.encoder.encode, texts, "auto"))
+            of_encoder = _ms(partial(workload.encoder.encode_passages, texts, "auto"))
             if number:  # the first list warms up
                 cold.append(times[0])
                 warm.append(times[1])

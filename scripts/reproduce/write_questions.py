@@ -93,7 +93,8 @@ def main(
     _write(passages, written, QuestionWriter(model), batch_size)
     encoder = Encoder(DEFAULT_ENCODER)
     rows = [row for row in _rows(written) if row["question"]]
-    questions, answers = (encoder.encode([row[name] for row in rows]) for name in ("question", "answer"))
+    questions = encoder.encode_queries([row["question"] for row in rows])
+    answers = encoder.encode_passages([row["answer"] for row in rows])
     kept = [row for row, cosine in zip(rows, (questions * answers).sum(axis=1), strict=True) if cosine >= min_cosine]
     with atomic_file(out) as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")

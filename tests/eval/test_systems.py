@@ -168,7 +168,7 @@ def test_baseline_is_the_sum_of_z_scores_of_its_name(ranker: str, weight: float,
     of_first_stage = model.first_stage_weight(FirstStageKind.LEXICAL)
     window = Window(prepared.query, prepared.passages, first_stage=first_stage, first_stage_weight=of_first_stage)
     (ranked,) = rank_windows(ranking, [window])
-    cosines = encoder.encode(texts, "auto") @ encoder.encode([query.text])[0]
+    cosines = encoder.encode_passages(texts, "auto") @ encoder.encode_queries([query.text])[0]
     expected = weight * z_scores(first_stage) + z_scores(cosines)
     assert ranked.scores == pytest.approx(expected.tolist(), abs=1e-4)
     assert not reads_sparse(model)

@@ -78,7 +78,7 @@ class DyingRanker(NumberRanker):
 class NumberEncoder:
     """Stands for both encoders of a fusion: the cosine is the number of a text, the sparse score that after "whole"."""
 
-    id = SimpleNamespace(name="number", sha256="r1")
+    id = SimpleNamespace(name="number", sha256="r1", vectors_sha256="r1")
     device = SimpleNamespace(type="cpu")
     vector_cache = cache = SimpleNamespace(put=lambda *_: None, max_bytes=0)
     max_text_tokens = 256
@@ -98,10 +98,12 @@ class NumberEncoder:
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]
 
-    def encode(self, texts: Sequence[str], dtype: str = "auto") -> npt.NDArray[np.float32]:
+    def encode_passages(self, texts: Sequence[str], dtype: str = "auto") -> npt.NDArray[np.float32]:
         self.encoded += texts
         cosines = [number_in(text.partition("whole")[0]) if "whole" in text else 1.0 for text in texts]
         return np.array([(cosine, (1 - cosine**2) ** 0.5) for cosine in cosines], dtype=np.float32)
+
+    encode_queries = encode_passages
 
     def encode_query(self, text: str) -> SimpleNamespace:
         return SimpleNamespace(unit=lambda: text)

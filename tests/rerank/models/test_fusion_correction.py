@@ -60,11 +60,11 @@ def test_loaded_correction_is_the_saved_one_without_dropout(folder: Path) -> Non
     [
         (
             ("c" * 64, "b" * 64),
-            r"was trained with encoder e \(sha256 a+\), but this service loads sha256 c+; use that one",
+            r"was trained with encoder e \(sha256 of weights and prompts a+\), but this service loads c+; use that one",
         ),
         (
             ("a" * 64, "c" * 64),
-            r"was trained with sparse encoder \(sha256 b+\), but",
+            r"was trained with sparse encoder \(sha256 of weights and prompts b+\), but",
         ),
     ],
 )

@@ -89,12 +89,12 @@ def published(encoder: Encoder, tmp_path: Path) -> Path:
 @torch.no_grad()
 def test_published_folder_is_read_without_its_code(published: Path) -> None:
     jina = Encoder(str(published), "cpu")
-    (vector,) = jina.encode(["what causes the tides"])
+    (vector,) = jina.encode_passages(["what causes the tides"])
     ids = jina.copy_tokenizer()("what causes the tides")["input_ids"]
     mean = formula(random_model(30_522), ids).mean(dim=0)
     torch.testing.assert_close(torch.from_numpy(vector), mean / mean.norm(), atol=1e-5, rtol=1e-4)
     assert jina.names == {str(published)}
-    assert Encoder(str(published), "cpu").encode(["x"]).tolist() == jina.encode(["x"]).tolist()
+    assert Encoder(str(published), "cpu").encode_passages(["x"]).tolist() == jina.encode_passages(["x"]).tolist()
 
 
 def test_another_variant_of_the_architecture_is_refused_by_its_weights(published: Path) -> None:

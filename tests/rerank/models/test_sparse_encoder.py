@@ -69,7 +69,7 @@ def test_vectors_are_those_of_sentence_transformers(kind: dict[str, Any], tmp_pa
     library.max_seq_length = encoder.id.max_tokens  # of XLM-RoBERTa it states one too many
     size = encoder.id.vocabulary_size
     documents = library.encode_document(TEXTS, convert_to_sparse_tensor=False).numpy()
-    for vector, expected in zip(encoder.encode(TEXTS, "float32"), documents, strict=True):
+    for vector, expected in zip(encoder.encode_passages(TEXTS, "float32"), documents, strict=True):
         np.testing.assert_allclose(dense(vector, size), expected, atol=1e-4)
     query = library.encode_query(QUERY, convert_to_sparse_tensor=False).numpy()
     np.testing.assert_allclose(dense(encoder.encode_query(QUERY), size), query, atol=1e-4)
@@ -80,7 +80,7 @@ def test_vectors_are_those_of_sentence_transformers(kind: dict[str, Any], tmp_pa
 def test_scores_of_states_are_the_dot_products_of_whole_vectors(kind: dict[str, Any], tmp_path: Path) -> None:
     encoder = SparseEncoder(write_sparse_encoder(tmp_path / "model", **kind), "cpu")
     query = encoder.encode_query(QUERY)
-    states, vectors = encoder.states(TEXTS, "float32"), encoder.encode(TEXTS, "float32")
+    states, vectors = encoder.states(TEXTS, "float32"), encoder.encode_passages(TEXTS, "float32")
     size = encoder.id.vocabulary_size
     expected = [float(dense(query, size) @ dense(vector, size)) for vector in vectors]
     np.testing.assert_allclose(encoder.scores(query, vectors), expected, rtol=1e-5, atol=1e-5)
@@ -90,14 +90,14 @@ def test_scores_of_states_are_the_dot_products_of_whole_vectors(kind: dict[str, 
 
 
 def test_empty_lists_give_nothing(small: SparseEncoder) -> None:
-    assert (small.encode([]), small.states([]), small.token_counts([])) == ([], [], [])
+    assert (small.encode_passages([]), small.states([]), small.token_counts([])) == ([], [], [])
     scores = small.scores(small.encode_query(QUERY), [])
     assert (scores.shape, scores.dtype) == ((0,), np.float32)
 
 
 def test_query_without_terms_scores_zero(small: SparseEncoder) -> None:
     nothing = SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))
-    scores = small.scores(nothing, [*small.states(["a"]), *small.encode(["a"]), nothing])
+    scores = small.scores(nothing, [*small.states(["a"]), *small.encode_passages(["a"]), nothing])
     assert scores.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -109,7 +109,7 @@ def test_any_text_is_read_as_text(text: str, small: SparseEncoder) -> None:
 
 def test_text_after_the_token_limit_is_ignored_and_said_so(small: SparseEncoder) -> None:
     fits = "a " * (MAX_TOKENS - 2)  # plus [CLS] and [SEP]
-    exact, longer = small.encode([fits, fits + "z"], "float32")
+    exact, longer = small.encode_passages([fits, fits + "z"], "float32")
     assert (exact.is_truncated, longer.is_truncated) == (False, True)
     assert [states.is_truncated for states in small.states([fits, fits + "z", "a"])] == [False, True, False]
     np.testing.assert_allclose(
@@ -142,7 +142,9 @@ def test_bfloat16_changes_scores_by_rounding_only(bundled: SparseEncoder) -> Non
     query = bundled.encode_query("how long do fleas live")
     exact = bundled.scores(query, bundled.states(texts, "float32"))
     np.testing.assert_allclose(bundled.scores(query, bundled.states(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
-    np.testing.assert_allclose(bundled.scores(query, bundled.encode(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
+    np.testing.assert_allclose(
+        bundled.scores(query, bundled.encode_passages(texts, "bfloat16")), exact, rtol=0.02, atol=0.1
+    )
 
 
 def test_text_that_comes_again_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,5 +274,5 @@ def test_changed_file_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_plain_masked_language_model_is_read_as_splade(tmp_path: Path) -> None:
     folder = write_masked_lm(tmp_path / "plain")
     expected = LibraryEncoder(str(folder), device="cpu").encode_document("a flea", convert_to_sparse_tensor=False)
-    (vector,) = SparseEncoder(folder, "cpu").encode(["a flea"], "float32")
+    (vector,) = SparseEncoder(folder, "cpu").encode_passages(["a flea"], "float32")
     np.testing.assert_allclose(dense(vector, len(expected)), expected.numpy(), atol=1e-4)

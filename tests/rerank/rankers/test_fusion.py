@@ -59,7 +59,7 @@ def slow_order(window: Window, encoder: Encoder, settings: FusionModel) -> list[
     cheap = others(everywhere)
     by_cheap = sorted(everywhere, key=lambda place: -cheap[place])
     best = sorted(by_cheap[: settings.cosine_depth])
-    vectors = encoder.encode([window.passages[place].text for place in best], "auto").astype(float)
+    vectors = encoder.encode_passages([window.passages[place].text for place in best], "auto").astype(float)
     query = window.query.vector.astype(float)  # type: ignore[union-attr]
     cosines = z([float(vector @ query) for vector in vectors])
     of_sparse = z([sparse[place] for place in best])
@@ -101,13 +101,13 @@ def test_several_settings_rank_as_each_alone(
         for each in settings
     ]
     encoded: list[str] = []
-    encode = Encoder.encode
+    encode = Encoder.encode_passages
 
     def counted(self: Encoder, texts: Any, *args: Any) -> Any:
         encoded.extend(texts)
         return encode(self, texts, *args)
 
-    monkeypatch.setattr(Encoder, "encode", counted)
+    monkeypatch.setattr(Encoder, "encode_passages", counted)
     assert [each.permutation for each in ranker.rank_by(of_list, settings)] == alone
     assert len(set(alone)) == 3
     assert 4 < len(encoded) == len(set(encoded)) <= len(TEXTS)
@@ -158,7 +158,7 @@ def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, spars
     of_list = window(ranker, TEXTS)
     (cold,) = rank_windows(ranker, [of_list])
     for text in TEXTS:  # a later request with a greater depth leaves all vectors
-        caching.vector_cache.put(text, caching.encode([text])[0], False)
+        caching.vector_cache.put(text, caching.encode_passages([text])[0], False)
     warm_list = replace(of_list, passages=tuple(map(ranker.filled, of_list.passages)))
     assert all(passage.vector_cached for passage in warm_list.passages)
     (warm,) = rank_windows(ranker, [warm_list])
@@ -171,7 +171,7 @@ def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
 ) -> None:
     ranker = fusion(encoder, sparse_encoder)
     (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])
-    query, passages = sparse_encoder.encode_query(QUERY.text), sparse_encoder.encode(TEXTS, "float32")
+    query, passages = sparse_encoder.encode_query(QUERY.text), sparse_encoder.encode_passages(TEXTS, "float32")
     weights = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
     length = sum(weight * weight for weight in weights.values()) ** 0.5
     slow = [
@@ -197,7 +197,7 @@ def test_slices_encode_the_query_once_and_score_as_one(encoder: Encoder, sparse_
 def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_depth=2)
     of_list = window(ranker, TEXTS)
-    vectors = encoder.encode(TEXTS)
+    vectors = encoder.encode_passages(TEXTS)
     passages = (replace(each, vector=vector) for each, vector in zip(of_list.passages, vectors, strict=True))
     (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(passages))])
     assert not np.isnan(ranking.signals["cosine"]).any()

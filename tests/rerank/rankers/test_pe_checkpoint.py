@@ -168,7 +168,10 @@ def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path,
             {"encoder_name": "other/encoder"},
             r"trained for encoder other/encoder \(sha256 None\), but this service loads sent",
         ),
-        ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint, or, if .* encoder_name: sentence-tr"),
+        (
+            {"encoder_sha256": "0" * 64},
+            "use that encoder or another checkpoint, or, if .*published_name: sent",
+        ),
         (
             {"encoder_pooling": "last_token"},
             r"trained on vectors by last_token pooling \(encoder_pooling\), but sent.* is loaded with mean; use an",

@@ -71,7 +71,7 @@ def test_depth_beyond_the_collection_returns_all(retriever: DenseRetriever, quer
 
 def test_query_without_vector_is_encoded(encoder: Encoder, retriever: DenseRetriever) -> None:
     text = "which insect jumps"
-    known = Query(text, vector=encoder.encode([text])[0])
+    known = Query(text, vector=encoder.encode_passages([text])[0])
     assert retriever.search([Query(text)], 10) == retriever.search([known], 10)
 
 

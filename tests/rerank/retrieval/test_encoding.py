@@ -59,9 +59,9 @@ def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Pat
 
 def test_bfloat16_is_close_to_float32(job: DenseJob, encoder: Encoder) -> None:
     encode_passages(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
-    cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode(TEXTS)).sum(axis=1)
+    cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode_passages(TEXTS)).sum(axis=1)
     assert 0.999 < cosines.min() < cosines.max() <= 1 + 1e-6
-    assert not np.array_equal(PassageStore(job.folder).vectors.mapped, encoder.encode(TEXTS))
+    assert not np.array_equal(PassageStore(job.folder).vectors.mapped, encoder.encode_passages(TEXTS))
 
 
 def test_text_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_vectors_that_are_not_finite_are_refused(
     def not_finite(self: Encoder, texts: list[str], dtype: str) -> Matrix:
         return np.full((len(texts), self.id.dimension), np.nan, dtype=np.float32)
 
-    monkeypatch.setattr(Encoder, "encode", not_finite)
+    monkeypatch.setattr(Encoder, "encode_passages", not_finite)
     with pytest.raises(CheckpointError, match="not finite"):
         encode_passages(job, encoder, workers=1, report=lambda done: None)
     assert not job.read_journal().any()

@@ -64,7 +64,7 @@ def test_expanded_index_is_searched_as_any_other(index_folder: Path, encoder: En
     expand_index(index_folder, tmp_path / "new", encoder, Expansion())
     opened = Index(tmp_path / "new", encoder)
     (found,) = opened.search(FirstStage.DENSE, [Query("string instruments")], 3)
-    query = encoder.encode(["string instruments"])[0]
+    query = encoder.encode_passages(["string instruments"])[0]
     assert [doc.score for doc in found] == pytest.approx(sorted(vectors_of(tmp_path / "new") @ query)[:-4:-1], abs=1e-5)
     assert opened.search(FirstStage.BM25, [Query("flea")], 1)[0][0].doc_id == "flea"
     assert verify_index(tmp_path / "new").expansion == Expansion()
@@ -77,7 +77,7 @@ def test_approximate_search_finds_the_expanded_vectors(beir_folder: Path, encode
     manifest = expand_index(tmp_path / "hnsw", tmp_path / "new", encoder, Expansion())
     opened = Index(tmp_path / "new", encoder)
     (found,) = opened.search(FirstStage.DENSE, [Query("string instruments")], 1)
-    query = encoder.encode(["string instruments"])[0]
+    query = encoder.encode_passages(["string instruments"])[0]
     assert found[0].score == pytest.approx(float((vectors_of(tmp_path / "new") @ query).max()), abs=1e-5)
     assert manifest.dense == "hnsw"
     assert manifest.dense_recall_at_100 == 1.0

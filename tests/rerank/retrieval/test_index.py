@@ -54,10 +54,14 @@ def test_candidates_are_the_results_with_text_and_vector(index: Index, first_sta
         ({"format": "rerank-index-1"}, rf"has format rerank-index-1, but this version reads {FORMAT}"),
         (
             {"encoder": {"name": "other/encoder", "sha256": "0" * 64}},
-            "built with encoder other/encoder .* loaded encoder is sentence-transformers/all-MiniLM-L6-v2",
+            r"built with encoder other/encoder .*loaded one is encoder sentence-transformers/all-MiniLM-L6-v2",
+        ),
+        (
+            {"encoder": {"query_prompt": "q: ", "document_prompt": "d: "}},
+            r"query prompt 'q: ', document prompt 'd: '.*the loaded one is .*query prompt '', document prompt ''",
         ),
     ],
-    ids=["format", "encoder"],
+    ids=["format", "encoder", "prompts"],
 )
 def test_index_of_another_encoder_or_format_is_refused(
     index_folder: Path, encoder: Encoder, tmp_path: Path, change: dict[str, Any], problem: str

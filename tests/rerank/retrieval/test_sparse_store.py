@@ -85,7 +85,7 @@ def test_passages_of_an_index_have_the_vectors_of_the_encoder(
 ) -> None:
     index = Index(folder, encoder, lambda: sparse_encoder)
     candidates = index.candidates(FirstStage.DENSE, Query("music"), 13)
-    vectors = sparse_encoder.encode([candidate.passage.text for candidate in candidates])
+    vectors = sparse_encoder.encode_passages([candidate.passage.text for candidate in candidates])
     for candidate, vector in zip(candidates, vectors, strict=True):
         assert isinstance(candidate.passage.sparse, SparseVector)
         found = dict(zip(candidate.passage.sparse.terms.tolist(), candidate.passage.sparse.weights, strict=True))

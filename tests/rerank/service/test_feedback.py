@@ -56,7 +56,7 @@ def test_original_positions_of_new_passages_follow_those_of_the_first_stage(stub
 
 def test_new_passages_are_scored_by_the_updated_vector(stub: RerankServiceStub, index: Index, encoder: Encoder) -> None:
     reply = search(stub, model="identity", feedback=LARGE_STEPS)
-    query = encoder.encode([QUERY])[0]
+    query = encoder.encode_passages([QUERY])[0]
     new = [result for result in reply.results if result.original_position >= reply.first_stage_hits]
     assert new
     for result in new:

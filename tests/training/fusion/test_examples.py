@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection, 
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
-from rerank.types import Window
+from rerank.types import Precision, Window
 from tests.training.pe_rank.pe_lists import training_lists
 
 SCORES = (0.5, 2.0, 1.0, -3.0, 0.25)
@@ -40,13 +41,23 @@ def item() -> TrainingList:
     return replace(training_lists(3)[1], scores=SCORES)
 
 
+def vector_tables(
+    encoder: Encoder, item: TrainingList, folder: Path, dtype: Precision = "float32"
+) -> tuple[VectorTable, VectorTable]:
+    console, encode = Console(quiet=True), partial(encoder.encode_passages, dtype=dtype)
+    return (
+        VectorTable(encoder.encode_queries, ListTexts([[item]], "queries"), console, folder),
+        VectorTable(encode, ListTexts([[item]], "passages"), console, folder),
+    )
+
+
 @pytest.fixture(scope="module")
 def of_list(
     item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
 ) -> SignalList:
     console = Console(quiet=True)
-    table = VectorTable(encoder, ListTexts([[item]], True), console, tmp_path_factory.mktemp("vectors"), "auto")
-    return SignalLists([item], table, sparse_encoder, console)[0]
+    tables = vector_tables(encoder, item, tmp_path_factory.mktemp("vectors"), "auto")
+    return SignalLists([item], *tables, sparse_encoder, console)[0]
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +148,8 @@ def test_list_without_scores_counts_by_reciprocal_ranks(
     item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
 ) -> None:
     console = Console(quiet=True)
-    table = VectorTable(encoder, ListTexts([[item]], True), console, tmp_path)
-    (of_list,) = SignalLists([replace(item, scores=())], table, sparse_encoder, console)[:]
+    tables = vector_tables(encoder, item, tmp_path)
+    (of_list,) = SignalLists([replace(item, scores=())], *tables, sparse_encoder, console)[:]
     assert of_list.signals.cheap.first_stage.tolist() == pytest.approx([1 / (60 + rank) for rank in range(1, 6)])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from rerank.types import Matrix, Passage, Query
 
 def encode(texts: Sequence[str]) -> Matrix:
     """A random unit vector for each text, always the same one."""
+    if not texts:
+        return np.empty((0, 8), dtype=np.float32)
     vectors = [np.random.default_rng(list(text.encode())).normal(size=8) for text in texts]
     return np.stack([vector / np.linalg.norm(vector) for vector in vectors]).astype(np.float32)
 
@@ -23,7 +27,8 @@ VECTORS = encode([passage.text for passage in PASSAGES])
 
 
 def pools(queries: list[CollectionQuery], depth: int) -> list[Pool]:
-    return list(neighbour_pools(queries, with_vectors(PASSAGES, VECTORS), VECTORS, encode, depth))
+    encoder: Any = SimpleNamespace(encode_queries=encode, encode_passages=encode)
+    return list(neighbour_pools(queries, with_vectors(PASSAGES, VECTORS), VECTORS, encoder, depth))
 
 
 def ids(pool: Pool) -> list[str]:

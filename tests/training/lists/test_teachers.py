@@ -83,5 +83,5 @@ def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Rer
     texts = ["Deserts are dry.", "A flea lives a year.", "Fleas are small insects.", "A violin has four strings."]
     found = [Candidate(Passage(str(number), text)) for number, text in enumerate(texts)]
     created = make_pool(Query("how long does a flea live", vector=np.zeros(3, dtype=np.float32)), found, {})
-    cosines = encoder.encode(texts) @ encoder.encode([created.query.text])[0]
+    cosines = encoder.encode_passages(texts) @ encoder.encode_queries([created.query.text])[0]
     assert np.argsort(by_reranker(created, passages(created), reranker)).tolist() == np.argsort(cosines).tolist()

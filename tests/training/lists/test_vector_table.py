@@ -16,9 +16,9 @@ from tests.training.pe_rank.pe_lists import training_lists
 
 
 def test_vectors_are_in_a_file_without_a_name(encoder: Encoder, tmp_path: Path) -> None:
-    table = VectorTable(encoder, ["a", "b", "a"], Console(quiet=True), tmp_path)
+    table = VectorTable(encoder.encode_passages, ["a", "b", "a"], Console(quiet=True), tmp_path)
     assert list(tmp_path.iterdir()) == []
-    np.testing.assert_allclose(table(["b"]), encoder.encode(["b"]), atol=1e-6)
+    np.testing.assert_allclose(table(["b"]), encoder.encode_passages(["b"]), atol=1e-6)
 
 
 def test_full_disk_is_named(encoder: Encoder, tmp_path: Path) -> None:
@@ -26,12 +26,11 @@ def test_full_disk_is_named(encoder: Encoder, tmp_path: Path) -> None:
         largest_file(1000),
         pytest.raises(ConfigError, match=r"the vectors of 2 texts: .* free disk space"),
     ):
-        VectorTable(encoder, ["a", "b"], Console(quiet=True), tmp_path)
+        VectorTable(encoder.encode_passages, ["a", "b"], Console(quiet=True), tmp_path)
 
 
-def test_texts_are_those_of_all_lists_queries_first() -> None:
+def test_texts_are_those_of_all_lists() -> None:
     lists = training_lists()
-    texts = ListTexts([lists[:1], lists[1:2]], with_queries=True)
-    queries = [item.query.text for item in lists[:2]]
-    assert list(texts) == [*queries, *(passage.text for item in lists[:2] for passage in item.passages)]
-    assert list(ListTexts([lists[:2]], with_queries=False)) == list(texts)[2:]
+    parts = [lists[:1], lists[1:2]]
+    assert list(ListTexts(parts, "queries")) == [item.query.text for item in lists[:2]]
+    assert list(ListTexts(parts, "passages")) == [passage.text for item in lists[:2] for passage in item.passages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -23,18 +24,25 @@ from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
 from tests.training.pe_rank.pe_lists import training_lists
 
 CPU = torch.device("cpu")
+#: Of passages, and of queries.
+Tables: TypeAlias = tuple[VectorTable, VectorTable]
 
 
 @pytest.fixture(scope="module")
-def table(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> VectorTable:
-    folder = tmp_path_factory.mktemp("vectors")
-    return VectorTable(encoder, ListTexts([training_lists()], with_queries=True), Console(quiet=True), folder)
+def tables(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    folder, console = tmp_path_factory.mktemp("vectors"), Console(quiet=True)
+    return (
+        VectorTable(encoder.encode_passages, ListTexts([training_lists()], "passages"), console, folder),
+        VectorTable(encoder.encode_queries, ListTexts([training_lists()], "queries"), console, folder),
+    )
 
 
-def collator_of(checkpoint: Path, encoder: Encoder, table: VectorTable, **options: object) -> PECollator:
+def collator_of(checkpoint: Path, encoder: Encoder, tables: Tables, **options: object) -> PECollator:
     base = load_pe_base(checkpoint, encoder, None, CPU)
     prompts = VectorPrompts(base.template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
-    return PECollator(prompts, table, base.context_tokens, **options)  # type: ignore[arg-type]
+    passages, queries = tables
+    queries_read = queries if prompts.reads_query_vector else None
+    return PECollator(prompts, passages, queries_read, base.context_tokens, **options)  # type: ignore[arg-type]
 
 
 def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
@@ -44,10 +52,10 @@ def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
 
 @pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
 def test_prompts_are_those_of_serving(
-    encoder: Encoder, table: VectorTable, checkpoint: Path, tmp_path: Path, template: str | None
+    encoder: Encoder, tables: Tables, checkpoint: Path, tmp_path: Path, template: str | None
 ) -> None:
     folder = checkpoint if template is None else write_published(tmp_path / "published", encoder, template=template)
-    collator = collator_of(folder, encoder, table)
+    collator = collator_of(folder, encoder, tables)
     ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
     for item in training_lists():
         window = prepared(ranker, item)
@@ -55,9 +63,9 @@ def test_prompts_are_those_of_serving(
         assert tuple(prompt_ids(collator.prompts, item)) == served
 
 
-def test_embeddings_are_those_of_serving(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+def test_embeddings_are_those_of_serving(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
     lists = training_lists(3)
-    batch = collator_of(checkpoint, encoder, table)(lists)
+    batch = collator_of(checkpoint, encoder, tables)(lists)
     model = load_pe_base(checkpoint, encoder, None, CPU).model
     embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
     ranker = PERankRanker(checkpoint, encoder, "cpu")
@@ -70,9 +78,9 @@ def test_embeddings_are_those_of_serving(encoder: Encoder, table: VectorTable, c
         torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
 
 
-def test_short_windows_are_padded_and_masked(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+def test_short_windows_are_padded_and_masked(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
     lists = training_lists(2)  # of 3 and 5 passages
-    batch = collator_of(checkpoint, encoder, table)(lists)
+    batch = collator_of(checkpoint, encoder, tables)(lists)
     assert batch["mask"].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
     assert batch["vectors"].shape == (2, 1 + 5, encoder.id.dimension)
     slots = (batch["input_ids"] == PASSAGE_SLOT).sum(dim=1)
@@ -80,18 +88,18 @@ def test_short_windows_are_padded_and_masked(encoder: Encoder, table: VectorTabl
     assert (batch["input_ids"].gather(1, batch["last_index"][:, None]) == QUERY_SLOT).all()
 
 
-def test_order_is_that_of_the_teacher_with_padding_last(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+def test_order_is_that_of_the_teacher_with_padding_last(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
     lists = training_lists(2)
-    batch = collator_of(checkpoint, encoder, table)(lists)
+    batch = collator_of(checkpoint, encoder, tables)(lists)
     for row, item in enumerate(lists):
         n = len(item.passages)
         best_first = sorted(range(n), key=lambda position: -item.relevance[position])
         assert batch["order"][row].tolist() == best_first + list(range(n, 5))
 
 
-def test_choices_follow_the_prompt_best_first(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+def test_choices_follow_the_prompt_best_first(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
     item = training_lists(1)[0]
-    batch = collator_of(checkpoint, encoder, table, with_choices=True)([item])
+    batch = collator_of(checkpoint, encoder, tables, with_choices=True)([item])
     model = load_pe_base(checkpoint, encoder, None, CPU).model
     embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
     choices = embeddings[0, int(batch["last_index"][0]) + 1 :]
@@ -99,12 +107,12 @@ def test_choices_follow_the_prompt_best_first(encoder: Encoder, table: VectorTab
     torch.testing.assert_close(choices, passages[0, batch["order"][0, :-1]])
 
 
-def test_window_wider_than_the_model_is_refused(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
-    prompts = collator_of(checkpoint, encoder, table).prompts
+def test_window_wider_than_the_model_is_refused(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
+    prompts = collator_of(checkpoint, encoder, tables).prompts
     item = training_lists(2)[1]
     needed = len(prompt_ids(prompts, item))
     with pytest.raises(ConfigError, match=f"with 5 passages needs {needed} positions, the model reads {needed - 1}"):
-        PECollator(prompts, table, needed - 1)([item])
+        PECollator(prompts, *tables, needed - 1)([item])
 
 
 def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None:

@@ -46,8 +46,17 @@ def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> t
         VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
         for template in (base.template, with_text(base.template))
     ]
-    table = VectorTable(encoder, ListTexts([LISTS], with_queries=True), Console(quiet=True), folder)
-    collator = PECollator(views[0], table, 4096, text_prompts=views[1], with_choices=stepwise)
+    console = Console(quiet=True)
+    passages = VectorTable(encoder.encode_passages, ListTexts([LISTS], "passages"), console, folder)
+    queries = VectorTable(encoder.encode_queries, ListTexts([LISTS], "queries"), console, folder)
+    collator = PECollator(
+        views[0],
+        passages,
+        queries if views[0].reads_query_vector else None,
+        4096,
+        text_prompts=views[1],
+        with_choices=stepwise,
+    )
     return base.model, collator(LISTS)
 
 

@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rerank_training.lists.training_list import TrainingList
 from rerank_training.retriever.model import TrainableEncoder
+from rerank_training.retriever.objective import RetrieverCollator
 
+from rerank.config import EncoderConfig
 from rerank.models.encoder import Encoder
+from rerank.models.encoder_prompts import Prompts
+from rerank.types import Passage, Query
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +29,7 @@ def vectors(model: TrainableEncoder) -> torch.Tensor:
 def trained(folder: Path, lora_rank: int) -> TrainableEncoder:
     """A model whose vectors differ clearly from those of the encoder."""
     torch.manual_seed(0)
-    model = TrainableEncoder(folder, lora_rank, lora_alpha=32)
+    model = TrainableEncoder(folder, Prompts(), lora_rank, lora_alpha=32)
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
     for _ in range(2):  # the first changes only half of the adapter, because the other half starts at zero
         optimizer.zero_grad()
@@ -35,8 +40,15 @@ def trained(folder: Path, lora_rank: int) -> TrainableEncoder:
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora_rank: int) -> None:
-    model = TrainableEncoder(encoder.folder, lora_rank, lora_alpha=32).eval()
-    np.testing.assert_allclose(vectors(model).detach().numpy(), encoder.encode(TEXTS), atol=1e-5)
+    """With the prompts that the collator writes."""
+    settings = EncoderConfig(name=str(encoder.folder), query_prompt="query: ", document_prompt="passage: ")
+    prompted = Encoder(settings, "cpu")
+    model = TrainableEncoder(prompted.folder, prompted.prompts, lora_rank, lora_alpha=32).eval()
+    passages = tuple(Passage(text, text) for text in TEXTS)
+    batch = RetrieverCollator(model.tokenizer, 64, model.prompts)([TrainingList(Query(TEXTS[0]), passages, (1, 0))])
+    expected = np.concatenate([prompted.encode_queries(TEXTS[:1]), prompted.encode_passages(TEXTS)])
+    found = model(batch["input_ids"], batch["attention_mask"]).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
@@ -45,6 +57,6 @@ def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, t
     expected = vectors(model).detach().numpy()
     model.save_pretrained(tmp_path / "written")
     written = Encoder(str(tmp_path / "written"), "cpu")
-    np.testing.assert_allclose(written.encode(TEXTS), expected, atol=1e-5)
-    assert not np.allclose(expected, encoder.encode(TEXTS), atol=1e-3)
+    np.testing.assert_allclose(written.encode_passages(TEXTS), expected, atol=1e-5)
+    assert not np.allclose(expected, encoder.encode_passages(TEXTS), atol=1e-3)
     assert written.id.max_tokens == encoder.id.max_tokens

@@ -12,6 +12,7 @@ from rerank_training.trainer.losses import kl
 from torch import Tensor, nn
 
 from rerank.models.encoder import Encoder
+from rerank.models.encoder_prompts import Prompts
 from rerank.types import Passage, Query
 
 
@@ -31,7 +32,7 @@ class TwoAxes(nn.Module):
 
 
 def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
     assert len(batch["input_ids"]) == 2 + 4
     assert batch["relevance"].tolist() == [[3, 1, 0, 0], [0, 2, 5, 1]]
     assert batch["mask"].tolist() == [[True, True, False, False], [False, True, True, True]]
@@ -39,18 +40,18 @@ def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
 
 def test_texts_are_cut(encoder: Encoder) -> None:
     lists = [TrainingList(Query("q"), (Passage("a", "word " * 99), Passage("b", "b")), (1, 0))]
-    assert RetrieverCollator(encoder.copy_tokenizer(), 12)(lists)["input_ids"].shape == (3, 12)
+    assert RetrieverCollator(encoder.copy_tokenizer(), 12, Prompts())(lists)["input_ids"].shape == (3, 12)
 
 
 def test_scores_are_scaled_cosines(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
     scores = RetrieverObjective(kl, scale=10.0).scores(TwoAxes(), batch)
     expected = [[10 * math.cos((p - q) * math.pi / 6) for p in range(2, 6)] for q in range(2)]
     assert scores.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
 
 
 def test_loss_reads_a_lists_own_passages_only(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
     objective = RetrieverObjective(kl, scale=10.0)
     expected = kl(objective.scores(TwoAxes(), batch), batch["relevance"], batch["mask"])
     assert objective.loss(TwoAxes(), batch).item() == pytest.approx(expected.item())

@@ -10,6 +10,7 @@ from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.reencoding import reencode
 
 from rerank.models.encoder import Encoder
+from rerank.models.encoder_prompts import Prompts
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
 
@@ -22,7 +23,7 @@ class Killed(Exception):
 def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """The same model with one changed weight."""
     folder = tmp_path_factory.mktemp("encoders") / "other"
-    model = TrainableEncoder(encoder.folder, lora_rank=0, lora_alpha=1)
+    model = TrainableEncoder(encoder.folder, Prompts(), lora_rank=0, lora_alpha=1)
     model.encoder[0].auto_model.embeddings.LayerNorm.bias.data[0] += 1
     model.save_pretrained(folder)
     return Encoder(str(folder), "cpu")
@@ -44,7 +45,7 @@ def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_re
     reencode(index_folder, tmp_path / "new", other, nothing)
     opened = Index(tmp_path / "new", other)
     passages = opened.store.passages(["flea", "moon", "cello"])
-    expected = other.encode([passage.text for passage in passages])
+    expected = other.encode_passages([passage.text for passage in passages])
     np.testing.assert_allclose(np.stack([p.vector for p in passages if p.vector is not None]), expected, atol=1e-6)
     assert opened.search(FirstStage.DENSE, [Query("string instruments")], 3)[0]
     assert opened.search(FirstStage.BM25, [Query("flea")], 1)[0][0].doc_id == "flea"

@@ -53,14 +53,19 @@ class SignalLists(Sequence[SignalList]):
     """The signals of training lists, whose sparse scores are computed once, with a progress bar.
 
     Args:
-        vectors: of all texts in the lists.
+        queries, passages: the vectors of all texts in the lists.
     """
 
     def __init__(
-        self, lists: Sequence[TrainingList], vectors: VectorTable, sparse_encoder: SparseEncoder, console: Console
+        self,
+        lists: Sequence[TrainingList],
+        queries: VectorTable,
+        passages: VectorTable,
+        sparse_encoder: SparseEncoder,
+        console: Console,
     ) -> None:
         self._lists = lists
-        self._vectors = vectors
+        self._queries, self._passages = queries, passages
         progress = with_progress(lists, "lists", len(lists), console)
         self._sparse = [_sparse_scores(item, sparse_encoder) for item in progress]
 
@@ -78,8 +83,9 @@ class SignalLists(Sequence[SignalList]):
             return [self[position] for position in range(*index.indices(len(self)))]
         item = self._lists[index]
         first_stage = item.scores or reciprocal_ranks(len(item.passages))[0]
-        query, *passages = self._vectors([item.query.text, *(passage.text for passage in item.passages)])
-        signals = Signals(CheapSignals(np.array(first_stage), self._sparse[index]), np.stack(passages), query)
+        (query,) = self._queries([item.query.text])
+        passages = self._passages([passage.text for passage in item.passages])
+        signals = Signals(CheapSignals(np.array(first_stage), self._sparse[index]), passages, query)
         return SignalList(signals, np.array(item.relevance, dtype=np.float32))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from transformers import set_seed
@@ -56,24 +57,25 @@ def train_fusion(
     lists, held_out = _lists(arguments, settings.seed)
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
-    texts = ListTexts([lists, held_out], with_queries=True)
-    vectors = VectorTable(encoder, texts, console, Path(settings.output_dir), "auto")
+    parts, folder = [lists, held_out], Path(settings.output_dir)
+    queries = VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, folder)
+    encode = partial(encoder.encode_passages, dtype="auto")
+    passages = VectorTable(encode, ListTexts(parts, "passages"), console, folder)
     model = FusionModel(name="fusion", ranker="fusion", cosine_depth=arguments.cosine_depth)
     sampling = ExampleSampling(model, model.first_stage_weight(arguments.first_stage_kind), arguments.unscored_share)
     set_seed(settings.seed)  # for the initial weights
     config = CorrectionConfig(
         encoder_name=encoder.id.name,
-        encoder_sha256=encoder.id.sha256,
+        encoder_sha256=encoder.id.vectors_sha256,
         sparse_encoder_sha256=sparse.id.sha256,
         dimension=encoder.id.dimension,
         width=arguments.width,
     )
     network = FusionCorrection(config).to(settings.device)
     select_checkpoint(settings, held_out=False)  # on few lists, the best of many saves is best by chance
-    windows = TrainingWindows(
-        SignalLists(lists, vectors, sparse, console), sampling, items_needed(settings, len(lists)), settings.seed
-    )
-    held_out_examples = ServedExamples(SignalLists(held_out, vectors, sparse, console), sampling) if held_out else None
+    signals = partial(SignalLists, queries=queries, passages=passages, sparse_encoder=sparse, console=console)
+    windows = TrainingWindows(signals(lists), sampling, items_needed(settings, len(lists)), settings.seed)
+    held_out_examples = ServedExamples(signals(held_out), sampling) if held_out else None
     trainer = RankingTrainer(
         objective,
         model=network,

@@ -155,8 +155,9 @@ def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | 
         requests = _judged(requests, grades, settings.qrels)
     passages = request_collection(all_requests, settings.passage_words)
     if encoder:
-        passages = with_vectors(passages, encode_texts(encoder, [passage.text for passage in passages], console))
-    encode = encoder.encode if encoder else None
+        texts = [passage.text for passage in passages]
+        passages = with_vectors(passages, encode_texts(encoder.encode_passages, texts, console))
+    encode = encoder.encode_queries if encoder else None
     pools = request_pools(requests, passages, grades, settings.depth, encode, settings.prefix)
     return Source(pools, len(requests), passages)
 
@@ -205,9 +206,9 @@ def _from_queries(
     """Pools of the nearest neighbours; without an encoder, of the relevant passages only."""
     if encoder is None:
         return Source(relevant_only_pools(queries, passages), len(queries), passages)
-    vectors = encode_texts(encoder, [passage.text for passage in passages], console)
+    vectors = encode_texts(encoder.encode_passages, [passage.text for passage in passages], console)
     passages = with_vectors(passages, vectors)
-    pools = neighbour_pools(queries, passages, vectors, encoder.encode, settings.depth)
+    pools = neighbour_pools(queries, passages, vectors, encoder, settings.depth)
     return Source(pools, len(queries), passages)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
+from rerank.models.encoder import Encoder
 from rerank.types import Candidate, Matrix, Passage, Query, Vector
 from rerank_training.lists.sampling import Pool, make_pool
-
-#: Texts → (N, D) unit vectors.
-Encode: TypeAlias = Callable[[Sequence[str]], Matrix]
 
 #: Queries compared with all passages at once; the scores of 64 queries and 100,000 passages in float32 take 26 MB.
 _CHUNK = 64
@@ -38,7 +35,7 @@ def with_vectors(passages: Sequence[Passage], vectors: Matrix) -> list[Passage]:
 
 
 def neighbour_pools(
-    queries: Sequence[CollectionQuery], passages: Sequence[Passage], vectors: Matrix, encode: Encode, depth: int
+    queries: Sequence[CollectionQuery], passages: Sequence[Passage], vectors: Matrix, encoder: Encoder, depth: int
 ) -> Iterator[Pool]:
     """For each query, the `depth` nearest passages and the relevant ones, by falling cosine.
 
@@ -48,7 +45,7 @@ def neighbour_pools(
     """
     rows = {passage.doc_id: row for row, passage in enumerate(passages)}
     for start in range(0, len(queries), _CHUNK):
-        chunk = _encode_queries(queries[start : start + _CHUNK], encode)
+        chunk = _encode_queries(queries[start : start + _CHUNK], encoder)
         scores = np.stack([_vector(item.query) for item in chunk]) @ vectors.T  # (chunk, N)
         for item, row_scores in zip(chunk, scores, strict=True):
             relevant = [rows[doc_id] for doc_id, grade in item.grades.items() if grade > 0 and doc_id in rows]
@@ -64,13 +61,15 @@ def relevant_only_pools(queries: Sequence[CollectionQuery], passages: Sequence[P
         yield make_pool(item.query, [Candidate(_replaced(item, passage)) for passage in relevant], item.grades)
 
 
-def _encode_queries(chunk: Sequence[CollectionQuery], encode: Encode) -> list[CollectionQuery]:
+def _encode_queries(chunk: Sequence[CollectionQuery], encoder: Encoder) -> list[CollectionQuery]:
     """Attaches vectors to the queries and to the replacement passages."""
-    texts = [item.query.text for item in chunk] + [item.replacement.text for item in chunk if item.replacement]
-    vectors = iter(encode(texts))
-    queries = [replace(item.query, vector=next(vectors)) for item in chunk]
-    passages = [replace(item.replacement, vector=next(vectors)) if item.replacement else None for item in chunk]
-    return [replace(item, query=q, replacement=p) for item, q, p in zip(chunk, queries, passages, strict=True)]
+    queries = encoder.encode_queries([item.query.text for item in chunk])
+    replacements = iter(encoder.encode_passages([item.replacement.text for item in chunk if item.replacement]))
+    passages = [replace(item.replacement, vector=next(replacements)) if item.replacement else None for item in chunk]
+    return [
+        replace(item, query=replace(item.query, vector=vector), replacement=passage)
+        for item, vector, passage in zip(chunk, queries, passages, strict=True)
+    ]
 
 
 def _pool(item: CollectionQuery, found: Sequence[Passage]) -> Pool:

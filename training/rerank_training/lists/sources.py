@@ -13,8 +13,9 @@ from rerank.readers.qrels import Qrel, grades_by_query
 from rerank.readers.requests import Request
 from rerank.readers.rows import id_of, json_object, text_of
 from rerank.types import Candidate, Passage, Query
+from rerank_training.lists.encoding import Encode
 from rerank_training.lists.files import Grades, request_passages
-from rerank_training.lists.neighbours import CollectionQuery, Encode
+from rerank_training.lists.neighbours import CollectionQuery
 from rerank_training.lists.pseudo_queries import remove, sentence, truncate_words
 from rerank_training.lists.sampling import Pool, make_pool
 

@@ -8,67 +8,57 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
 
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
-from rerank.types import Matrix, Precision
-from rerank_training.lists.encoding import encoded_chunks
+from rerank.types import Matrix
+from rerank_training.lists.encoding import Encode, encoded_chunks
 from rerank_training.lists.training_list import TrainingList
 
 
 @dataclass(frozen=True)
 class ListTexts:
-    """All texts of lists that need a vector, with duplicates. The lists are read again in each iteration.
+    """The texts of the queries, or of the passages, of lists, with duplicates. The lists are read in each iteration.
 
     Args:
         parts: several sequences of lists.
-        with_queries: the queries too.
     """
 
     parts: Sequence[Sequence[TrainingList]]
-    with_queries: bool
+    of: Literal["queries", "passages"]
 
     def __iter__(self) -> Iterator[str]:
-        if self.with_queries:
-            yield from (item.query.text for item in chain.from_iterable(self.parts))
-        yield from (passage.text for item in chain.from_iterable(self.parts) for passage in item.passages)
+        for item in chain.from_iterable(self.parts):
+            yield from (text.text for text in ([item.query] if self.of == "queries" else item.passages))
 
 
 class VectorTable:
-    """The encoder's unit vectors of a set of texts, computed once, with a progress bar.
+    """The unit vectors of a set of texts, computed once, with a progress bar.
 
     In memory are hashes of the texts. The vectors are in a file without a name, which ends with the process.
 
     Args:
-        texts: with duplicates; iterated twice.
+        encode: `encode_queries` or `encode_passages` of an encoder.
+        texts: one or more, with duplicates; iterated twice.
         folder: on the disk of the file.
-        precision: in which the encoder computes.
 
     Raises:
         ConfigError: the disk is full.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        texts: Iterable[str],
-        console: Console,
-        folder: Path,
-        precision: Precision = "float32",
-    ) -> None:
+    def __init__(self, encode: Encode, texts: Iterable[str], console: Console, folder: Path) -> None:
         self._row: dict[bytes, int] = {}
         for text in texts:
             self._row.setdefault(_digest(text), len(self._row))
         try:
             with TemporaryFile(dir=folder) as file:
-                for chunk in encoded_chunks(encoder, self._distinct(texts), len(self._row), console, precision):
+                for chunk in encoded_chunks(encode, self._distinct(texts), len(self._row), console):
                     file.write(chunk.tobytes())
                 file.flush()
-                shape = (len(self._row), encoder.id.dimension)
-                self._vectors = np.memmap(file, dtype=np.float32, mode="r", shape=shape)
+                self._vectors = np.memmap(file, dtype=np.float32, mode="r").reshape(len(self._row), -1)
         except OSError as error:
             raise ConfigError(
                 f"{folder} cannot hold the vectors of {len(self._row):,} texts: {error}; free disk space, or choose "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -30,14 +31,16 @@ class PECollator:
 
     Args:
         prompts: as serving renders them.
-        vectors: of all texts in the windows.
+        passages: vectors of all passages in the windows.
+        queries: those of all queries; None if the prompts show none.
         context_tokens: largest number of positions that the model reads.
         text_prompts: the same with the text beside each vector, if these are trained too.
         with_choices: append all passages but the last to the prompt, best first, for dynamic decoding.
     """
 
     prompts: VectorPrompts
-    vectors: VectorTable
+    passages: VectorTable
+    queries: VectorTable | None
     context_tokens: int
     text_prompts: VectorPrompts | None = None
     with_choices: bool = False
@@ -73,8 +76,9 @@ class PECollator:
         return [CHOSEN_SLOT] * (n - 1) if self.with_choices else []
 
     def _vectors(self, window: TrainingList) -> Tensor:
-        query = [window.query.text] if self.prompts.reads_query_vector else []
-        return torch.from_numpy(self.vectors([*query, *(passage.text for passage in window.passages)]))
+        passages = self.passages([passage.text for passage in window.passages])
+        query = passages[:0] if self.queries is None else self.queries([window.query.text])
+        return torch.from_numpy(np.concatenate([query, passages]))
 
 
 def prompt_ids(prompts: VectorPrompts, window: TrainingList) -> list[int]:

@@ -172,7 +172,11 @@ def _from_causal_lm(
 
 
 def _encoder_settings(encoder: Encoder) -> dict[str, Any]:
-    return {"encoder_name": encoder.id.name, "encoder_sha256": encoder.id.sha256, "encoder_pooling": encoder.pooling}
+    return {
+        "encoder_name": encoder.id.name,
+        "encoder_sha256": encoder.id.vectors_sha256,
+        "encoder_pooling": encoder.pooling,
+    }
 
 
 def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0, lora_alpha: int = 1) -> None:

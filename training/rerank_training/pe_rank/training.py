@@ -12,6 +12,7 @@ from typing import Any
 from transformers import set_seed
 
 from rerank.commands.run import console
+from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
 from rerank.models.checkpoint_files import weight_files
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
@@ -98,7 +99,7 @@ def _check_base(arguments: PERankArguments) -> None:
             "folder of a causal language model or of a PE-Rank checkpoint (`rerank checkpoint zero-init --out FOLDER`)"
         )
     if arguments.encoder:
-        check_findable(arguments.encoder, "--encoder", "give the folder of an encoder")
+        check_findable(EncoderConfig.of(arguments.encoder).name, "--encoder", "give the folder of an encoder")
 
 
 def _window_size(arguments: PERankArguments) -> int:
@@ -135,9 +136,9 @@ def _alignment(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
             "--stage rank, or a base with a vocabulary of its own"
         )
-    texts = list(dict.fromkeys(ListTexts([lists], with_queries=False)))
+    texts = list(dict.fromkeys(ListTexts([lists], "passages")))
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_text_tokens)
-    table = VectorTable(encoder, texts, console, Path(settings.output_dir))
+    table = VectorTable(encoder.encode_passages, texts, console, Path(settings.output_dir))
     return {
         "objective": AlignObjective(),
         "train_dataset": shuffled_passes(texts, items_needed(settings, len(texts)), settings.seed),
@@ -159,13 +160,18 @@ def _ranking(
     text_prompts = (
         base.prompts(with_text(base.template), arguments.passage_text_tokens) if objective.reads_text else None
     )
-    texts = ListTexts([lists, held_out], prompts.reads_query_vector)
-    table = VectorTable(encoder, texts, console, Path(settings.output_dir))
+    parts, folder = [lists, held_out], Path(settings.output_dir)
+    passages = VectorTable(encoder.encode_passages, ListTexts(parts, "passages"), console, folder)
+    queries = (
+        VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, folder)
+        if prompts.reads_query_vector
+        else None
+    )
     return {
         "objective": objective,
         "train_dataset": training_windows(arguments, settings, lists),
         "eval_dataset": held_out_windows(arguments, held_out),
-        "data_collator": PECollator(prompts, table, base.context_tokens, text_prompts, objective.stepwise),
+        "data_collator": PECollator(prompts, passages, queries, base.context_tokens, text_prompts, objective.stepwise),
     }
 
 

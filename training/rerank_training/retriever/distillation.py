@@ -89,12 +89,12 @@ class Distillation:
         Args:
             work: folder of the round's lists and training saves.
         """
-        encoder = Encoder(read_manifest(index).encoder.name, self._device)
+        encoder = Encoder(read_manifest(index).encoder.settings, self._device)
         if is_main_process() and not (work / "lists.jsonl").exists():
             self._mine(index, encoder, work / "lists.jsonl")
         wait_for_all_processes()
         if not (out / ENCODER).exists():
-            self._train(encoder.folder, out / ENCODER, work)
+            self._train(encoder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
             with show_progress(console, "passages") as progress:
                 reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
@@ -105,7 +105,7 @@ class Distillation:
         current = Index(index, encoder)
         base_folder, base, base_encoder = Path(self.arguments.index), current, encoder
         if index != base_folder:
-            base_encoder = Encoder(read_manifest(base_folder).encoder.name, self._device)
+            base_encoder = Encoder(read_manifest(base_folder).encoder.settings, self._device)
             base = Index(base_folder, base_encoder)
         config = Path(self.arguments.config) if self.arguments.config else None
         with open_teacher(TeacherName(self.arguments.teacher), config, self.arguments.model) as teacher:
@@ -115,8 +115,8 @@ class Distillation:
             f"{out}: {written:,} lists from {len(self.queries):,} queries, with the teacher {self.arguments.teacher}"
         )
 
-    def _train(self, base: Path, out: Path, work: Path) -> None:
-        """Trains the encoder in `base` on the lists in `work` and writes it to `out`."""
+    def _train(self, base: Encoder, out: Path, work: Path) -> None:
+        """Trains the encoder `base` on the lists in `work` and writes it to `out`."""
         arguments = self.arguments
         settings = copy.copy(self.settings)  # because training changes them, and every round has its own folder
         settings.output_dir = str(work)
@@ -125,13 +125,13 @@ class Distillation:
         sample = partial(sample_window, sampling=sampling)
         select_checkpoint(settings, held_out=False)
         set_seed(settings.seed)  # for the initial weights of the adapter
-        model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
+        model = TrainableEncoder(base.folder, base.prompts, arguments.lora_rank, arguments.lora_alpha)
         trainer = RankingTrainer(
             RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale),
             model=model,
             args=settings,
             train_dataset=TrainingWindows(lists, sample, items_needed(settings, len(lists)), settings.seed),
-            data_collator=RetrieverCollator(model.tokenizer, model.max_tokens),
+            data_collator=RetrieverCollator(model.tokenizer, model.max_tokens, model.prompts),
             processing_class=model.tokenizer,
         )
         train(trainer, [arguments, settings])

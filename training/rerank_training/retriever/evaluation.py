@@ -25,7 +25,7 @@ Measured = Mapping[str, Mapping[str, float]]
 
 def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]) -> Measured:
     """Both measures of dense retrieval for each query; 0 for a query without results."""
-    store, encoder = PassageStore(index), Encoder(read_manifest(index).encoder.name, device)
+    store, encoder = PassageStore(index), Encoder(read_manifest(index).encoder.settings, device)
     dense = DenseRetriever(open_vector_index("flat", index, store.vectors), encoder, len(store))
     run = [
         ir_measures.ScoredDoc(query.query_id, doc.doc_id, -rank)

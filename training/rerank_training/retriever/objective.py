@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from rerank.models.encoder_prompts import Prompts
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors
@@ -23,11 +24,13 @@ class RetrieverCollator:
     `mask` is True for the passages of a list; `relevance` is 0 elsewhere. `keys` are hashes of the passages' doc_ids.
 
     Args:
-        max_tokens: number of tokens to which texts are truncated.
+        max_tokens: number of tokens to which texts are truncated, with their prompts.
+        prompts: in front of queries and of passages.
     """
 
     tokenizer: PreTrainedTokenizerBase
     max_tokens: int
+    prompts: Prompts
 
     def __call__(self, lists: Sequence[TrainingList]) -> dict[str, Tensor]:
         texts = {passage.doc_id: passage.text for item in lists for passage in item.passages}
@@ -39,7 +42,10 @@ class RetrieverCollator:
             relevance[row, columns] = torch.tensor(item.relevance, dtype=torch.float32)
             mask[row, columns] = True
         tokens = self.tokenizer(
-            [*(item.query.text for item in lists), *texts.values()],
+            [
+                *(self.prompts.query + item.query.text for item in lists),
+                *(self.prompts.document + text for text in texts.values()),
+            ],
             padding=True,
             truncation=True,
             max_length=self.max_tokens,

@@ -1,0 +1,53 @@
+"""Settings of the encoder of queries and passages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from rerank.config.settings import Settings
+from rerank.errors import ConfigError
+from rerank.util.validation import joined, problems_of
+from rerank.util.yaml_files import parse_yaml
+
+DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+class EncoderConfig(Settings):
+    """Settings of the encoder. A text is its `name`, or a mapping in YAML's short form, as in {name: DIR}.
+
+    Attributes:
+        name: name or folder of the sentence-transformers model. Default: all-MiniLM-L6-v2.
+        published_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
+            encoder of that name accepts it. Default: the name in the folder's config.json.
+        query_prompt: text in front of every query, such as "query: ". Default: the prompt `query` of the folder's
+            config_sentence_transformers.json, or none.
+        document_prompt: text in front of every passage. Default: the folder's prompt `document`, `passage` or
+            `corpus`, or none.
+    """
+
+    name: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
+    published_name: str = ""
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, settings: Any) -> Any:
+        if not isinstance(settings, str):
+            return settings
+        if not settings.lstrip().startswith("{"):
+            return {"name": settings}
+        try:
+            return parse_yaml(settings, "encoder").content
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    @classmethod
+    def of(cls, given: EncoderConfig | str) -> EncoderConfig:
+        """Reads what a command line gives. Raises: ConfigError."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise ConfigError(joined(problems_of(error, cls), lambda _: "encoder")) from error
