@@ -25,8 +25,7 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
 from rerank.readers.requests import Request, read_requests
 from rerank.reranking.blocking import Reranker
-from rerank.reranking.load_models import signal_encoders
-from rerank.reranking.relevance import signals_by_text
+from rerank.reranking.relevance import signal_encoders, signals_by_text
 from rerank.types import Query, RankOptions
 from rerank_eval.candidates import candidates_of_run, first_candidates
 from rerank_eval.datasets import open_dataset
@@ -101,7 +100,7 @@ def evaluate_relevance(settings: RelevanceSettings) -> None:
             )
             for path, (requests, qrels) in zip(settings.requests, sources, strict=True)
         ]
-        encoders = signal_encoders(reranker.rankers)
+        encoders = signal_encoders(model.info for model in reranker.models())
     if not settings.fit:
         _print_measures(ranked, own_curves)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,10 @@ MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
 RESULT_FOLDER = "final"
+#: Kinds of rankers that have manifests.
+TrainedRanker: TypeAlias = Literal["first", "fusion", "pe-rank"]
+#: The largest window of a training, in passages.
+_MAX_WINDOW = 100_000
 #: Every saved model has one of these.
 _CONFIGS = ("config.json", "adapter_config.json")
 _WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
@@ -52,13 +56,13 @@ class CheckpointManifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
-    ranker: Literal["first", "fusion", "pe-rank"]
+    ranker: TrainedRanker
     base: str
     base_revision: str
     weights_sha256: str
     template_sha256: str
     identifiers: Literal["letters", "numbers", ""] = ""
-    window_size: int
+    window_size: Annotated[int, Field(ge=2, le=_MAX_WINDOW, strict=True)]
     passage_tokens: int = 0
     early_exit_layer: int = Field(default=0, ge=0)
     instructions: int = 0
@@ -80,7 +84,6 @@ def served_model(name_and_path: str) -> dict[str, object]:
 
     Raises:
         ConfigError: the text is not of these forms, or see `model_in`.
-        CheckpointError: see `read_manifest`.
     """
     name, _, path = name_and_path.partition("=")
     if not name or not path:
@@ -92,7 +95,8 @@ def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str,
     """Returns the configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
 
     A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
-    or named: cross-encoder:PATH.
+    or named: cross-encoder:PATH. What the files say is checked when the model is loaded, so that a damaged one keeps no
+    other model from being served.
 
     Args:
         name: the name that the model gets.
@@ -101,25 +105,33 @@ def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str,
 
     Raises:
         ConfigError: there is no checkpoint in the folder, or it has neither a profile nor a manifest.
-        CheckpointError: see `read_manifest`.
     """
     profile, _, checkpoint = path.partition(":")
     if checkpoint and profile in profiles.names():
         return {"name": name, "path": checkpoint, **profiled(profile)}
-    if (is_named := checkpoint and profile == _CROSS_ENCODER) or is_cross_encoder(Path(path)):
+    if (is_named := checkpoint and profile == _CROSS_ENCODER) or _may_be_cross_encoder(Path(path)):
         return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
-    manifest = read_manifest(Path(path))
-    if manifest is None:
+    if not (Path(path) / MANIFEST_FILE).exists():
         _check_is_checkpoint(Path(path), given)
         raise ConfigError(
             f"{given}{path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them in a --config "
             f"file, or name a profile as in {form}PROFILE:{path} ({', '.join(profiles.names())}), or a cross-encoder "
             f"as in {form}{_CROSS_ENCODER}:{path}"
         )
-    model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
-    if manifest.ranker != "first":  # reads larger windows than those of its training
+    ranker, size = _stated(Path(path), "ranker"), trained_window(Path(path))
+    model: dict[str, object] = {"name": name, "ranker": ranker if ranker in get_args(TrainedRanker) else "first"}
+    model["path"] = path
+    if model["ranker"] != "first" or size is None:  # other rankers read larger windows than those of their training
         return model
-    return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
+    return model | {"window_size": size, "stride": max(1, size // 2)}
+
+
+def _may_be_cross_encoder(folder: Path) -> bool:
+    """True also for a folder whose files cannot be read, unless it has a manifest: its loader then says why."""
+    try:
+        return is_cross_encoder(folder)
+    except CheckpointError:
+        return not (folder / MANIFEST_FILE).exists()
 
 
 def _check_is_checkpoint(path: Path, given: str) -> None:
@@ -178,18 +190,22 @@ def trained_window(folder: Path) -> int | None:
 
     It does not check the files beside the manifest, as `read_manifest` does when the model is loaded.
     """
-    try:
-        return int(read_json(folder / MANIFEST_FILE)["window_size"])
-    except (ConfigError, ValueError, KeyError, TypeError):
-        return None
+    size = _stated(folder, "window_size")
+    return size if isinstance(size, int) and 2 <= size <= _MAX_WINDOW else None
 
 
 def trained_with_instructions(folder: Path) -> bool:
     """Returns True if the manifest counts training lists with instructions; see `trained_window`."""
+    count = _stated(folder, "instructions")
+    return isinstance(count, int) and count > 0
+
+
+def _stated(folder: Path, key: str) -> object:
+    """Returns what a manifest says at a key, unchecked; None if it says nothing or cannot be read."""
     try:
-        return int(read_json(folder / MANIFEST_FILE)["instructions"]) > 0
-    except (ConfigError, ValueError, KeyError, TypeError):
-        return False
+        return read_json(folder / MANIFEST_FILE).get(key)
+    except ConfigError:
+        return None
 
 
 def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:

@@ -76,7 +76,7 @@ class ServeSettings:
     check: Annotated[
         bool,
         options.flag(
-            "--check", "Check the settings and the files of the models, without loading or serving, and exit."
+            "--check", "Check the settings, load encoder, index and all models, test them, and exit without serving."
         ),
     ] = False
     stop_at_eof: Annotated[
@@ -128,14 +128,16 @@ def serve(settings: ServeSettings) -> None:
     from rerank.commands import service_process
     from rerank.config import load_config
     from rerank.config.named import named_model
-    from rerank.service.startup import check_before_loading, check_checkpoints
+    from rerank.service.startup import check_before_loading
 
     models = [named_model(name_and_path) for name_and_path in settings.model or ()]
     read_config = partial(load_config, settings.config, models, **settings.overrides)
     config = read_config()
     check_before_loading(config)
     if settings.check:
-        check_checkpoints(config)
+        from rerank.reranking.reranker import check_models  # imports torch
+
+        check_models(config)
         console.print(f"the settings can be used: {len(config.models)} models at {config.listen}")
         return
     if settings.stop_at_eof:

@@ -19,7 +19,7 @@ def named_model(name_or_path: str) -> dict[str, object]:
     """The settings of a model that the command line gives as NAME of a bundled model, or as `served_model` reads it.
 
     Raises:
-        ConfigError, CheckpointError: see `served_model`.
+        ConfigError: see `served_model`.
     """
     if name_or_path in BUNDLED:
         return BUNDLED[name_or_path].model_dump(exclude_unset=True)
@@ -35,7 +35,6 @@ def config_of_model(name: str) -> ServiceConfig:
 
     Raises:
         ConfigError: it is none of these.
-        CheckpointError: the manifest of the folder cannot be read, or its files were changed.
     """
     if name in BUNDLED:
         preranker = BUNDLED[name].preranker

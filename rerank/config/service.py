@@ -168,6 +168,8 @@ class ServiceConfig(Settings):
         engine: settings of the engine.
         limits: limits on requests.
         telemetry: metrics, traces and the form of the log.
+        max_load_s: time that loading a model may take, in seconds; a model that takes longer is not served. Default:
+            600.
         drain_s: time that calls in flight get to finish after SIGTERM, in seconds. Default: 30.
         keys: file of the API keys, which `rerank keys add` writes; every call but health checks then needs one.
             Default: none.
@@ -189,6 +191,7 @@ class ServiceConfig(Settings):
     engine: EngineConfig = EngineConfig()
     limits: Limits = Limits()
     telemetry: TelemetryConfig = TelemetryConfig()
+    max_load_s: Seconds = 600.0
     drain_s: Annotated[float, Field(ge=0, strict=True)] = 30.0
     keys: Path | None = None
     tls: TLSConfig | None = None

@@ -162,7 +162,8 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once. SIGHUP reads keys and limits again.
 
-    A signal before the service answers ends its start, which may be waiting for an inference server.
+    A signal before the service answers ends its start: while models are loaded it ends the process at once, also where
+    a library holds the interpreter; then the start may be waiting for an inference server.
 
     Args:
         config: the settings of the service.
@@ -181,11 +182,13 @@ async def serve(
             os._exit(1)  # an exception would end the drain in order, which waits for the calls
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
     raise_open_files_limit()
     loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     reranker = load_reranker(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
     _favour_event_loop()
     async with AsyncExitStack() as stack:
         opening = asyncio.create_task(stack.enter_async_context(running_server(reranker)))

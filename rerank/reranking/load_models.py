@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +24,7 @@ from rerank.config import (
     PERankModel,
     PromptConfig,
 )
-from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
+from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
 from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.fusion_correction import LoadedCorrection
@@ -49,8 +50,9 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
 from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.relevance import relevance_curves
+from rerank.reranking.relevance import relevance_curves, signal_encoders, usable
 from rerank.util.files import cached_folder, sha256_of_files
+from rerank.util.time_limit import within
 
 log = logging.getLogger(__name__)
 
@@ -60,52 +62,87 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 _LATER_DEFAULTS = (("order_prior", 0.0), ("early_exit", False))
 
 
-def load_models(
-    models: Sequence[ModelConfig],
-    encoder: Encoder,
-    device: str,
-    sparse_encoder: LoadSparseEncoder = SparseEncoder,
-) -> ModelRegistry:
-    """Loads and self-tests each model; one that cannot be loaded, or fails its self-test, is logged and not served.
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A ranker with its description."""
 
-    A model that inference servers run is tested when the service opens, and whenever a server comes back.
+    ranker: Ranker | ServedRanker
+    info: RankerInfo
+
+
+@dataclass(frozen=True)
+class ModelLoader:
+    """Loads the models of a service.
 
     Args:
+        encoder, device: of the service.
         sparse_encoder: loads the learned sparse encoder, or returns the one that is loaded; called by models that read
             its scores.
-
-    Raises:
-        ConfigError: a setting of a model cannot be used.
-        CheckpointError: no model can be loaded.
+        max_load_s: the time that loading a model may take.
     """
-    rankers: dict[str, Ranker | ServedRanker] = {}
-    infos: dict[str, RankerInfo] = {}
-    for model in models:
-        info, located = unknown_info(model.ranker, model.name), model
+
+    encoder: Encoder
+    device: str
+    sparse_encoder: LoadSparseEncoder = SparseEncoder
+    max_load_s: float = threading.TIMEOUT_MAX
+
+    def load(self, model: ModelConfig) -> LoadedModel:
+        """Loads and self-tests a model. One that cannot be loaded, or fails its self-test, is a FailedRanker.
+
+        Whatever a stranger's folder makes the libraries raise, and however long they take, the other models are served.
+        A model that inference servers run is tested when the service opens, and whenever a server comes back.
+        """
         try:
-            located = with_path(model, encoder)
-            ranker = _load(located, encoder, device, sparse_encoder)
+            return within(self.max_load_s, partial(self._load, model))
+        except TimeoutError:
+            problem = f"loading takes more than {self.max_load_s:g} s; copy the checkpoint again, or set max_load_s"
+            return _failed(model, unknown_info(model.ranker, model.name), CheckpointError(problem))
+
+    def _load(self, model: ModelConfig) -> LoadedModel:
+        info = unknown_info(model.ranker, model.name)
+        try:
+            located = with_path(model, self.encoder)
+            ranker = _load(located, self.encoder, self.device, self.sparse_encoder)
+            _check_window(located, ranker.info)
             info = _described(located, ranker.info)
             if not isinstance(ranker, ServedRanker):
-                _self_test(ranker, located, device)
-        except (CheckpointError, SelfTestFailed) as error:
-            log.error("model %s is not served: %s", model.name, error)
-            ranker = FailedRanker(model.name, info, str(error), type(error))
-        rankers[model.name], infos[model.name] = ranker, info
-    failed = [ranker for ranker in rankers.values() if isinstance(ranker, FailedRanker)]
-    if len(failed) == len(rankers) and all(ranker.kind is CheckpointError for ranker in failed):
+                _self_test(ranker, located, self.device)
+            return LoadedModel(ranker, replace(info, relevance=relevance_curves(located, info)))
+        except BaseException as error:  # a panic of Rust's code, for one, is not an Exception
+            return _failed(model, info, error)
+
+
+def _failed(model: ModelConfig, info: RankerInfo, error: BaseException) -> LoadedModel:
+    if not isinstance(error, RerankError):
+        log.error("bug: loading model %s", model.name, exc_info=error)
+        error = CheckpointError(f"{type(error).__name__}: {error}; this is a bug")
+    log.error("model %s is not served: %s", model.name, error)
+    kind = type(error) if isinstance(error, CheckpointError | SelfTestFailed) else CheckpointError
+    return LoadedModel(FailedRanker(model.name, info, str(error), kind), info)
+
+
+def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegistry:
+    """Loads and self-tests each model; one that cannot be loaded, or fails its self-test, is not served.
+
+    Raises:
+        CheckpointError: no model can be loaded.
+    """
+    loaded = {model.name: loader.load(model) for model in models}
+    failed = [each.ranker for each in loaded.values() if isinstance(each.ranker, FailedRanker)]
+    if len(failed) == len(loaded) and all(ranker.kind is CheckpointError for ranker in failed):
         raise failed[0].error
-    encoders = signal_encoders(rankers)
-    for model in models:
-        if not isinstance(rankers[model.name], FailedRanker):
-            curves = relevance_curves(with_path(model, encoder), infos[model.name], encoders)
-            infos[model.name] = replace(infos[model.name], relevance=curves)
-    return ModelRegistry(models, rankers, infos)
+    encoders = signal_encoders(each.info for each in loaded.values())
+    infos = {name: replace(each.info, relevance=usable(each.info.relevance, encoders)) for name, each in loaded.items()}
+    return ModelRegistry(models, {name: each.ranker for name, each in loaded.items()}, infos)
 
 
-def signal_encoders(rankers: Mapping[str, Ranker | ServedRanker]) -> dict[str, str]:
-    """Maps each signal to the SHA-256 of the encoder behind it, which all rankers of a service share."""
-    return {signal: sha256 for ranker in rankers.values() for signal, sha256 in ranker.info.signals.items()}
+def _check_window(model: ModelConfig, info: RankerInfo) -> None:
+    """Raises: CheckpointError if the window in the settings, which may be that of a manifest, is not readable."""
+    if "window_size" in model.model_fields_set and model.window_size > info.max_window_size:
+        raise CheckpointError(
+            f"window_size {model.window_size} exceeds the {info.max_window_size} passages that the model reads; use "
+            f"at most {info.max_window_size}"
+        )
 
 
 def _load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -27,23 +27,33 @@ def bundled_curves() -> RelevanceCurves:
     return TypeAdapter(RelevanceCurves).validate_python(yaml.safe_load(bundled.RELEVANCE.read_text("utf-8")))
 
 
-def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str, str]) -> RelevanceCurves:
+def relevance_curves(model: ModelConfig, info: RankerInfo) -> RelevanceCurves:
     """Finds a model's curves in its settings or its checkpoint; otherwise its own score or the bundled ones count.
 
-    A cross-encoder's score, and that of any model that gives a probability, need no fitted curve. A curve is left out
-    if one of its signals comes from another encoder than it was fitted for.
+    A cross-encoder's score, and that of any model that gives a probability, need no fitted curve.
+    """
+    if model.relevance:
+        return model.relevance
+    if isinstance(model, FirstModel | PERankModel) and model.path is not None:
+        manifest = read_manifest(model.path)
+        if manifest and manifest.relevance:
+            return manifest.relevance
+    is_log_odds = info.score_kind is ScoreKind.POINTWISE_PROBABILITY or isinstance(model, CrossEncoderModel)
+    return OWN_LOG_ODDS if is_log_odds else bundled_curves()
+
+
+def usable(curves: RelevanceCurves, encoders: Mapping[str, str]) -> RelevanceCurves:
+    """Leaves out the curves of which a signal comes from another encoder than they were fitted for.
 
     Args:
         encoders: signal → SHA-256 of the encoder behind it.
     """
-    curves = model.relevance
-    if not curves and isinstance(model, FirstModel | PERankModel) and model.path is not None:
-        manifest = read_manifest(model.path)
-        curves = (manifest and manifest.relevance) or ()
-    if not curves:
-        is_log_odds = info.score_kind is ScoreKind.POINTWISE_PROBABILITY or isinstance(model, CrossEncoderModel)
-        curves = OWN_LOG_ODDS if is_log_odds else bundled_curves()
     return tuple(curve for curve in curves if curve.encoders.items() <= encoders.items())
+
+
+def signal_encoders(infos: Iterable[RankerInfo]) -> dict[str, str]:
+    """Maps each signal to the SHA-256 of the encoder behind it, which all rankers of a service share."""
+    return {signal: sha256 for info in infos for signal, sha256 in info.signals.items()}
 
 
 def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:

@@ -14,16 +14,17 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest, Share, timeout_at
 from rerank.engine.strategies import Steps
 from rerank.engine.work_threads import WorkThreads
-from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
+from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.base import CachingRanker, Ranker, ServedRanker
+from rerank.rankers.failed import FailedRanker
 from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.readers.candidates import candidate_source
 from rerank.reranking.chunks import ChunkedDocuments
 from rerank.reranking.diversity import diversified
-from rerank.reranking.load_models import load_models
+from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
@@ -363,12 +364,32 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         CheckpointError: the encoder cannot be loaded, or no model can.
         IndexMismatch: the index was built with another encoder.
     """
-    engine = config.engine
-    encoder = Encoder(config.encoder, config.device, engine.text_vector_cache_bytes)
-    sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, engine.text_vector_cache_bytes))
+    loader, index = _load_encoders(config)
+    return AsyncReranker(config, loader.encoder, index, load_models(config.models, loader))
+
+
+def check_models(config: ServiceConfig) -> None:
+    """Loads the encoder, the index and one model after the other.
+
+    Raises:
+        CheckpointError: some models cannot be loaded; the message names them, with the reasons.
+        ConfigError, IndexMismatch: see `load_reranker`.
+    """
+    loader, _ = _load_encoders(config)
+    problems = list[str]()
+    for model in config.models:
+        if isinstance(ranker := loader.load(model).ranker, FailedRanker):
+            problems.append(f"model {model.name}: {ranker.problem}")
+    if problems:
+        raise CheckpointError("\n".join(problems))
+
+
+def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
+    cache_bytes = config.engine.text_vector_cache_bytes
+    encoder = Encoder(config.encoder, config.device, cache_bytes)
+    sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, cache_bytes))
     index = Index(config.index, encoder, sparse_encoder) if config.index else None
-    models = load_models(config.models, encoder, config.device, sparse_encoder)
-    return AsyncReranker(config, encoder, index, models)
+    return ModelLoader(encoder, config.device, sparse_encoder, config.max_load_s), index
 
 
 def _of_all(options: RankOptions) -> RankOptions:

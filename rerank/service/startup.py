@@ -11,15 +11,15 @@ from rerank.access.addresses import check_address, check_loopback
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
-from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, locate_sparse_encoder
+from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.collections.judgements import read_judgements
 from rerank.config import ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import reads_sparse
 from rerank.config.named import BUNDLED
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import ConfigError
 from rerank.retrieval.integrity import check_sizes
-from rerank.service.paths import check_model_files, problem_of_checkpoint, problem_of_encoder
+from rerank.service.paths import check_model_files
 from rerank.util.files import is_missing_folder, looked_for
 
 if TYPE_CHECKING:
@@ -56,22 +56,6 @@ def check_before_loading(config: ServiceConfig) -> None:
         _check_sparse_encoder(config.sparse_encoder)
     for model in config.models:
         check_model_files(model)
-
-
-def check_checkpoints(config: ServiceConfig) -> None:
-    """Checks the files of the encoder and of all models, as far as that is possible without loading them.
-
-    The service starts without a model that it cannot load, so this is for an operator who wants to know before.
-
-    Raises:
-        CheckpointError: some cannot be loaded; the message names each of them, with the reason.
-    """
-    problems = {f"model {model.name}": problem_of_checkpoint(model) for model in config.models}
-    if (encoder := Path(config.encoder.name)).is_dir():
-        problems["encoder"] = problem_of_encoder(encoder)
-    found = [f"{name}: {problem}" for name, problem in problems.items() if problem]
-    if found:
-        raise CheckpointError("\n".join(found))
 
 
 def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
@@ -118,10 +102,9 @@ def _checkpoint(model: ModelConfig) -> Path | None:
 
 
 def _check_sparse_encoder(name: str) -> None:
-    try:
-        check_sparse_encoder(locate_sparse_encoder(name))
-    except (ConfigError, CheckpointError) as error:
-        raise ConfigError(f"sparse_encoder: {error}") from error
+    folder = locate_sparse_encoder(name)
+    if not folder.is_dir():
+        raise ConfigError(f"sparse_encoder: there is no folder {folder}{looked_for(folder)}; give one")
 
 
 def _check_http(http: HttpConfig) -> None:

@@ -12,7 +12,7 @@ from rerank.checkpoints.manifest import served_model
 from rerank.config import load_config
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, rank_windows
-from rerank.reranking.load_models import load_models
+from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import metaspace
@@ -30,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def served(checkpoint: Path, encoder: Encoder) -> Ranker:
     model = served_model(f"it=first-mistral:{checkpoint}") | {"template": "first"}
-    return load_models(load_config(None, [model]).models[:1], encoder, "cpu").rankers["it"]
+    return load_models(load_config(None, [model]).models[:1], ModelLoader(encoder, "cpu")).rankers["it"]
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,12 +28,12 @@ from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.names import SERVICE
 from rerank.ports.health import health_statuses
-from rerank.reranking.load_models import _self_test, load_models, load_ranker
+from rerank.reranking.load_models import ModelLoader, _self_test, load_models, load_ranker
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, OnFailure, Passage, RankOptions
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
-from tests.damaged_folders import Damage, damaged_json, of_weights, pickled, removed, wrong_sizes, wrong_values
+from tests.damaged_folders import Damage, damaged_json, of_weights, pickled, removed, setting, wrong_sizes, wrong_values
 from tests.pe_checkpoints import write_published
 from tests.small_encoder import write_small_encoder
 from tests.small_tokenizers import byte_level
@@ -211,6 +212,28 @@ def test_damaged_folder_is_refused_with_its_name(folders: Path, encoder: Encoder
     assert {problems[name] for name in harmless} <= {"loads"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_setting_of_another_type_is_refused_or_without_effect(
+    folders: Path, encoder: Encoder, tmp_path: Path, kind: str
+) -> None:
+    file = "adapter_config.json" if kind == "adapter" else "config.json"
+    other: dict[type, object] = {int: "x", float: "x", str: 5, bool: [], list: 5, dict: ["x"], type(None): ["x"]}
+    settings = json.loads((folders / kind / file).read_text()) | {"auto_map": {}, "id2label": {}, "num_labels": 1}
+    problems: dict[str, str] = {}
+    for key, value in settings.items():
+        folder = shutil.copytree(folders / kind, tmp_path / key)
+        setting(file, key, other[type(value)])(folder)
+        try:
+            load(kind, folder, encoder)
+        except (CheckpointError, ConfigError, SelfTestFailed):
+            pass
+        except BaseException as error:
+            problems[key] = repr(error)
+        shutil.rmtree(folder)
+    assert problems == {}
+
+
 def models_with_a_damaged_one(folders: Path, tmp_path: Path) -> tuple[ModelConfig, ModelConfig]:
     damaged = shutil.copytree(folders / "first", tmp_path / "damaged")
     pickled("pytorch_model.bin", {"weight": Payload()})(damaged)
@@ -221,7 +244,7 @@ def test_damaged_model_does_not_stop_the_others(
     folders: Path, encoder: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged, whole = models_with_a_damaged_one(folders, tmp_path)
-    registry = load_models([whole, damaged], encoder, "cpu")
+    registry = load_models([whole, damaged], ModelLoader(encoder, "cpu"))
     described = {model.name: model for model in registry.describe()}
     assert described["whole"].problem == ""
     assert f"{damaged.path}/pytorch_model.bin holds posix._exit, and only tensors" in described["damaged"].problem
@@ -238,7 +261,7 @@ async def test_service_is_ready_unless_its_default_model_is_damaged(
     folders: Path, encoder: Encoder, tmp_path: Path, default: str
 ) -> None:
     models = sorted(models_with_a_damaged_one(folders, tmp_path), key=lambda model: model.name != default)
-    registry = load_models(models, encoder, "cpu")
+    registry = load_models(models, ModelLoader(encoder, "cpu"))
     statuses = health_statuses(registry.describe())
     serving, not_serving = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
     assert statuses[""] == (serving if default == "whole" else not_serving)
@@ -260,4 +283,4 @@ def test_service_without_a_model_that_can_be_loaded_does_not_start(
 ) -> None:
     damaged, _ = models_with_a_damaged_one(folders, tmp_path)
     with pytest.raises(CheckpointError, match=r"model 'damaged' is not served; .*pytorch_model\.bin"):
-        load_models([damaged], encoder, "cpu")
+        load_models([damaged], ModelLoader(encoder, "cpu"))

@@ -20,7 +20,7 @@ from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
-from rerank.reranking.load_models import load_models
+from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.service.paths import check_model_files
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm
@@ -78,7 +78,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(published: Path, encoder: Encoder) -> None:
     config = load_config(None, [served_model(f"it=first-qwen3:{published}") | {"template": "first"}])
-    registry = load_models(config.models[:1], encoder, "cpu")
+    registry = load_models(config.models[:1], ModelLoader(encoder, "cpu"))
     ranker = registry.rankers["it"]
     assert isinstance(ranker, FirstRanker)
     (described,) = registry.describe()
@@ -95,7 +95,7 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
     try:
         models = load_config(None, [served_model(f"it=first-qwen3:{folder}")]).models[:1]
         assert models[0].template == str(folder / "template.yaml")  # type: ignore[union-attr]
-        assert load_models(models, encoder, "cpu").describe()[0].info.warning == ""
+        assert load_models(models, ModelLoader(encoder, "cpu")).describe()[0].info.warning == ""
     finally:
         template.unlink()
 
@@ -162,4 +162,4 @@ def test_profile_is_a_ranker_of_the_evaluation() -> None:
 def test_folder_of_a_profile_must_exist(encoder: Encoder) -> None:
     config = load_config(None, [served_model("it=first-qwen3:/no/such/folder") | {"template": "first"}])
     with pytest.raises(CheckpointError, match="there is no folder /no/such/folder"):
-        load_models(config.models[:1], encoder, "cpu")
+        load_models(config.models[:1], ModelLoader(encoder, "cpu"))

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
-from rerank.reranking.load_models import load_models
+from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -44,7 +44,7 @@ def test_service_resumes_by_itself_when_the_server_comes_back(
 ) -> None:
     stand_in, loop = server
     config = ServiceConfig(listen="127.0.0.1:0", models=(adapter(stand_in.url),))
-    reranker = AsyncReranker(config, encoder, None, load_models(config.models, encoder, "cpu"))
+    reranker = AsyncReranker(config, encoder, None, load_models(config.models, ModelLoader(encoder, "cpu")))
     request = pb.RerankRequest(
         query=QUERY.text, candidates=[pb.Candidate(doc_id=f"d{i}", text=text) for i, text in enumerate(TEXTS)]
     )

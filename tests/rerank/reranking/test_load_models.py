@@ -1,15 +1,163 @@
-"""Loading: the zero-initialised checkpoint in the user's cache."""
+"""Loading: a stranger's folder stops its own model only, whatever it makes the libraries do."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-from rerank.errors import ConfigError
+from rerank.checkpoints import bundled
+from rerank.config import load_config
+from rerank.config.named import named_model
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
-from rerank.reranking.load_models import zero_init_checkpoint
+from rerank.reranking.load_models import ModelLoader, load_models, zero_init_checkpoint
+from rerank.reranking.reranker import check_models
+from rerank.service.startup import check_before_loading
+from tests.causal_lms import finish, write_causal_lm
+from tests.damaged_folders import content, setting
+from tests.small_tokenizers import byte_level
+
+#: Renders for years. The sandbox of transformers bounds each range, not their product.
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
+ENDLESS += "{% endfor %}{% endfor %}"
+
+
+def panic(folder: Path) -> None:
+    """A regex for which tokenizers panics on a text that ends otherwise: a panic of Rust is not an Exception."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(\w+\s?)+$"), "isolated")
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def pipe_as_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+
+
+def endless_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(ENDLESS)
+
+
+def without_base(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(bundled.FIRST, folder)
+    setting("adapter_config.json", "base_model_name_or_path", "../no-such-base")(folder)
+
+
+def pe_rank_with(damage: Callable[[Path], None]) -> Callable[[Path], None]:
+    def damaged(folder: Path) -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(bundled.PE_RANK, folder)
+        damage(folder)
+
+    return damaged
+
+
+#: What is done to the folder of a checkpoint of FIRST, and why it is then not served.
+STRANGERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "panic of Rust": (panic, "PanicException"),
+    "template": (content("template.yaml", b"prefix: a\nprefix: b\n"), "SHA-256 of the template is"),
+    "window of 1": (setting("rerank.json", "window_size", 1), "window_size: expected a number of at least 2, given 1"),
+    "window of 10^18": (
+        setting("rerank.json", "window_size", 10**18),
+        "expected a number of at most 100000",
+    ),
+    "window of infinity": (content("rerank.json", b'{"window_size": 1e400}'), "window_size: "),
+    "window of 500": (setting("rerank.json", "window_size", 500), "window_size 500 exceeds the 52 passages"),
+    "manifest": (content("rerank.json", b"\xff{"), r"rerank\.json: line 1: the byte 0xFF is not UTF-8"),
+    "manifest of PE-Rank": (
+        pe_rank_with(setting("rerank.json", "window_size", "x")),
+        r"rerank\.json: window_size: expected a whole number",
+    ),
+    "manifest of a PE-Rank that cannot be read": (
+        pe_rank_with(content("rerank.json", b'{"ranker": "pe-rank", "window_size": 9, "base": 5}')),
+        r"rerank\.json: base: expected a text, given 5",
+    ),
+    "pipe as weights": (pipe_as_weights, r"model\.safetensors is a pipe or a device, not a file"),
+    "endless chat template": (endless_template, "loading takes more than 5 s; copy the checkpoint again"),
+    "adapter without its base": (without_base, "no-such-base"),
+    "configuration": (content("config.json", b"[5]"), r"config\.json cannot be read: expected an object in braces"),
+    "names of labels": (setting("config.json", "id2label", 5), "cannot be loaded"),
+}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_causal_lm(tmp_path_factory.mktemp("lm") / "first", "qwen3", byte_level())
+    finish(folder, "first", "first", identifiers="letters")
+    return folder
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_strangers_folder_stops_its_own_model_only(
+    first: Path, encoder: Encoder, tmp_path: Path, stranger: str
+) -> None:
+    damage, problem = STRANGERS[stranger]
+    folder = Path(shutil.copytree(first, tmp_path / "stranger"))
+    damage(folder)
+    config = load_config(None, [named_model(f"mine={folder}")], listen="127.0.0.1:0")
+    check_before_loading(config)
+    models = [model for model in config.models if model.name in ("mine", "identity")]
+    registry = load_models(models, ModelLoader(encoder, "cpu", max_load_s=5 if "endless" in stranger else 60))
+    mine, identity = registry.describe()
+    assert identity.problem == ""
+    assert re.search(problem, mine.problem)
+
+
+def test_whole_folder_is_served(first: Path, encoder: Encoder) -> None:
+    models = load_config(None, [named_model(f"mine={first}")]).models[:1]
+    assert load_models(models, ModelLoader(encoder, "cpu")).describe()[0].problem == ""
+
+
+@pytest.mark.slow
+def test_signal_while_a_model_hangs_in_loading_ends_the_process(first: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(first, tmp_path / "endless"))
+    (folder / "chat_template.jinja").write_text(ENDLESS)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"models": [{"name": "m", "ranker": "first", "path": str(folder)}]}))
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--listen", "127.0.0.1:0", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            time.sleep(15)  # until it loads
+            assert process.poll() is None
+            process.terminate()
+            assert process.wait(5) == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def test_check_names_every_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    names = ("listed", "headless", "pickled", "empty")
+    folders = {name: Path(shutil.copytree(bundled.FIRST, tmp_path / name)) for name in names}
+    content("adapter_config.json", b"[5]")(folders["listed"])
+    content("config.json", b'{"num_attention_heads": 0}')(folders["headless"])
+    (folders["pickled"] / "adapter_model.safetensors").unlink()
+    with zipfile.ZipFile(folders["pickled"] / "adapter_model.bin", "w") as archive:
+        archive.writestr("weights/data.pkl", pickle.dumps({"weight": os.getcwd}, protocol=2))
+    shutil.rmtree(folders["empty"])
+    folders["empty"].mkdir()
+    models = [{"name": name, "ranker": "first", "path": str(path)} for name, path in folders.items()]
+    with pytest.raises(CheckpointError) as caught:
+        check_models(load_config(None, models=models, device="cpu"))
+    told = dict(line.removeprefix("model ").split(": ", 1) for line in str(caught.value).splitlines())
+    assert "adapter_config.json cannot be read: expected an object in braces" in told["listed"]
+    assert "config.json has num_attention_heads 0" in told["headless"]
+    assert "requires" in told["pickled"]
+    assert str(folders["empty"]) in told["empty"]
 
 
 def test_zero_init_checkpoint_is_written_once_to_the_users_cache(

@@ -1,0 +1,39 @@
+"""Ends the wait for work that takes too long, such as loading files of strangers."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def within(limit_s: float, function: Callable[[], T]) -> T:
+    """Returns what a function returns, which runs on a thread of its own that does not keep the process alive.
+
+    A function that is late is told to stop: it does so if it runs in Python, such as in a chat template without an end.
+    One that hangs in the code of a library keeps its thread.
+
+    Raises:
+        TimeoutError: the function is not done within the limit.
+        BaseException: as the function does.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # raised by `result`
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name="time limit", daemon=True)
+    thread.start()
+    try:
+        return outcome.result(limit_s)
+    except TimeoutError:
+        if not outcome.done() and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        raise
