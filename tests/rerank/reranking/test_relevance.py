@@ -17,7 +17,14 @@ from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.relevance import at_least, bundled_curves, gives_relevance, relevance_curves, with_relevance
+from rerank.reranking.relevance import (
+    at_least,
+    bundled_curves,
+    gives_relevance,
+    relevance_curves,
+    usable,
+    with_relevance,
+)
 from rerank.types import Candidate, EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 
@@ -185,19 +192,16 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
 
 
 def test_curve_of_another_encoder_is_left_out() -> None:
-    model = IdentityModel(name="m", ranker="identity", relevance=OF_COSINE + OF_SPARSE)
-    info = NumberRanker().info
-    assert relevance_curves(model, info, {"cosine": "e", "sparse": "s"}) == OF_COSINE + OF_SPARSE
-    assert relevance_curves(model, info, {"cosine": "another", "sparse": "s"}) == OF_SPARSE
-    assert relevance_curves(model, info, {}) == ()
+    assert usable(OF_COSINE + OF_SPARSE, {"cosine": "e", "sparse": "s"}) == OF_COSINE + OF_SPARSE
+    assert usable(OF_COSINE + OF_SPARSE, {"cosine": "another", "sparse": "s"}) == OF_SPARSE
+    assert usable(OF_COSINE + OF_SPARSE, {}) == ()
 
 
 def test_model_that_gives_probabilities_needs_no_curve_and_others_take_the_bundled_ones() -> None:
     model = IdentityModel(name="m", ranker="identity")
-    encoders = dict(item for curve in bundled_curves() for item in curve.encoders.items())
     probability, logit = (pointwise(kind).info for kind in (ScoreKind.POINTWISE_PROBABILITY, ScoreKind.POINTWISE))
-    assert relevance_curves(model, probability, encoders) == OWN_LOG_ODDS
-    assert relevance_curves(model, logit, encoders) == bundled_curves()
+    assert relevance_curves(model, probability) == OWN_LOG_ODDS
+    assert relevance_curves(model, logit) == bundled_curves()
     assert gives_relevance((Step("m", Single(2)),), {"m": probability})
     assert not gives_relevance((Step("m", Single(2)),), {"m": replace(logit, relevance=bundled_curves())})
 

@@ -92,7 +92,7 @@ def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path: Path) -> None:
     identity = {"name": "a", "ranker": "identity"}
     check_before_loading(ServiceConfig.model_validate(settings | {"models": [identity]}))
     fusion = {"name": "a", "ranker": "fusion"}
-    with pytest.raises(ConfigError, match=r"sparse_encoder: there is no folder .*missing; give the folder of a sp"):
+    with pytest.raises(ConfigError, match=r"sparse_encoder: there is no folder .*missing; give one"):
         check_before_loading(ServiceConfig.model_validate(settings | {"models": [fusion]}))
     without = {"name": "a", "ranker": "fusion", "sparse_weight": 0.0}
     check_before_loading(ServiceConfig.model_validate(settings | {"models": [without]}))
