@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
+from typing import TypeVar
 
 from rerank.errors import ConfigError
 
+S = TypeVar("S", bound=socket.socket)
 
-def check_address(listen: str, option: str) -> None:
-    """Checks that this process can listen at an address, which `option` names. Raises: ConfigError."""
+
+_MAX_PORT = 65_535
+
+
+def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) -> S:
+    """A socket at an address.
+
+    Args:
+        listen: HOST:PORT; port 0 chooses a free one.
+        option: sets `listen`, in errors.
+        new: makes a socket of a family, kind and protocol.
+
+    Raises: ConfigError.
+    """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
         raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {example}")
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
-            probe.bind(address)
+        if int(port) > _MAX_PORT:  # getaddrinfo takes it modulo 65536
+            raise OverflowError(f"the port is above {_MAX_PORT}")
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        bound = new(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
+        bound.bind(address)
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(f"cannot listen on {listen[:100]}: {error}; choose another {option} HOST:PORT") from error
+    return bound
+
+
+def check_address(listen: str, option: str) -> None:
+    """Checks that this process can listen at an address, which `option` names. Raises: ConfigError."""
+    bound_socket(listen, option, socket.socket).close()
 
 
 def check_loopback(name: str, address: str, danger: str, guard: str = "") -> None:

@@ -46,7 +46,7 @@ def raise_open_files_limit() -> None:
 
 def connection_bounds(config: ServiceConfig) -> ConnectionBounds:
     """The bounds that `connections` sets, or smaller ones in the same ratio if the process may open fewer files."""
-    connections, ports = config.connections, 1 if config.http is None else 2
+    connections, ports = config.connections, 1 + sum(map(bool, (config.http, config.telemetry.metrics)))
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     per_port = connections.max_connections
     if open_files != resource.RLIM_INFINITY:

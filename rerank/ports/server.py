@@ -124,9 +124,15 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         add_services(server, reranker, calls, observed.on_end, health, partial(end_connection_of, port))
         stack.enter_context(bounded_connections(port, connection_bounds(config), calls.peers))
         await server.start()
+        stack.push_async_callback(server.stop, None)  # if a port below cannot be opened
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         http_address = await stack.enter_async_context(_http(reranker, calls, observed)) if config.http else ""
-        running = RunningServer(config, address, http_address, observed.metrics_address, server, calls, health)
+        metrics_address = ""
+        if observed.metrics is not None:
+            from rerank.ports.http.metrics import running_metrics  # needs the extra observability
+
+            metrics_address = await stack.enter_async_context(running_metrics(observed.metrics, config))
+        running = RunningServer(config, address, http_address, metrics_address, server, calls, health)
         try:
             yield running
         finally:

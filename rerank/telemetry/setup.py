@@ -17,6 +17,9 @@ from rerank.service.call import CallRecord, OnEnd
 from rerank.service.in_flight import CallsInFlight
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from rerank.telemetry.metrics import Metrics
     from rerank.telemetry.tracing import Tracing
 
 #: Has one line per call; its messages are CallRecords.
@@ -31,13 +34,13 @@ class Telemetry:
         on_end: observes a call that has ended.
         interceptors: for the gRPC server.
         wrap_app: ASGI application → the one to serve over HTTP.
-        metrics_address: HOST:PORT of /metrics with the port that was bound; empty without metrics.
+        metrics: the metrics to show; None without metrics.
     """
 
     on_end: OnEnd
     interceptors: list[grpc.aio.ServerInterceptor]
     wrap_app: Callable[[Any], Any]
-    metrics_address: str
+    metrics: CollectorRegistry | None
 
 
 @contextmanager
@@ -45,16 +48,15 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
     """Logs calls, and opens the metrics and traces that the configuration of `reranker` asks for.
 
     Raises:
-        ConfigError: the address of the metrics cannot be bound, or a package of the extra `observability` is missing.
+        ConfigError: a package of the extra `observability` is missing.
     """
     config = reranker.config.telemetry
     log_call: OnEnd = partial(_calls_log.info, "%s")  # a call is made a line only if the log is read
     with ExitStack() as stack:
         try:
-            address, observers = "", [log_call]
-            if config.metrics is not None:
-                address, count = stack.enter_context(_metrics(config.metrics, reranker, calls))
-                observers.append(count)
+            metrics, observers = _metrics(reranker, calls) if config.metrics else None, [log_call]
+            if metrics is not None:
+                observers.append(metrics.on_end)
             tracing = stack.enter_context(_tracing(reranker)) if config.traces else None
             if tracing is not None:
                 observers.append(tracing.on_end)
@@ -66,31 +68,16 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
             on_end=log_call if len(observers) == 1 else partial(_observe_all, observers),
             interceptors=[tracing.interceptor] if tracing else [],
             wrap_app=tracing.traced_app if tracing else lambda app: app,
-            metrics_address=address,
+            metrics=metrics.registry if metrics else None,
         )
 
 
-@contextmanager
-def _metrics(listen: str, reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[tuple[str, OnEnd]]:
-    """Serves /metrics; yields its address, and the function that counts a call. Raises: see `telemetry`."""
-    from prometheus_client import start_http_server
-
+def _metrics(reranker: AsyncReranker, calls: CallsInFlight) -> Metrics:
     from rerank.telemetry.metrics import Metrics
 
     metrics = Metrics(reranker, calls)
     reranker.engine.observe_batches(metrics.on_batch)
-    host, _, port = listen.rpartition(":")
-    try:
-        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
-    except (OSError, OverflowError, ValueError) as error:
-        problem = f"telemetry.metrics: cannot listen on {listen}: {error}; choose another HOST:PORT"
-        raise ConfigError(problem) from error
-    try:
-        yield f"{host}:{server.server_port}", metrics.on_end
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return metrics
 
 
 @contextmanager

@@ -1,18 +1,14 @@
-"""The socket of the HTTP port, which bounds the number of connections and the open files.
+"""The listening socket of an HTTP server, which bounds the number of its connections.
 
 At the bound, a new connection takes the place of the one that has waited for a request for longest.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter
 from contextlib import suppress
 from typing import Any
-from weakref import WeakValueDictionary, finalize
 
 from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
 
@@ -25,9 +21,6 @@ class BoundedListener(socket.socket):
 
     A connection waits for a request until `begin_request`, and again after `expect_request`.
 
-    `accept` raises ConnectionAbortedError for a connection that it refuses. asyncio takes this as one that its client
-    gave up, and goes on. asyncio's own handling of too many open files logs a traceback thousands of times a second.
-
     Args:
         family, kind, protocol: see `socket.socket`.
         bounds: the most connections at the same time.
@@ -36,13 +29,11 @@ class BoundedListener(socket.socket):
     def __init__(self, family: int, kind: int, protocol: int, bounds: ConnectionBounds) -> None:
         super().__init__(family, kind, protocol)
         self._bounds = bounds
-        self._open: Counter[str] = Counter()
-        self._accepted: WeakValueDictionary[int, _Counted] = WeakValueDictionary()
-        #: The connections that wait for a request, by file and by address; the one that waits for longest is first.
-        self._waiting: dict[int, str] = {}
-        self._waiting_of: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        self._open: dict[int, _Accepted] = {}
+        self._of_source: Counter[str] = Counter()
+        #: Files of the connections that wait for a request; the one that waits for longest is first.
+        self._waiting: dict[int, None] = {}
         self._refusals = RefusalLog("HTTP")
-        self._spare = os.open(os.devnull, os.O_RDONLY)
 
     def listen(self, backlog: int = 0) -> None:
         """Listens. The queue is longer than `backlog`, which says how many connections asyncio accepts at a time."""
@@ -51,86 +42,60 @@ class BoundedListener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accepts the next connection; returns it with the address of its client.
 
-        Raises: ConnectionAbortedError if the port is full, and no connection waits that could end for the new one.
+        Raises:
+            ConnectionAbortedError: the port is full, and no connection waits that could end for the new one. asyncio
+                takes this as a client that gave up.
         """
-        try:
-            connection, address = super().accept()
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            self._refuse_without_a_file()
-            raise ConnectionAbortedError("too many open files") from error
+        connection, address = super().accept()
         source = source_of(address[0])
-        if self._open[source] >= self._bounds.per_address:
-            self._make_room(connection, self._waiting_of[source], address_reason(source, self._bounds))
-        elif self._open.total() >= self._bounds.per_port:
-            self._make_room(connection, self._waiting, port_reason(self._bounds))
-        self._open[source] += 1
-        counted = _Counted(connection, source, self._leave)
-        self._accepted[counted.file] = counted
-        self.expect_request(counted.file)
-        return counted, address
+        if self._of_source[source] >= self._bounds.per_address:
+            self._make_room(connection, source, address_reason(source, self._bounds))
+        elif len(self._open) >= self._bounds.per_port:
+            self._make_room(connection, "", port_reason(self._bounds))
+        accepted = _Accepted(connection, source, self)
+        self._open[accepted.fileno()] = accepted
+        self._of_source[source] += 1
+        self.expect_request(accepted.fileno())
+        return accepted, address
 
     def begin_request(self, file: int) -> None:
         """Notes that a request has arrived at the connection with this file descriptor."""
-        if source := self._waiting.pop(file, None):
-            del self._waiting_of[source][file]
+        self._waiting.pop(file, None)
 
     def expect_request(self, file: int) -> None:
         """Notes that the connection with this file descriptor waits for its next request."""
         self.begin_request(file)
-        if connection := self._accepted.get(file):
-            self._waiting[file] = connection.source
-            self._waiting_of[connection.source][file] = None
+        if file in self._open:
+            self._waiting[file] = None
 
-    def _make_room(self, new: socket.socket, waiting: Iterable[int], reason: str) -> None:
-        """Ends the first of the waiting connections. If none waits, it closes the new one.
+    def leave(self, file: int) -> None:
+        """Notes that the connection with this file descriptor closes."""
+        if left := self._open.pop(file, None):
+            self.begin_request(file)
+            self._of_source[left.source] -= 1
+            if not self._of_source[left.source]:
+                del self._of_source[left.source]
 
-        Raises: ConnectionAbortedError.
-        """
+    def _make_room(self, new: socket.socket, source: str, reason: str) -> None:
+        """Ends the connection that waits for longest, of this source or of any. Raises: ConnectionAbortedError."""
         self._refusals.add(1, reason)
-        longest = next(iter(waiting), None)
+        waiting = (file for file in self._waiting if source in ("", self._open[file].source))
+        longest = next(waiting, None)
         if longest is None:
             new.close()
             raise ConnectionAbortedError(reason)
         self.begin_request(longest)
         with suppress(OSError):  # its client has closed it
-            self._accepted[longest].shutdown(socket.SHUT_RDWR)  # asyncio closes its socket when it learns of it
+            self._open[longest].shutdown(socket.SHUT_RDWR)  # asyncio closes its socket when it learns of it
+
+
+class _Accepted(socket.socket):
+    """A connection that tells its listener when it closes."""
+
+    def __init__(self, accepted: socket.socket, source: str, listener: BoundedListener) -> None:
+        super().__init__(fileno=accepted.detach())
+        self.source, self._listener = source, listener
 
     def close(self) -> None:
-        super().close()
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
-
-    def _leave(self, file: int, source: str) -> None:
-        self.begin_request(file)
-        self._accepted.pop(file, None)
-        self._open[source] -= 1
-        if not self._open[source]:
-            del self._open[source]
-            self._waiting_of.pop(source, None)
-
-    def _refuse_without_a_file(self) -> None:
-        """Closes the next connection by means of a spare file. Otherwise asyncio would try it again at once."""
-        os.close(self._spare)
-        try:
-            super().accept()[0].close()
-        except OSError:
-            pass
-        finally:
-            self._spare = os.open(os.devnull, os.O_RDONLY)
-        self._refusals.add(1, "the process has as many open files as it may (ulimit -n)")
-
-
-class _Counted(socket.socket):
-    """A connection that calls a function with its file and its source when it closes."""
-
-    def __init__(self, connection: socket.socket, source: str, on_close: Callable[[int, str], None]) -> None:
-        super().__init__(connection.family, connection.type, connection.proto, connection.detach())
-        self.file, self.source = self.fileno(), source
-        self._leave = finalize(self, on_close, self.file, source)  # once, also if it is dropped without being closed
-
-    def close(self) -> None:
-        self._leave()  # before the next connection can have the number of its file
+        self._listener.leave(self.fileno())  # before the next connection can have the number of its file
         super().close()

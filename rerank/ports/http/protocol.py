@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,37 +14,58 @@ from rerank.ports.http.listener import BoundedListener
 #: This many chunks of a body may be of any size. Further ones must have this many bytes on average.
 _FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
 _MAX_HEADER_BYTES = 64 * 1024
+_VERSIONS = (b"1.0", b"1.1")
+
+#: Makes the body of the answer to bytes that are not HTTP, from a message.
+BadRequest: TypeAlias = Callable[[str], bytes]
 
 
 class _Connection(h11.Connection):
-    """Refuses bodies in chunks of a few bytes, because each chunk takes some 10 µs of the event loop."""
+    """Notes what is wrong with a request, and refuses more of them than h11.
 
+    A chunk takes some 10 µs of the event loop, so that chunks of a few bytes are refused. A length beside chunks is
+    refused, because a proxy may see another end of such a request than we do (RFC 9112, 6.3).
+    """
+
+    problem = ""
     _chunks = _bytes = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            self._chunks = self._bytes = 0
-        elif isinstance(event, h11.Data):
-            self._chunks += event.chunk_end
-            self._bytes += len(event.data)
-            if self._chunks - _FREE_CHUNKS > self._bytes / _BYTES_PER_CHUNK:
-                raise h11.RemoteProtocolError("the chunks are too small")
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._chunks = self._bytes = 0
+                _check(event)
+            elif isinstance(event, h11.Data):
+                self._chunks += event.chunk_end
+                self._bytes += len(event.data)
+                if self._chunks - _FREE_CHUNKS > self._bytes / _BYTES_PER_CHUNK:
+                    raise h11.RemoteProtocolError("the chunks are too small")
+        except h11.RemoteProtocolError as error:
+            self.problem = str(error)
+            raise
         return event
 
 
-def protocol_with(
-    max_transfer_s: float, bad_request: Callable[[str], bytes], listener: BoundedListener
-) -> type[H11Protocol]:
+def _check(request: h11.Request) -> None:
+    names = {name for name, _ in request.headers}
+    if request.http_version not in _VERSIONS:
+        raise h11.RemoteProtocolError(f"the version is HTTP/{request.http_version.decode()}")
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding")
+
+
+def protocol_with(max_transfer_s: float, bad_request: BadRequest, listener: BoundedListener) -> type[H11Protocol]:
     """Makes a protocol that limits how long a connection takes to send the headers of its next request.
 
     Args:
         max_transfer_s: that limit, in seconds.
-        bad_request: makes the body of the answer to bytes that are no HTTP, from a message.
+        bad_request: makes the body of the answer to bytes that are not HTTP.
         listener: accepted the connections, and is told which of them wait for a request.
     """
 
     class Protocol(H11Protocol):
+        conn: _Connection
         _timer: asyncio.TimerHandle | None = None
         _file = -1
 
@@ -83,9 +104,12 @@ def protocol_with(
                 self._timer.cancel()
 
         def send_400_response(self, msg: str) -> None:
-            """Answers bytes that are no HTTP. If an answer has begun, it hangs up instead."""
+            """Answers bytes that are not HTTP. If an answer has begun, it hangs up instead."""
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                self._send_problem(f"{msg} Send HTTP/1.1; a body with its length, or in chunks of 256 bytes or more.")
+                self._send_problem(
+                    f"the bytes are not a request of HTTP/1.1: {self.conn.problem}; send a body with its length, or in "
+                    "chunks of 256 bytes or more"
+                )
             self.transport.close()
 
         def _send_problem(self, message: str) -> None:

@@ -52,6 +52,10 @@ class Replica:
         await stack.enter_async_context(self._reranker)
         calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
         observed = stack.enter_context(telemetry(self._reranker, calls))
+        if observed.metrics is not None:
+            from rerank.ports.http.metrics import running_metrics  # needs the extra observability
+
+            await stack.enter_async_context(running_metrics(observed.metrics, config))
         health = await stack.enter_async_context(health_of(self._reranker))
         self._methods = rerank_methods(self._reranker, calls, observed.on_end)
         self._methods |= health_methods(health, CallsInFlight(config.limits))

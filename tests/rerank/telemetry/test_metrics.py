@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 import pytest
@@ -16,9 +19,7 @@ from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloa
 from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
-from rerank.service.in_flight import CallsInFlight
 from rerank.telemetry.metrics import part_ms, refusal_reason
-from rerank.telemetry.setup import telemetry
 from rerank.types import FeedbackMethod, FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -146,13 +147,22 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
 
 
 @pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])
-async def test_unusable_address_is_named(encoder: Encoder, address: str) -> None:
-    async with reranker_of(encoder, {"number": NumberRanker()}, telemetry={"metrics": address}) as reranker:
-        with (
-            pytest.raises(ConfigError, match=r"telemetry\.metrics: cannot listen on"),
-            telemetry(reranker, CallsInFlight(reranker.config.limits)),
-        ):
-            pass
+def test_unusable_address_is_named(encoder: Encoder, address: str) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry={"metrics": address})
+    with pytest.raises(ConfigError, match=r"^cannot listen on "), serving(reranker):
+        pass
+
+
+def test_connections_that_send_nothing_leave_room_for_prometheus(encoder: Encoder) -> None:
+    connections = {"max_connections": 20, "max_connections_per_address": 10}
+    settings = {"telemetry": METRICS, "connections": connections}
+    with serving(reranker_of(encoder, {"number": NumberRanker()}, **settings)) as served, ExitStack() as stack:
+        host, _, port = served.server.metrics_address.rpartition(":")
+        threads = threading.active_count()
+        for _ in range(30):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        assert value(served, "rerank_calls_in_flight") == 0
+        assert threading.active_count() == threads
 
 
 def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:

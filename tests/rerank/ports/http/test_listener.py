@@ -1,12 +1,10 @@
-"""The socket of the HTTP port: connections beyond the bounds are closed, also when there are too many open files."""
+"""The socket of the HTTP port: connections beyond the bounds are closed, those that wait for longest first."""
 
 from __future__ import annotations
 
-import os
-import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 
@@ -99,29 +97,3 @@ def test_closed_connections_make_room(listener: BoundedListener, stack: ExitStac
         accepted = accept(listener, stack)
         accepted.close()
         accepted.close()
-    for _ in range(5):
-        connect(listener, stack)
-        os.close(listener.accept()[0].detach())  # dropped without a call of its method
-
-
-def test_too_many_open_files_refuse_a_connection_instead_of_letting_it_wait(
-    listener: BoundedListener, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    waiting = [connect(listener, stack) for _ in range(2)]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as full:
-        highest = full.enter_context(open(os.devnull, "rb")).fileno()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
-        full.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        with suppress(OSError):
-            while True:  # until the files below are used, too
-                full.enter_context(open(os.devnull, "rb"))
-        for client in waiting:
-            with pytest.raises(ConnectionAbortedError, match="too many open files"):
-                listener.accept()
-            assert client.recv(10) == b""
-    assert caplog.messages == [
-        "HTTP port: 1 connections were refused or ended; the process has as many open files as it may (ulimit -n)"
-    ]
-    connect(listener, stack)
-    accept(listener, stack)

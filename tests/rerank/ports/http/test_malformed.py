@@ -205,3 +205,23 @@ def test_bytes_that_are_no_http_get_4xx_and_an_end(http: HttpClient, sent: bytes
                 received += part
     assert not received or received.startswith(b"HTTP/1.1 4")
     assert http.get("/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        ("GET /health HTTP/1.1", "Missing mandatory Host: header"),
+        ("GET /health HTTP/9.9\r\nhost: a", "the version is HTTP/9.9"),
+        (
+            "POST /rerank HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ntransfer-encoding: chunked",
+            "it has both Content-Length and Transfer-Encoding",
+        ),
+    ],
+)
+def test_request_that_a_proxy_may_read_in_another_way_is_told_why(http: HttpClient, sent: str, problem: str) -> None:
+    with socket.create_connection(http.host_and_port, timeout=TIMEOUT_S) as connection:
+        connection.sendall(f"{sent}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode())
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert problem in json.loads(body)["message"]

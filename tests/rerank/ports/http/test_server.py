@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import time
-from contextlib import suppress
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
@@ -84,24 +82,6 @@ def test_host_names_of_the_settings_are_answered_without_keys(encoder: Encoder) 
             assert reply.status == status
     assert "--allowed-host NAME, or with keys (--keys FILE)" in reply.json["message"]
     assert "insecure" not in reply.json["message"]
-
-
-@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
-def test_tls_handshake_that_stalls_ends_in_time(
-    encoder: Encoder, tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rerank.ports.http.server.HANDSHAKE_S", 0.5)
-    authority = Authority(tmp_path / "authority")
-    files = authority.issue("server")
-    settings = {"tls": {"certificate": files.certificate, "key": files.key}}
-    with (
-        http_service(encoder, **settings) as (_, client),
-        socket.create_connection(client.host_and_port, timeout=10) as connection,
-    ):
-        connection.sendall(sent)
-        with suppress(ConnectionResetError):
-            assert connection.recv(1000) == b""
-        assert ask(client, authority) == 200
 
 
 def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_name(
