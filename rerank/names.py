@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypeAlias
 
 from rerank.errors import InvalidRequest
 
@@ -47,12 +47,36 @@ class StrategyKind(Name):
 
 
 class FirstStageKind(Name):
-    """The kind of the first stage whose scores the candidates have: it decides how much they weigh."""
+    """The kind of the first stage that found the candidates: it decides how much the first stage counts."""
 
     #: Counts words, as BM25 does.
     LEXICAL = "lexical"
+    #: Both fused.
+    HYBRID = "hybrid"
     #: A dense, learned sparse or late-interaction model.
     NEURAL = "neural"
+
+
+#: How much the first stage counts in the order: the weight of its z-scores, or the kind of the list, for which each
+#: model has a weight.
+FirstStageWeight: TypeAlias = FirstStageKind | float
+MAX_FIRST_STAGE_WEIGHT = 100.0
+
+
+def first_stage_weight(given: object) -> FirstStageWeight:
+    """Reads a weight: a number, also as text, or the name of a kind. Raises: InvalidRequest."""
+    try:
+        weight = float(str(given))
+    except ValueError:
+        return FirstStageKind.of("first_stage_weight", given)
+    if not 0 <= weight <= MAX_FIRST_STAGE_WEIGHT:  # also true for nan
+        raise InvalidRequest(
+            "first_stage_weight",
+            f"{weight:g} is not between 0 and {MAX_FIRST_STAGE_WEIGHT:g}; use a number in this range, or one of "
+            f"{', '.join(FirstStageKind)}",
+            {"value": str(weight), "limit": f"0 to {MAX_FIRST_STAGE_WEIGHT:g}"},
+        )
+    return weight
 
 
 class FirstStage(Name):
@@ -80,13 +104,13 @@ class FirstStage(Name):
 
     @property
     def kind(self) -> FirstStageKind:
-        """The kind whose weight its scores have in a fusion: the small one.
+        """The kind of the lists that it finds.
 
-        Those of a hybrid with BM25 are BM25's. Those of the others are signals that a fusion reads anyway: over dense
-        lists nDCG@10 is, with weight 0 / 0.3 / 1 / 1.5, .458 / .453 / .436 / .433 on Cranfield, and .314 / .317 /
-        .320 / .327 on pydoc.
+        Dense and learned sparse lists count as hybrid, because a fusion reads the same signals anyway: over dense lists
+        nDCG@10 is, with weight 0 / 0.3 / 1 / 1.5, .458 / .453 / .436 / .433 on Cranfield, and .314 / .317 / .320 / .327
+        on pydoc.
         """
-        return FirstStageKind.LEXICAL
+        return FirstStageKind.LEXICAL if self is FirstStage.BM25 else FirstStageKind.HYBRID
 
 
 _PARTS = {

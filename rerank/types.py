@@ -17,9 +17,11 @@ from rerank.errors import InvalidRequest, RankerFailure
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import FirstStageKind as FirstStageKind
+from rerank.names import FirstStageWeight as FirstStageWeight
 from rerank.names import NearDuplicates as NearDuplicates
 from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
+from rerank.names import first_stage_weight
 from rerank.util.sparse_vectors import SparseText as SparseText
 from rerank.util.sparse_vectors import SparseVector as SparseVector
 from rerank.util.text_table import ShownAsTable, TableRow
@@ -165,8 +167,9 @@ class RankOptions:
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False
-    #: Weight of the first stage in the order, see `rerank.engine.scores`. 0: none; None: the model's default.
-    interpolation: float | None = None
+    #: How much the first stage counts in the order, see `rerank.engine.scores`: a number, or the kind of the list,
+    #: `lexical`, `hybrid` or `neural`, for which the model has a number. None: the service's setting.
+    first_stage_weight: FirstStageWeight | str | None = None
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
     #: ranking, and equal texts get equal scores; see `rerank.reranking.unordered`.
     ordered: bool = True
@@ -177,8 +180,6 @@ class RankOptions:
     max_chunks_per_doc: int = 0
     #: Error or answer in the place of a failure, see OnFailure; empty: the error.
     on_failure: OnFailure | str = ""
-    #: The kind of the first stage, which decides on the default weight of its scores; empty: the service's setting.
-    first_stage_kind: FirstStageKind | str = ""
     #: How much results differ from one another, 0 to 1: 0 is the order of relevance; see `rerank.reranking.diversity`.
     diversity: float = 0.0
     #: Whether results that nearly repeat a better one are dropped; empty: they are kept.
@@ -205,12 +206,13 @@ class RankOptions:
         enums = (
             ("strategy", StrategyKind, "strategy.kind"),
             ("on_failure", OnFailure, "on_failure"),
-            ("first_stage_kind", FirstStageKind, "first_stage_kind"),
             ("near_duplicates", NearDuplicates, "near_duplicates"),
         )
         for name, kind, path in enums:
             if given := getattr(self, name):
                 object.__setattr__(self, name, kind.of(path, given))
+        if self.first_stage_weight is not None:
+            object.__setattr__(self, "first_stage_weight", first_stage_weight(self.first_stage_weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +261,8 @@ class Window:
     top_n: int = 0
     #: Whether the order of the passages carries meaning: it is that of a first stage, or of another model.
     is_ordered: bool = True
-    #: Scores before this model, of the first stage or of a cascade's preranker, and their weight beside the model's own
-    #: signals; only for a ranker that fuses them itself, otherwise empty and 0.
+    #: Scores before this model, of the first stage or of a cascade's preranker, and their weight beside the model's
+    #: own. Empty and 0 where they do not count.
     first_stage: tuple[float, ...] = ()
     first_stage_weight: float = 0.0
 
@@ -295,8 +297,6 @@ class WindowRanking:
     is_unanswered: bool = False
     #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    #: Of the scores in `Window.first_stage` with the model's own signals; None where it was not measured.
-    first_stage_correlation: float | None = None
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -326,10 +326,9 @@ class ScoreKind(Enum):
     POINTWISE = "pointwise"
     #: The same, where the model gives a probability: between 0 and 1.
     POINTWISE_PROBABILITY = "pointwise_probability"
-    #: The model's score of the passage beside the others of the one window that held all of them.
+    #: The model's score of the passage beside the others of the one window that held all of them, or the sum of its
+    #: z-score and the weighted one of the first stage.
     WINDOW_SCORE = "window_score"
-    #: Interpolation of the z-scores of the one window that held all passages with those of the first stage.
-    INTERPOLATED = "interpolated"
 
     @property
     def is_pointwise(self) -> bool:
@@ -350,7 +349,7 @@ class WindowTrace:
     """A window that was ranked: `positions` are 0-based ranks of the first stage, in the order the model read them.
 
     Attributes:
-        permutation: places in the window, best first; interpolated with the first stage if its round asks for that.
+        permutation: places in the window, best first; with what the first stage counts.
         scores: the model's own, in the order of `positions`; `score_kind` is their meaning.
         round: 0-based; the windows of one round are independent.
         model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
@@ -370,52 +369,6 @@ class WindowTrace:
     queue_ms: float = field(default=0.0, compare=False)
     model_ms: float = field(default=0.0, compare=False)
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
-
-
-class InterpolatedScores(Enum):
-    """The scores that stood for the first stage in an interpolation."""
-
-    #: The scores of the candidates.
-    FIRST_STAGE = "first_stage"
-    #: The BM25 scores within a hybrid first stage.
-    BM25 = "bm25"
-    #: 1 / (60 + rank), because the candidates or the preranker have no scores that can be compared.
-    RECIPROCAL_RANK = "reciprocal_rank"
-    #: The scores of a cascade's preranker.
-    PRERANKER = "preranker"
-
-
-@dataclass(frozen=True, slots=True)
-class MeanCorrelation:
-    """The mean correlation over a number of lists; 0 over none."""
-
-    mean: float = 0.0
-    lists: int = 0
-
-    def with_lists_of(self, other: MeanCorrelation) -> MeanCorrelation:
-        """Combines the means over the lists of both, at least one."""
-        lists = self.lists + other.lists
-        return MeanCorrelation((self.mean * self.lists + other.mean * other.lists) / lists, lists)
-
-
-@dataclass(frozen=True, slots=True)
-class InterpolationReport:
-    """The interpolation of a ranking with its first stage.
-
-    Attributes:
-        weight: of the first stage.
-        scores: what stood for the first stage; None if the interpolation was not applied.
-        reason: why it was not applied; otherwise empty.
-        correlation: of the first stage's scores with the other signals of a fusion; None: the model is no fusion, the
-            candidates have no scores, or there are fewer than 10.
-        of_caller: the mean of it over the caller's lists so far, see `rerank.rankers.first_stage_correlation`.
-    """
-
-    weight: float
-    scores: InterpolatedScores | None = None
-    reason: str = ""
-    correlation: float | None = None
-    of_caller: MeanCorrelation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,9 +401,13 @@ class Trace:
     prepare_ms: float
     model_ms: float
     total_ms: float
-    #: None if neither the request nor the model's default asked for interpolation.
-    interpolation: InterpolationReport | None = None
-    #: Why the model may not give its published figures, and why no result is left; empty if there is nothing to say.
+    #: The weight with which the first stage counted in the order; 0: it did not.
+    first_stage_weight: float = 0.0
+    #: Kendall's tau of the order with that of the first stage: 1 if it is the same, -1 if it is reversed. None for an
+    #: unordered list, and for a single candidate.
+    kendall_tau: float | None = None
+    #: Why the model may not give its published figures, why the first stage does not count, and why no result is left;
+    #: empty if there is nothing to say.
     model_warning: str = ""
     #: The passages that the model gave no score in some window, see WindowRanking.
     unscored_doc_ids: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
+from rerank.config import FirstStageWeights, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.ports.server import RunningServer, running_server
 from rerank.rankers.base import Ranker
@@ -144,9 +144,8 @@ def service_process(folder: Path, program: Sequence[str] = (), **settings: Any) 
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
-    no_interpolation = InterpolationConfig(first_stage_weight=0.0)
     models = tuple(
-        PERankModel(name=name, ranker="pe-rank", window_size=20, stride=10, interpolation=no_interpolation)
+        PERankModel(name=name, ranker="pe-rank", window_size=20, stride=10, first_stage_weight=FirstStageWeights())
         for name in names
     )
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)

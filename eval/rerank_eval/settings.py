@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rerank.collections import NAMED
-from rerank.commands.options import FirstStageOption, Interpolation, StrategyOption, Stride, WindowSize
+from rerank.commands.options import FirstStageOption, FirstStageWeightOption, StrategyOption, Stride, WindowSize
 from rerank.config import Precision
 from rerank.types import FirstStage
 from rerank_eval.specs import FUSIONS, ORACLE, SERVED
@@ -59,7 +59,7 @@ class EvaluationSettings:
     strategy: StrategyOption = None
     window_size: WindowSize = 0
     stride: Stride = 0
-    interpolation: Interpolation = None
+    first_stage_weight: FirstStageWeightOption = None
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1
     seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
     only_asked: Annotated[

@@ -28,8 +28,8 @@ SERVED = ("default", *_SETTINGS_OF)
 _COSINE = {"sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0}
 #: Baselines that are settings of a fusion: the encoder's cosine alone, and with 0.3 times the first stage's score.
 FUSIONS: dict[str, dict[str, object]] = {
-    "cosine": {**_COSINE, "interpolation": {"first_stage_weight": 0.0}},
-    "z-score": {**_COSINE, "interpolation": {"first_stage_weight": 0.3}},
+    "cosine": {**_COSINE, "first_stage_weight": 0.0},
+    "z-score": {**_COSINE, "first_stage_weight": 0.3},
 }
 #: Sorts by the judgements, in the process of the evaluation.
 ORACLE = "oracle"

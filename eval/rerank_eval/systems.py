@@ -21,7 +21,7 @@ from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
-from rerank.types import CandidateSource, Query
+from rerank.types import CandidateSource, FirstStageWeight, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import FUSIONS, SystemSpec
@@ -34,15 +34,13 @@ _MAX_REQUEST_S = 24 * 3600.0
 def strategy_of(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, Any]:
     """The fields of the message Strategy (rerank.proto) for a system: the shared ones, with the system's own kind.
 
-    Only a ranker with scores has the interpolation. A baseline or a cascade has the default strategy of its model.
+    A baseline or a cascade has the default strategy of its model.
     """
     if spec.preranker is not None or spec.ranker in FUSIONS:
         return {}
     strategy: dict[str, Any] = {"window_size": settings.window_size, "stride": settings.stride}
     if kind := spec.strategy or settings.strategy:
         strategy["kind"] = kind
-    if settings.interpolation is not None and "interpolation" in (spec.model_settings or ("interpolation",)):
-        strategy["interpolation"] = {"first_stage": settings.interpolation}
     return {name: value for name, value in strategy.items() if value}
 
 
@@ -78,7 +76,8 @@ def open_systems(
             else:
                 model = _listed_model(models, _model_name(spec, models, bool(settings.target)))
                 given = {} if settings.target else _fixed_settings(spec, settings)
-                systems[spec.name] = ServedSystem(client, model, strategy_of(spec, settings), index_info, given)
+                weight = None if spec.ranker in FUSIONS else settings.first_stage_weight
+                systems[spec.name] = ServedSystem(client, model, strategy_of(spec, settings), weight, index_info, given)
         yield systems
 
 
@@ -200,7 +199,7 @@ def _fixed_settings(spec: SystemSpec, settings: EvaluationSettings) -> dict[str,
 
 
 class ServedSystem:
-    """A model of a service, with a strategy. `fingerprint`: every setting that decides its rankings."""
+    """A model of a service, with what its requests ask for. `fingerprint`: every setting that decides its rankings."""
 
     is_served = True
 
@@ -209,11 +208,17 @@ class ServedSystem:
         client: RerankClient,
         model: pb.Model,
         strategy: Mapping[str, Any],
+        first_stage_weight: FirstStageWeight | None,
         index: Mapping[str, object],
         settings: Mapping[str, object],
     ) -> None:
         self._client = client
-        self._options: dict[str, Any] = {"model": model.name, "strategy": strategy, "timeout_s": _MAX_REQUEST_S}
+        self._options: dict[str, Any] = {
+            "model": model.name,
+            "strategy": strategy,
+            "first_stage_weight": first_stage_weight,
+            "timeout_s": _MAX_REQUEST_S,
+        }
         self.fingerprint: Mapping[str, object] = {
             "ranker": model.ranker,
             "model_id": model.model_id,
@@ -221,6 +226,7 @@ class ServedSystem:
             "template_sha256": model.template_sha256,
             "default_strategy": model.default_strategy,
             "schedule": dict(strategy),
+            "first_stage_weight": first_stage_weight,
             "searched": index,
             **settings,
         }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from rerank.config.settings import Positive, Settings
+from rerank.config.settings import Positive, Settings, WeightOrKind
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
-from rerank.names import FirstStageKind, OnFailure
+from rerank.names import OnFailure
 
 _RETRY_S = 1.0
 
@@ -23,15 +23,15 @@ class CallerLimits(Settings):
             RESOURCE_EXHAUSTED, unless it is the only one.
         on_failure: what its requests get in the place of a failure of the service, unless they say it themselves:
             `error` or `first-stage`. Default: error.
-        first_stage_kind: the kind of the first stage that its candidates come from, unless its requests say it
-            themselves: `lexical` or `neural`. Default: the service's setting.
+        first_stage_weight: how much the first stage of its candidates counts, unless its requests say it themselves:
+            `lexical`, `hybrid`, `neural`, or a number. Default: the service's setting.
     """
 
     models: tuple[str, ...] | None = None
     max_calls: Positive | None = None
     max_queue_tokens: Positive | None = None
     on_failure: OnFailure | None = None
-    first_stage_kind: FirstStageKind | None = None
+    first_stage_weight: WeightOrKind | None = None
 
 
 class Caller:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -64,8 +63,6 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(keys.app, name="keys")
 app.command(example="rerank demo --work rerank-demo --stay")(demo)
 app.command(example="rerank inspect results/pe-rank")(inspect)
-for added in entry_points(group="rerank.commands"):  # `rerank tune`, of the package rerank_eval
-    added.load()(app)
 
 
 def _print_version(requested: bool) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _DOC_ID_WIDTH = 24
 _SCORES = {
     "SCORE_KIND_RANK": "by rank",
-    "SCORE_KIND_INTERPOLATED": "interpolated",
     "SCORE_KIND_POINTWISE": "pointwise",
     "SCORE_KIND_POINTWISE_PROBABILITY": "probability",
     "SCORE_KIND_WINDOW_SCORE": "of the model",
@@ -75,7 +74,7 @@ def plain_table(title: str = "") -> Table:
 
 def execution_line(execution: pb.Execution) -> str:
     """One line on the execution: model, strategy, cost, latency, and what deviates from the full and exact order."""
-    reason, truncated = execution.interpolation.reason, len(execution.truncated_doc_ids)
+    truncated = len(execution.truncated_doc_ids)
     notes = [
         f"{execution.model}, {execution.strategy}",
         f"{execution.windows} window{'' if execution.windows == 1 else 's'}",
@@ -84,7 +83,6 @@ def execution_line(execution: pb.Execution) -> str:
         f"{execution.cached_vectors} vectors of earlier requests" if execution.cached_vectors else "",
         f"instead of {execution.failure}" if execution.failure else "",
         execution.reason,
-        f"no interpolation: {reason}" if reason else "",
         execution.model_warning,
         f"{truncated} truncated" if truncated else "",
         f"{len(execution.set_back)} set back" if execution.set_back else "",

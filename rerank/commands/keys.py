@@ -29,7 +29,7 @@ def add(
     max_calls: Annotated[int | None, typer.Option(min=1, help="Most calls in flight.")] = None,
     max_queue_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of its requests in work.")] = None,
     on_failure: options.OnFailureOption = None,
-    first_stage_kind: options.FirstStageKindOption = None,
+    first_stage_weight: options.FirstStageWeightOption = None,
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
@@ -43,7 +43,7 @@ def add(
         max_calls=max_calls,
         max_queue_tokens=max_queue_tokens,
         on_failure=on_failure,
-        first_stage_kind=first_stage_kind,
+        first_stage_weight=first_stage_weight,
     )
     print(add_key(file, name, limits), flush=True)
     print(f"Keep this key of {name}; {file} has only its hash.", file=sys.stderr)

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, NearDuplicates, OnFailure, StrategyKind
+from rerank.names import (
+    FeedbackMethod,
+    FirstStage,
+    FirstStageKind,
+    Name,
+    NearDuplicates,
+    OnFailure,
+    StrategyKind,
+    first_stage_weight,
+)
 
 N = TypeVar("N", bound=Name)
+T = TypeVar("T")
 
 _INT32_MAX = 2**31 - 1
 
 
 def _parser(names: type[N]) -> Callable[[str], N]:
     """A parser that accepts each name with hyphens and with underscores."""
+    return _checked(partial(names.of, ""))
 
-    def parse(value: str) -> N:
+
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A parser whose InvalidRequest is the error of the flag."""
+
+    def parsed(value: str) -> T:
         try:
-            return names.of("", value)
+            return parse(value)
         except InvalidRequest as error:
             raise typer.BadParameter(error.description) from error
 
-    return parse
+    return parsed
 
 
 def _int32(value: str) -> int:
@@ -93,14 +109,6 @@ Preranker = Annotated[
     str,
     typer.Option("--preranker", "--first-model", help="For cascade: the model that orders all candidates first."),
 ]
-Interpolation = Annotated[
-    float | None,
-    typer.Option(
-        "--interpolation",
-        min=0.0,
-        help="Weight of the first stage's scores beside the model's; 0: none; default: the model's own.",
-    ),
-]
 Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
 ]
@@ -156,14 +164,14 @@ OnFailureOption = Annotated[
         "the choice of the API key, else error.",
     ),
 ]
-FirstStageKindOption = Annotated[
-    FirstStageKind | None,
+FirstStageWeightOption = Annotated[
+    Any,  # FirstStageWeight | None: typer takes no unions
     typer.Option(
-        "--first-stage-kind",
-        parser=_parser(FirstStageKind),
-        metavar=_metavar(FirstStageKind),
-        help="Kind of the first stage that found the candidates: lexical counts words, as BM25 does; neural does not. "
-        "It decides how much their scores weigh; default: the kind of the API key, else of the service.",
+        "--first-stage-weight",
+        parser=_checked(first_stage_weight),
+        metavar=f"NUMBER or {_metavar(FirstStageKind)}",
+        help="How much the first stage counts: a number, or the kind of its list, for which the model has a number: "
+        "lexical (BM25), neural or hybrid. Default: what the API key says, else the service; a search knows its kind.",
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]

@@ -31,7 +31,7 @@ class RankingSettings:
     stride: options.Stride = 0
     early_stop: options.EarlyStop = False
     preranker: options.Preranker = ""
-    interpolation: options.Interpolation = None
+    first_stage_weight: options.FirstStageWeightOption = None
     instruction: options.Instruction = ""
     min_relevance: options.MinRelevance = None
     diversity: options.Diversity = 0.0
@@ -54,8 +54,8 @@ class RankingSettings:
                 "stride": self.stride,
                 "early_stop": self.early_stop,
                 "preranker": self.preranker,
-                "interpolation": None if self.interpolation is None else {"first_stage": self.interpolation},
             },
+            "first_stage_weight": self.first_stage_weight,
             "instruction": self.instruction,
             "min_relevance": self.min_relevance,
             "diversity": self.diversity,

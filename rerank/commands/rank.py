@@ -87,13 +87,11 @@ class RankSettings(RankingSettings):
     ] = None
     top_n: options.TopN = 0
     ordered: options.Ordered = None
-    first_stage_kind: options.FirstStageKindOption = None
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that these settings fill."""
         return {
             **RankingSettings.fields(self),
-            "first_stage_kind": self.first_stage_kind,
             "top_n": self.top_n,
             "ordered": self.ordered,
         }

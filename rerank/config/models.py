@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
@@ -13,6 +14,7 @@ from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
+from rerank.names import MAX_FIRST_STAGE_WEIGHT
 from rerank.profiles import load_profile
 from rerank.types import FirstStageKind, Precision, StrategyKind
 
@@ -53,8 +55,8 @@ class ModelSettings(Settings):
         """The servers that run the model; None if it runs in this process."""
         return None
 
-    def first_stage_weight(self, kind: FirstStageKind) -> float:
-        """The weight of a first stage of this kind in the order of requests that set none."""
+    def weight_for(self, kind: FirstStageKind) -> float:
+        """The weight of a first stage of this kind in the order of requests that name no number."""
         return 0.0
 
     @model_validator(mode="after")
@@ -123,35 +125,49 @@ class CheckpointModel(ModelSettings):
         return settings if size is None else {**settings, "window_size": size}
 
 
-class InterpolationConfig(Settings):
-    """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.scores`.
+Weight: TypeAlias = Annotated[float, Field(ge=0, le=MAX_FIRST_STAGE_WEIGHT, strict=True)]
+
+
+class FirstStageWeights(Settings):
+    """Weights of the first stage's z-scores beside those of the ranker, by the kind of the list, 0 to 100.
 
     Attributes:
-        first_stage_weight: weight of the first stage's z-scores beside those of the ranker, 0 to 100; 0: no
-            interpolation. Default: 0.
-        neural_first_stage_weight: the weight where the first stage is neural, see `first_stage_kind` of the service.
-            Default: that of first_stage_weight.
+        lexical: for lists of BM25 and the like.
+        hybrid: for lists of a lexical and a neural first stage together.
+        neural: for lists of a dense, learned sparse or late-interaction model.
     """
 
-    first_stage_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
-    neural_first_stage_weight: Annotated[float, Field(ge=0, le=100, strict=True)] | None = None
+    lexical: Weight = 0.0
+    hybrid: Weight = 0.0
+    neural: Weight = 0.0
+
+    @classmethod
+    def same(cls, weight: float) -> Self:
+        """One weight for all kinds."""
+        return cls(lexical=weight, hybrid=weight, neural=weight)
 
 
-class _ScoringModel(ModelSettings):
+class ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
-        interpolation: interpolation with the first stage in requests that set none, wherever one window holds all
-            passages that are ranked.
+        first_stage_weight: how much the first stage counts in requests that name no number, wherever one window holds
+            all passages that are ranked: one number, or numbers for some of the kinds lexical, hybrid and neural.
+            Default: 0.
     """
 
-    interpolation: InterpolationConfig = InterpolationConfig()
+    first_stage_weight: FirstStageWeights = FirstStageWeights()
 
-    def first_stage_weight(self, kind: FirstStageKind) -> float:
-        of_neural = self.interpolation.neural_first_stage_weight
-        if kind is FirstStageKind.NEURAL and of_neural is not None:
-            return of_neural
-        return self.interpolation.first_stage_weight
+    def weight_for(self, kind: FirstStageKind) -> float:
+        return float(getattr(self.first_stage_weight, kind))
+
+    @field_validator("first_stage_weight", mode="before")
+    @classmethod
+    def _kinds_left_out_have_the_default(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            default: FirstStageWeights = cls.model_fields["first_stage_weight"].default
+            return default.model_dump() | dict(given)
+        return given if isinstance(given, FirstStageWeights) else dict.fromkeys(FirstStageWeights.model_fields, given)
 
 
 class ServableModel(CheckpointModel):
@@ -213,7 +229,7 @@ class IdentityModel(ModelSettings):
     ranker: Literal["identity"]
 
 
-class PERankModel(_ScoringModel, CheckpointModel):
+class PERankModel(ScoringModel, CheckpointModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
@@ -224,8 +240,7 @@ class PERankModel(_ScoringModel, CheckpointModel):
             one trained by this package.
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
-        interpolation: interpolation with the first stage in requests that set none. Default: a weight of
-            0.25.
+        first_stage_weight: as for other models. Default: 0.25.
         passage_text_tokens: limit on the tokens of a passage's text that a template with `{text}` shows beside the
             vector. Default: 64.
     """
@@ -236,12 +251,12 @@ class PERankModel(_ScoringModel, CheckpointModel):
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/evidence/results.md.
-    interpolation: InterpolationConfig = InterpolationConfig(first_stage_weight=0.25)
+    first_stage_weight: FirstStageWeights = FirstStageWeights.same(0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
     passage_text_tokens: Positive = 64
 
 
-class FirstModel(_ScoringModel, ServableModel):
+class FirstModel(ScoringModel, ServableModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
@@ -313,7 +328,7 @@ class GenerationModel(ServableModel):
     generation: AnswerConfig = AnswerConfig()
 
 
-class _PointwiseModel(_ScoringModel):
+class _PointwiseModel(ScoringModel):
     """Settings of a model that reads each passage alone.
 
     Attributes:
@@ -352,13 +367,13 @@ class CrossEncoderModel(_PointwiseModel):
 class FusionModel(_PointwiseModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
 
-    The signals are the first stage's scores, with the weight that `interpolation` names, the score of learned sparse
-    vectors, and the cosine of the encoder's vectors, each as a z-score over the list.
+    The signals are the first stage's scores, the score of learned sparse vectors, and the cosine of the encoder's
+    vectors, each as a z-score over the list.
 
     Attributes:
         path: folder of a checkpoint of `train-fusion`, which corrects the scores of the passages that have a cosine.
             Default: none.
-        interpolation: weight of the first stage. Default: 0.25, or 1.5 where the first stage is neural.
+        first_stage_weight: as for other models. Default: lexical 0.25, hybrid 0.25, neural 1.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.6.
         cosine_weight: weight of the cosine, 0 to 100; 0: it is not computed. Default: 1.
         cosine_depth: number of best passages by the other signals for which the cosine is read; passages whose vectors
@@ -372,7 +387,7 @@ class FusionModel(_PointwiseModel):
 
     ranker: Literal["fusion"]
     path: Path | None = None
-    interpolation: InterpolationConfig = InterpolationConfig(first_stage_weight=0.25, neural_first_stage_weight=1.5)
+    first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.25, hybrid=0.25, neural=1.5)
     sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6
     cosine_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30

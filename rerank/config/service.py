@@ -10,7 +10,7 @@ from pydantic import Field
 from rerank.config.encoder import EncoderConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelConfig, PERankModel
-from rerank.config.settings import Address, Positive, Settings
+from rerank.config.settings import Address, Positive, Settings, WeightOrKind
 from rerank.types import FirstStageKind, StrategyKind
 
 #: gRPC counts milliseconds and connections in 32 bits.
@@ -158,9 +158,9 @@ class ServiceConfig(Settings):
         encoder: settings of the encoder, or its name or folder. Default: all-MiniLM-L6-v2.
         sparse_encoder: folder of a learned sparse model (SPLADE), whose score a fusion reads. Default:
             splade-tiny, which `make env` installs.
-        first_stage_kind: the kind of the first stage that the candidates of requests come from: lexical counts words,
-            as BM25 does; neural is a dense or learned sparse model. It decides how much the scores weigh. A key and a
-            request may say it, too, and a search says it itself. Default: lexical.
+        first_stage_weight: how much the first stage of the candidates in requests counts: the kind of their lists,
+            lexical (BM25), neural (dense, learned sparse) or hybrid (both), for which each model has a weight; or a
+            number. A key and a request may say it, too; a search knows its kind. Default: lexical.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: default
             (a fusion of signals), pe-rank and identity. `rerank serve --model pe-rank-first` adds a cascade, in which
@@ -185,7 +185,7 @@ class ServiceConfig(Settings):
     index: Path | None = None
     encoder: EncoderConfig = EncoderConfig()
     sparse_encoder: str = "splade-tiny"
-    first_stage_kind: FirstStageKind = FirstStageKind.LEXICAL
+    first_stage_weight: WeightOrKind = FirstStageKind.LEXICAL
     device: str = "auto"
     models: tuple[ModelConfig, ...] = BUNDLED_MODELS
     engine: EngineConfig = EngineConfig()

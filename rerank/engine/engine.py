@@ -204,8 +204,7 @@ class Engine:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         request, needed = progress.request, progress.request.window_bounds().min_windows
         info = self._infos[step.model]
-        interpolates = step.first_stage_weight > 0 and step.can_interpolate(len(request.candidates))
-        fuses = interpolates and info.fuses_first_stage
+        weight = 0.0 if step.warning(len(request.candidates)) else step.first_stage_weight
         prepared: Prepared | None = None
         schedule = step.strategy.schedule(progress.order)
         try:
@@ -216,9 +215,9 @@ class Engine:
                     raise too_many_windows(request, needed, self._config.max_windows)
                 progress.order = round_.order or progress.order
                 prepared = prepared or await self._prepare(step.model, job, progress)
-                windows = [progress.window(prepared, step, round_, each, fuses) for each in round_.windows]
+                windows = [progress.window(prepared, step, round_, each, weight) for each in round_.windows]
                 ranked = await self._rank_round(step.model, windows, job, progress)
-                round_ = schedule.send(progress.add_round(step, round_, ranked, info, interpolates and not fuses))
+                round_ = schedule.send(progress.add_round(step, round_, ranked, info))
         except StopIteration as finished:
             progress.order = finished.value
 

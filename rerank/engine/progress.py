@@ -8,15 +8,13 @@ from typing import TypeAlias
 
 from rerank.engine.job import Completed
 from rerank.engine.request import RankRequest
-from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
+from rerank.engine.scores import candidate_scores, kendall_tau, reciprocal_ranks, strictly_decreasing, with_first_stage
 from rerank.engine.strategies import Positions, Round, Step, describe
 from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, told
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Completeness,
     EncodedWindow,
-    InterpolatedScores,
-    InterpolationReport,
     OnFailure,
     Prepared,
     RankedCandidate,
@@ -42,9 +40,9 @@ class Progress:
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
-        last: the ranking of the latest window, interpolated if its step asks for it.
-        interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
-        correlation: of the scores of the first stage with the signals of the last step's model; None if unknown.
+        last: the ranking of the latest window, with what the first stage counts.
+        first_stage_weight: the weight of the first stage in the first window.
+        last_weight: the weight of the first stage, or of the preranker, in the latest window.
     """
 
     request: RankRequest
@@ -61,23 +59,21 @@ class Progress:
     unscored: set[int] = field(default_factory=set)
     unanswered: int = 0
     last: WindowRanking | None = None
-    interpolated: InterpolatedScores | None = None
-    correlation: float | None = None
+    first_stage_weight: float = 0.0
+    last_weight: float = 0.0
 
-    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, fuses: bool) -> Window:
+    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, weight: float) -> Window:
         """Makes a window of a round. Its order has a meaning in an ordered list, and after a preranker.
 
         Args:
-            fuses: the ranker fuses the scores of the first stage, or of the preranker, itself.
+            weight: of the scores before the step.
         """
         request = self.request
         passages = tuple(prepared.passages[position] for position in positions)
         top_n = round_.top_n(positions, request.options.top_n) if step is request.steps[-1] else 0
-        window = Window(prepared.query, passages, top_n, request.options.ordered or step is not request.steps[0])
-        if not fuses:
-            return window
-        scores = self._scores_before(step, positions)
-        return replace(window, first_stage=tuple(scores), first_stage_weight=step.first_stage_weight)
+        scores = tuple(self._scores_before(positions)) if weight else ()
+        is_ordered = request.options.ordered or step is not request.steps[0]
+        return Window(prepared.query, passages, top_n, is_ordered, scores, weight)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
         """Adds the times and the truncated passages of a slice that was prepared."""
@@ -86,17 +82,18 @@ class Progress:
         self.truncated_doc_ids.update(done.result.truncated_doc_ids)
 
     def add_round(
-        self, step: Step, round_: Round, ranked: Sequence[RankedWindow], info: RankerInfo, interpolates: bool = False
+        self, step: Step, round_: Round, ranked: Sequence[RankedWindow], info: RankerInfo
     ) -> list[WindowRanking]:
-        """Adds a round of the ranker `info`, and returns its rankings, interpolated if the step is.
+        """Adds a round of the ranker `info`, and returns its rankings, with what the first stage counts in them.
 
         The windows waited and ran concurrently, so the round took as long as the slowest of them.
         """
         rankings = [done.result for _, done in ranked]
-        if self.interpolated in (InterpolatedScores.FIRST_STAGE, InterpolatedScores.BM25):
-            self.correlation = rankings[-1].first_stage_correlation
-        if interpolates:
-            rankings = [self._interpolate(step, round_.windows[0], rankings[0])]
+        if not info.adds_first_stage:
+            rankings = [with_first_stage(done.result, encoded.window) for encoded, done in ranked]
+        self.last_weight = ranked[-1][0].window.first_stage_weight
+        if self.last is None:
+            self.first_stage_weight = self.last_weight
         _, slowest = max(ranked, key=lambda each: each[1].queue_ms + each[1].batch_ms)
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.batch_ms
@@ -113,24 +110,17 @@ class Progress:
         self.last = rankings[-1]
         return rankings
 
-    def _interpolate(self, step: Step, positions: Positions, ranking: WindowRanking) -> WindowRanking:
-        """Interpolates the ranking of a step's one window with the retriever or the preranker."""
-        return interpolate(ranking, self._scores_before(step, positions), step.first_stage_weight)
-
-    def _scores_before(self, step: Step, positions: Positions) -> Sequence[float]:
-        """Returns the scores of the first stage or the preranker before a step, and notes their source for the reply.
+    def _scores_before(self, positions: Positions) -> Sequence[float]:
+        """Returns the scores of the first stage or the preranker before a step.
 
         A preranker counts by reciprocal ranks if its last window did not hold all these passages.
         """
         if self.last is None:
-            scores, source = candidate_scores([self.request.candidates[position] for position in positions])
-        elif set(positions) <= set(self.windows[-1].positions):
+            return candidate_scores([self.request.candidates[position] for position in positions])
+        if set(positions) <= set(self.windows[-1].positions):
             score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
-            scores, source = [score_of[position] for position in positions], InterpolatedScores.PRERANKER
-        else:
-            scores, source = reciprocal_ranks(len(positions))
-        self.interpolated = source if step is self.request.steps[-1] else None
-        return scores
+            return [score_of[position] for position in positions]
+        return reciprocal_ranks(len(positions))
 
     def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
         """Makes the answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
@@ -187,12 +177,12 @@ class Progress:
         if self.last is None or kind is ScoreKind.RANK or not is_scored:
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
         score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
-        kind = ScoreKind.INTERPOLATED if self.interpolated else kind
+        kind = ScoreKind.WINDOW_SCORE if self.last_weight else kind
         return kind, strictly_decreasing([score_of[position] for position in answer])
 
     def _last_window_scored(self, answer: Sequence[int]) -> bool:
-        """Returns True if the last window of the request's own model held the whole answer, not interpolated."""
-        last = self.windows[-1] if self.windows and not self.interpolated else None
+        """Returns True if the last window of the request's own model held the whole answer, without a first stage."""
+        last = self.windows[-1] if self.windows and not self.last_weight else None
         return last is not None and last.model == self.request.steps[-1].model and {*answer} <= {*last.positions}
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
@@ -218,15 +208,16 @@ class Progress:
             completeness=completeness,
             reason=reason,
             total_ms=total_ms,
-            interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].first_stage_weight else None,
-            model_warning=info.warning,
+            first_stage_weight=self.first_stage_weight,
+            kendall_tau=kendall_tau(self.order) if request.options.ordered else None,
+            model_warning=self._warnings(),
             unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
             cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
         )
 
-    def _interpolation(self, step: Step) -> InterpolationReport:
-        reason = "" if self.interpolated else step.obstacle(len(self.order)) or "no window was ranked"
-        return InterpolationReport(step.first_stage_weight, self.interpolated, reason, self.correlation)
+    def _warnings(self) -> str:
+        of_steps = (step.warning(len(self.order)) for step in self.request.steps)
+        return "; ".join(filter(None, [self.info.warning, *of_steps]))
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)

@@ -1,47 +1,59 @@
-"""Scores of a ranking: interpolated with those of the first stage, and lowered where they are tied.
-
-Interpolation is a sum of z-scores over a window: z(ranker) + w · z(first stage).
-"""
+"""Scores of a ranking: with those of the first stage, and lowered where they are tied."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 
 from rerank.retrieval.hybrid import RRF_K, z_scores
-from rerank.types import Candidate, InterpolatedScores, WindowRanking
-
-#: Scores of the first stage, or in its place, and their source.
-FirstStageScores: TypeAlias = tuple[Sequence[float], InterpolatedScores]
+from rerank.types import Candidate, Window, WindowRanking
 
 
-def interpolate(ranking: WindowRanking, first_stage: Sequence[float], weight: float) -> WindowRanking:
-    """Ranks the same window by z(scores) + weight · z(first_stage)."""
-    scores = z_scores(ranking.scores) + weight * z_scores(first_stage)
+def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
+    """Ranks a window by z(scores) + weight · z(first stage), where z is the z-score over the window."""
+    if not window.first_stage_weight:
+        return ranking
+    scores = z_scores(ranking.scores) + window.first_stage_weight * z_scores(window.first_stage)
     return replace(ranking, scores=tuple(scores.tolist()))
 
 
-def candidate_scores(candidates: Sequence[Candidate]) -> FirstStageScores:
+def candidate_scores(candidates: Sequence[Candidate]) -> Sequence[float]:
     """Returns the first stage's scores of candidates in its order; reciprocal ranks if one has no finite score.
 
     Of a hybrid first stage the BM25 scores, because the rankers' scores hold the similarity of the vectors already.
     """
     bm25 = [candidate.bm25_score for candidate in candidates if candidate.bm25_score is not None]
     if len(bm25) == len(candidates):
-        return bm25, InterpolatedScores.BM25
+        return bm25
     scores = [candidate.score for candidate in candidates if candidate.score is not None]
     if len(scores) == len(candidates) and all(map(math.isfinite, scores)):
-        return scores, InterpolatedScores.FIRST_STAGE
+        return scores
     return reciprocal_ranks(len(candidates))
 
 
-def reciprocal_ranks(n: int) -> FirstStageScores:
+def reciprocal_ranks(n: int) -> Sequence[float]:
     """1 / (60 + rank) for the ranks 1 to n."""
-    return [1.0 / (RRF_K + rank) for rank in range(1, n + 1)], InterpolatedScores.RECIPROCAL_RANK
+    return [1.0 / (RRF_K + rank) for rank in range(1, n + 1)]
+
+
+def kendall_tau(order: Sequence[int]) -> float | None:
+    """Kendall's tau of an order of the ranks 0 to n - 1 with the order of the ranks, -1 to 1; None for one rank.
+
+    scipy's takes 4 ms for 100 ranks, a fifth of a warm request.
+    """
+    if len(order) < 2:
+        return None
+    seen: list[int] = []
+    discordant = 0
+    for rank in order:
+        place = bisect(seen, rank)
+        discordant += len(seen) - place
+        seen.insert(place, rank)
+    return 1 - 4 * discordant / (len(order) * (len(order) - 1))
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:

@@ -203,35 +203,32 @@ class Step:
     request's model orders the top window, which is the strategy Single.
 
     Attributes:
-        first_stage_weight: weight of the scores before the step, of the first stage or the preranker, in the order of a
-            step that reads one window, see `rerank.engine.scores`. 0: none.
-        must_interpolate: refuses a list that needs several windows, instead of ranking it without interpolation.
+        first_stage_weight: weight of the scores before the step, of the first stage or the preranker, see
+            `rerank.engine.scores`. 0: none.
+        has_scores: whether the model scores passages, so that other scores can be added.
     """
 
     model: str
     strategy: Strategy
     first_stage_weight: float = 0.0
-    must_interpolate: bool = False
+    has_scores: bool = True
 
-    def can_interpolate(self, n: int) -> bool:
-        """Returns True if the order of n candidates can be interpolated. Raises: InvalidRequest if it must be."""
-        obstacle = self.obstacle(n)
-        if obstacle and self.must_interpolate:
-            size = self.strategy.window_size
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"{obstacle}; use the strategy single, a window_size of {n}, at most {size} candidates, or "
-                "interpolation 0",
-                {"candidates": str(n), "window_size": str(size)},
-            )
-        return not obstacle
-
-    def obstacle(self, n: int) -> str:
-        """Says why the order of n candidates cannot be interpolated; empty if it can."""
-        windows = self.strategy.cost(n).max_windows
+    def warning(self, n: int) -> str:
+        """Says why the weight cannot count in the order of n candidates; empty if it can, or is 0."""
+        windows, left_out = (
+            self.strategy.cost(n).max_windows,
+            f"first_stage_weight {self.first_stage_weight:g} is left out",
+        )
+        if not self.first_stage_weight:
+            return ""
+        if not self.has_scores:
+            return f"{left_out}: {self.model} gives an order without scores"
         if windows <= 1:
             return ""
-        return f"{self.strategy} reads {n} candidates in up to {windows} windows, whose scores cannot be compared"
+        return (
+            f"{left_out}: {self.strategy} reads {n} candidates in up to {windows} windows, whose scores cannot be "
+            f"compared; use the strategy single, or at most {self.strategy.window_size} candidates"
+        )
 
 
 #: The steps of a request: one, and before it in a cascade those of the preranker.

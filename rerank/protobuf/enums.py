@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, NearDuplicates, OnFailure, StrategyKind
-from rerank.types import Completeness, InterpolatedScores, ScoreKind
+from rerank.types import Completeness, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 
 STRATEGIES = {
@@ -24,6 +24,7 @@ FIRST_STAGES = {
 }
 FIRST_STAGE_KINDS = {
     FirstStageKind.LEXICAL: pb.FIRST_STAGE_KIND_LEXICAL,
+    FirstStageKind.HYBRID: pb.FIRST_STAGE_KIND_HYBRID,
     FirstStageKind.NEURAL: pb.FIRST_STAGE_KIND_NEURAL,
 }
 FEEDBACK_METHODS = {
@@ -45,16 +46,9 @@ SCORE_KINDS = {
     ScoreKind.POINTWISE: pb.SCORE_KIND_POINTWISE,
     ScoreKind.POINTWISE_PROBABILITY: pb.SCORE_KIND_POINTWISE_PROBABILITY,
     ScoreKind.WINDOW_SCORE: pb.SCORE_KIND_WINDOW_SCORE,
-    ScoreKind.INTERPOLATED: pb.SCORE_KIND_INTERPOLATED,
 }
 COMPLETENESS = {
     Completeness.FULL: pb.COMPLETENESS_FULL,
     Completeness.PARTIAL: pb.COMPLETENESS_PARTIAL,
     Completeness.NONE: pb.COMPLETENESS_NONE,
-}
-INTERPOLATED_SCORES = {
-    InterpolatedScores.FIRST_STAGE: pb.INTERPOLATED_SCORES_FIRST_STAGE,
-    InterpolatedScores.BM25: pb.INTERPOLATED_SCORES_BM25,
-    InterpolatedScores.RECIPROCAL_RANK: pb.INTERPOLATED_SCORES_RECIPROCAL_RANK,
-    InterpolatedScores.PRERANKER: pb.INTERPOLATED_SCORES_PRERANKER,
 }

@@ -63,6 +63,7 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     """The fields of a message, with enum values for names such as "sliding", "bm25" or "rocchio".
 
     A name may also stand for the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
+    So may a number: {"first_stage_weight": 0.5} is {"first_stage_weight": {"number": 0.5}}.
     The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
     0-based place, as a plain text does.
 
@@ -97,9 +98,11 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
             raise InvalidRequest(path, f"{reprlib.repr(value)} is no list; send a list of candidates")
         return [_candidate(field.message_type, each, place, path) for place, each in enumerate(value)]
     if field.message_type is not None and not field.is_repeated:
-        named = (each for each in field.message_type.fields if each.enum_type is not None)
-        if isinstance(value, str) and (of_name := next(named, None)):
-            value = {of_name.name: value}
+        parts = field.message_type.fields
+        if isinstance(value, str) and (named := [part.name for part in parts if part.enum_type is not None]):
+            value = {named[0]: value}
+        elif isinstance(value, int | float) and "number" in field.message_type.fields_by_name:
+            value = {"number": value}
         if isinstance(value, Mapping):
             return _with_enum_values(field.message_type, value, f"{path}.")
     return value

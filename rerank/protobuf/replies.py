@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from rerank.errors import reason_of
-from rerank.protobuf.enums import COMPLETENESS, FEEDBACK_METHODS, FIRST_STAGES, INTERPOLATED_SCORES, SCORE_KINDS
+from rerank.protobuf.enums import COMPLETENESS, FEEDBACK_METHODS, FIRST_STAGES, SCORE_KINDS
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.service.methods import ServedModels
 from rerank.types import (
-    InterpolationReport,
     RankedCandidate,
     Ranking,
     SimilarPassage,
@@ -96,7 +95,8 @@ def _execution(trace: Trace) -> pb.Execution:
         model_ms=trace.model_ms,
         total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,
-        interpolation=_interpolation_report(trace.interpolation) if trace.interpolation else None,
+        first_stage_weight=trace.first_stage_weight,
+        kendall_tau=trace.kendall_tau,
         model_warning=trace.model_warning,
         unscored_doc_ids=trace.unscored_doc_ids,
         cached_vectors=trace.cached_vectors,
@@ -105,18 +105,6 @@ def _execution(trace: Trace) -> pb.Execution:
         precision=trace.precision,
         set_back=[_similar_passage(each) for each in trace.set_back],
         dropped=[_similar_passage(each) for each in trace.dropped],
-    )
-
-
-def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport:
-    return pb.InterpolationReport(
-        first_stage=report.weight,
-        applied=report.scores is not None,
-        scores=INTERPOLATED_SCORES[report.scores] if report.scores else None,
-        reason=report.reason,
-        correlation=report.correlation,
-        mean_correlation=report.of_caller.mean if report.of_caller else None,
-        correlated_lists=report.of_caller.lists if report.of_caller else 0,
     )
 
 

@@ -16,7 +16,7 @@ from rerank.protobuf.enums import (
     STRATEGIES,
 )
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions
+from rerank.types import CandidateSource, FeedbackSettings, FirstStage, FirstStageWeight, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")
@@ -25,12 +25,11 @@ U = TypeVar("U")
 
 def rerank_request(message: pb.RerankRequest) -> RerankRequest:
     """The request of a message, whose candidates were counted. Raises: InvalidRequest for an unknown enum value."""
-    kind = _enum_member("first_stage_kind", message.first_stage_kind, FIRST_STAGE_KINDS, "")
     ordered = message.ordered or not message.HasField("ordered")
     return RerankRequest(
         Query(message.query, instruction=message.instruction),
         tuple(_candidate(each) for each in message.candidates),
-        replace(_options(message), ordered=ordered, first_stage_kind=kind),
+        replace(_options(message), ordered=ordered),
     )
 
 
@@ -67,12 +66,18 @@ def _options(message: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         preranker=strategy.preranker,
         allow_partial=message.allow_partial,
         on_failure=_enum_member("on_failure", message.on_failure, ON_FAILURE, ""),
-        interpolation=strategy.interpolation.first_stage if strategy.HasField("interpolation") else None,
+        first_stage_weight=_first_stage_weight(message.first_stage_weight),
         min_relevance=message.min_relevance if message.HasField("min_relevance") else None,
         max_chunks_per_doc=message.max_chunks_per_doc,
         diversity=message.diversity,
         near_duplicates=_enum_member("near_duplicates", message.near_duplicates, NEAR_DUPLICATES, ""),
     )
+
+
+def _first_stage_weight(message: pb.FirstStageWeight) -> FirstStageWeight | None:
+    if message.WhichOneof("weight") == "number":
+        return message.number
+    return _enum_member("first_stage_weight.kind", message.kind, FIRST_STAGE_KINDS, None)
 
 
 def _feedback(message: pb.Feedback) -> FeedbackSettings:

@@ -46,9 +46,8 @@ class RankerInfo:
     reads_vectors: bool = False
     #: True if the ranker reads the score of a passage's sparse vector, and `prepare` computes it.
     reads_sparse: bool = False
-    #: True if the ranker fuses the scores of the first stage with its own signals; otherwise the engine interpolates
-    #: its scores with them.
-    fuses_first_stage: bool = False
+    #: True if the ranker adds the scores of the first stage to its own; otherwise the engine does.
+    adds_first_stage: bool = False
     #: The most passages of a window whose missing vectors `rank` computes.
     max_encoded_passages: int = 0
     #: True if the model runs on a GPU, whose batches are larger.
@@ -67,7 +66,7 @@ class RankerInfo:
     @property
     def reads_alone(self) -> bool:
         """True if what is read of a passage depends on no other passage, so that a list may be longer."""
-        return self.score_kind.is_pointwise or self.fuses_first_stage
+        return self.score_kind.is_pointwise or self.adds_first_stage
 
     def is_ready(self, passage: Passage) -> bool:
         """Returns True if `prepare` has nothing to compute for the passage."""

@@ -20,7 +20,6 @@ from rerank.models.encoder import Encoder
 from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.first_stage_correlation import first_stage_correlation
 from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
@@ -66,7 +65,7 @@ class FusionRanker:
             max_passage_tokens=encoder.max_text_tokens,
             reads_vectors=True,
             reads_sparse=sparse_encoder is not None,
-            fuses_first_stage=True,
+            adds_first_stage=True,
             signals=self._signals(),
             max_encoded_passages=settings.cosine_depth or settings.window_size,
             on_accelerator=encoder.device.type == "cuda",
@@ -109,17 +108,6 @@ class FusionRanker:
         """Returns the fused scores of the passages of each window, with their signals."""
         vector_of = self._vectors(dict.fromkeys(text for each in windows for text in self._missing(each.window)))
         return [self._ranking(each.window, vector_of) for each in windows]
-
-    def rank_by(self, window: Window, settings: Sequence[FusionModel]) -> list[WindowRanking]:
-        """Returns the ranking of a prepared window by each of several settings, with their first_stage_weight.
-
-        Each text is encoded once, so that a further setting costs no forward pass.
-        """
-        rankers = [FusionRanker(each, self._encoder, self._sparse, self._correction) for each in settings]
-        windows = [replace(window, first_stage_weight=each.interpolation.first_stage_weight) for each in settings]
-        pairs = list(zip(rankers, windows, strict=True))
-        vector_of = self._vectors(dict.fromkeys(text for ranker, each in pairs for text in ranker._missing(each)))
-        return [ranker._ranking(each, vector_of) for ranker, each in pairs]
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         """See InterruptibleRanker; this one calls the function between two batches of texts."""
@@ -172,12 +160,7 @@ class FusionRanker:
         signals = {"cosine": tuple(cosines.tolist())}
         if cheap.sparse is not None:
             signals["sparse"] = tuple(cheap.sparse.tolist())
-        correlation = None
-        if window.first_stage:
-            weights = self._settings.sparse_weight, self._settings.cosine_weight
-            sparse = np.zeros(len(scores)) if cheap.sparse is None else cheap.sparse
-            correlation = first_stage_correlation(cheap.first_stage, sparse, cosines, weights)
-        return WindowRanking(tuple(scores.tolist()), signals=signals, first_stage_correlation=correlation)
+        return WindowRanking(tuple(scores.tolist()), signals=signals)
 
     def _fused(self, window: Window, cheap: CheapSignals, vector_of: Mapping[str, Vector]) -> tuple[Floats, Floats]:
         """Returns the (n,) fused scores, and the (n,) cosines of the query's own vector, NaN where none was read.

@@ -60,7 +60,7 @@ class Readers:
     def of(cls, request: RankRequest, infos: Sequence[RankerInfo], query_tokens: int) -> Readers:
         """Computes what the models of the steps read. One that reads a passage alone reads the query beside it.
 
-        No model is left out that the answer depends on: its interpolation was asked for, or only it gives relevance.
+        No model is left out if only it gives the relevance that is asked for.
         """
         steps = request.steps
         tokens = [_tokens_read(info, query_tokens) for info in infos]
@@ -68,7 +68,7 @@ class Readers:
         kept = [place for place, each in enumerate(tokens) if 2 * each >= first]
         left_out = [place for place in range(len(steps)) if place not in kept]
         needs_relevance = request.options.min_relevance is not None and not infos[kept[-1]].relevance
-        if needs_relevance or any(steps[place].must_interpolate for place in left_out):
+        if needs_relevance:
             kept, left_out = list(range(len(steps))), []
         reads_all = len(kept) == 1 and infos[kept[0]].reads_alone
         warning = "; ".join(

@@ -164,7 +164,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
-    of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation", "relevance"}
+    of_schedule = {"strategy", "window_size", "stride", "preranker", "first_stage_weight", "relevance"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
     settings = model.model_dump(mode="json", exclude=excluded)
     return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}

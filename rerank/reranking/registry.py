@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -128,37 +127,15 @@ class ModelRegistry:
         kind = StrategyKind(options.strategy or default.strategy)
         default_stride = default.stride if size == self._window_sizes[name] else None
         strategy = strategy_of(kind, size, options.stride or default_stride or size // 2, options.early_stop)
-        weight = options.interpolation
-        if weight is None:
-            # Before the last step of a cascade is a preranker, whose scores weigh as those of a lexical first stage.
-            before = "" if kind is StrategyKind.CASCADE else options.first_stage_kind
-            weight = self._default_weight(name, FirstStageKind(before or FirstStageKind.LEXICAL))
-        if weight:
-            self._check_weight(name, weight)
-        step = Step(name, strategy, weight, must_interpolate=options.interpolation is not None)
+        weight = options.first_stage_weight
         if kind is StrategyKind.CASCADE:
-            return *self._preranker_steps(name, options), step
-        return (step,)
-
-    def _default_weight(self, name: str, kind: FirstStageKind) -> float:
-        is_order = self.infos[name].score_kind is ScoreKind.RANK
-        return 0.0 if is_order else self._models[name].first_stage_weight(kind)
-
-    def _check_weight(self, name: str, weight: float) -> None:
-        """Raises: InvalidRequest if the model gives no scores, or the weight of the first stage is no such number."""
-        if self.infos[name].score_kind is ScoreKind.RANK:
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
-                "with scores",
-                {"model": name},
-            )
-        if not 0 < weight < math.inf:
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"weight {weight} of the first stage is not between 0 and infinity; use one from 0 to 100",
-                {"first_stage": str(weight)},
-            )
+            weight = FirstStageKind.NEURAL  # of the preranker's list
+        if not isinstance(weight, float):
+            weight = default.weight_for(FirstStageKind(weight or FirstStageKind.LEXICAL))
+        info = self.infos[name]
+        weight = weight if info.reads_passages else 0.0
+        step = Step(name, strategy, weight, has_scores=not weight or info.score_kind is not ScoreKind.RANK)
+        return (*self._preranker_steps(name, options), step) if kind is StrategyKind.CASCADE else (step,)
 
     def _preranker_steps(self, model: str, options: RankOptions) -> Steps:
         """Makes the steps of a cascade's preranker: its default strategy, which may be a cascade of two models."""
@@ -171,7 +148,7 @@ class ModelRegistry:
                 f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
-        return self._steps(preranker, RankOptions(first_stage_kind=options.first_stage_kind))
+        return self._steps(preranker, RankOptions(first_stage_weight=options.first_stage_weight))
 
 
 def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:

@@ -20,7 +20,6 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.base import CachingRanker, Ranker, ServedRanker
 from rerank.rankers.failed import FailedRanker
-from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.readers.candidates import candidate_source
 from rerank.reranking.chunks import ChunkedDocuments
 from rerank.reranking.diversity import diversified
@@ -38,7 +37,7 @@ from rerank.types import (
     FeedbackMethod,
     FeedbackSettings,
     FirstStage,
-    FirstStageKind,
+    FirstStageWeight,
     InSlices,
     Passage,
     Query,
@@ -88,7 +87,6 @@ class AsyncReranker:
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
-        correlations: means over the lists of each caller, which show whether `first_stage_kind` is right.
     """
 
     def __init__(self, config: ServiceConfig, encoder: Encoder, index: Index | None, models: ModelRegistry) -> None:
@@ -97,7 +95,6 @@ class AsyncReranker:
         self._encoder = encoder
         self._models = models
         self.engine = Engine(models.rankers, config.engine, models.infos)
-        self.correlations = CallerCorrelations()
         self._threads = WorkThreads(config.engine.age_factor)
 
     def __repr__(self) -> str:
@@ -158,29 +155,15 @@ class AsyncReranker:
 
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        query, asked = Query.of(query), self._with_kind(options, self.config.first_stage_kind)
-        steps = self._models.resolve(asked, query.instruction)
+        query, asked = Query.of(query), options
+        steps = self._models.resolve(_with_weight(asked, self.config.first_stage_weight), query.instruction)
         options = _of_all(asked)
         found = await self._resolve(candidates)
         if self.vector_cache.max_bytes:
             found = await self._filled(found, steps, share)
         request = RankRequest(query, found, steps, options, deadline_s, share)
         ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
-        ranking = self._with_mean(ranking, FirstStageKind(options.first_stage_kind), share)
         return await self._chosen(ranking, asked, deadline_s, share)
-
-    @staticmethod
-    def _with_kind(options: RankOptions, kind: FirstStageKind) -> RankOptions:
-        """Adds the kind of the first stage to the options, unless they name it."""
-        return options if options.first_stage_kind else replace(options, first_stage_kind=kind)
-
-    def _with_mean(self, ranking: Ranking, kind: FirstStageKind, share: Share) -> Ranking:
-        """Adds the mean correlation over the caller's lists, including this one."""
-        report = ranking.trace.interpolation
-        if report is None or report.correlation is None:
-            return ranking
-        report = replace(report, of_caller=self.correlations.add(share.name, kind, report.correlation))
-        return replace(ranking, trace=replace(ranking.trace, interpolation=report))
 
     async def _run_unordered(self, request: RankRequest) -> Ranking:
         """Ranks candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
@@ -190,7 +173,7 @@ class AsyncReranker:
         options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
         steps, distinct = unordered.steps(request.steps), unordered.distinct
         ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
-        return unordered.ranking(ranking, request.steps, options.top_n)
+        return unordered.ranking(ranking, request.options)
 
     async def search(
         self,
@@ -218,10 +201,9 @@ class AsyncReranker:
             RerankError: as `rerank` raises.
         """
         asked, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
-        options = self._with_kind(options, first_stage.kind)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        steps = self._models.resolve(options, asked.instruction)
+        steps = self._models.resolve(_with_weight(options, first_stage.kind), asked.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and not first_stage.reads_vectors:
@@ -390,6 +372,10 @@ def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
     sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, cache_bytes))
     index = Index(config.index, encoder, sparse_encoder) if config.index else None
     return ModelLoader(encoder, config.device, sparse_encoder, config.max_load_s), index
+
+
+def _with_weight(options: RankOptions, default: FirstStageWeight) -> RankOptions:
+    return options if options.first_stage_weight is not None else replace(options, first_stage_weight=default)
 
 
 def _of_all(options: RankOptions) -> RankOptions:

@@ -13,14 +13,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from rerank.engine.strategies import Steps
-from rerank.errors import InvalidRequest
 from rerank.types import (
     Candidate,
     Completeness,
     InSlices,
-    InterpolationReport,
     RankedCandidate,
     Ranking,
+    RankOptions,
     ScoreKind,
     Trace,
 )
@@ -29,7 +28,7 @@ from rerank.types import (
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 #: Characters of a text that are searched for words of the query, so that the order of a long list takes little time.
 _READ_CHARS = 2_000
-_NO_SCORES = "the list is unordered, and not every candidate has a first-stage score"
+_NO_SCORES = "first_stage_weight is left out: the list is unordered, and not every candidate has a finite score"
 _UNREAD = "; the list is unordered: what was not reranked is ordered by the words that it shares with the query"
 
 
@@ -77,35 +76,20 @@ class UnorderedList:
         return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
 
     def steps(self, steps: Steps) -> Steps:
-        """Drops the interpolation with ranks, because the order means nothing.
-
-        Interpolation with the scores of the candidates, or with those of a cascade's preranker, stays.
-
-        Raises:
-            InvalidRequest: the request asked for the interpolation that is left out.
-        """
+        """Drops the weight of a first stage without scores, because the order means nothing."""
         first, *others = steps
-        if self.has_scores or not first.first_stage_weight:
-            return steps
-        if first.must_interpolate:
-            problem = f"{_NO_SCORES}; send a score with each one, or use interpolation 0"
-            raise InvalidRequest("strategy.interpolation", problem)
-        return replace(first, first_stage_weight=0.0), *others
+        return steps if self.has_scores else (replace(first, first_stage_weight=0.0), *others)
 
-    def ranking(self, of_distinct: Ranking, steps: Steps, top_n: int) -> Ranking:
-        """Makes the ranking of all candidates from that of `distinct`, and returns the first `top_n` (0: all).
-
-        Args:
-            steps: those of the request, before `self.steps`.
-        """
+    def ranking(self, of_distinct: Ranking, options: RankOptions) -> Ranking:
+        """Makes the ranking of all candidates from that of `distinct`, for a request with these options."""
         ranked: list[RankedCandidate] = []
         for item in of_distinct.ranked:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
             ranked += [replace(item, candidate=self.candidates[place], position=place, score=score) for place in same]
-        trace = self._trace(of_distinct.trace, steps[-1].first_stage_weight)
-        return Ranking(tuple(ranked[: top_n or None]), of_distinct.score_kind, trace)
+        trace = self._trace(of_distinct.trace, "" if self.has_scores or not options.first_stage_weight else _NO_SCORES)
+        return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Candidate]) -> Candidate:
         """One candidate for several with the same text."""
@@ -114,12 +98,9 @@ class UnorderedList:
         score = max(each.score or 0.0 for each in same) if self.has_scores else None
         return Candidate(replace(passage, doc_id=first.passage.doc_id), score)
 
-    def _trace(self, trace: Trace, weight: float) -> Trace:
+    def _trace(self, trace: Trace, warning: str) -> Trace:
         """Translates positions to those of the candidates as they came, and names all doc_ids that share a text."""
         unread = trace.completeness is not Completeness.FULL and not self.has_scores
-        interpolation = trace.interpolation
-        if weight and interpolation is None:
-            interpolation = InterpolationReport(weight, reason=_NO_SCORES)
         return replace(
             trace,
             windows=tuple(
@@ -131,7 +112,7 @@ class UnorderedList:
             unscored_doc_ids=self._all_doc_ids(trace.unscored_doc_ids),
             chunked_doc_ids=self._all_doc_ids(trace.chunked_doc_ids),
             reason=trace.reason + (_UNREAD if unread else ""),
-            interpolation=interpolation,
+            model_warning="; ".join(filter(None, [trace.model_warning, warning])),
         )
 
     def _all_doc_ids(self, doc_ids: Collection[str]) -> tuple[str, ...]:

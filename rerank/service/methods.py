@@ -14,7 +14,7 @@ from rerank.retrieval.index import IndexManifest
 from rerank.service.call import CallRecord
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import Ranking, RankOptions
+from rerank.types import FirstStageWeight, Ranking, RankOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RerankMethods:
         ranking = await self._reranker.rerank(
             request.query,
             request.candidates,
-            self._options(record.caller, request.options),
+            self._options(record.caller, request.options, record.caller.limits.first_stage_weight),
             self._deadline(record),
             _share(record),
         )
@@ -72,7 +72,9 @@ class RerankMethods:
         """The earlier of the caller's deadline and the service's own limit."""
         return min(record.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
 
-    def _options(self, caller: Caller, options: RankOptions) -> RankOptions:
+    def _options(
+        self, caller: Caller, options: RankOptions, first_stage_weight: FirstStageWeight | None = None
+    ) -> RankOptions:
         """The options, with the defaults of the caller's key. Raises: PermissionDenied if it does not allow a model."""
         if caller.limits.models is not None:
             default, *_ = self._reranker.models()
@@ -80,7 +82,7 @@ class RerankMethods:
         return replace(
             options,
             on_failure=options.on_failure or caller.limits.on_failure or "",
-            first_stage_kind=options.first_stage_kind or caller.limits.first_stage_kind or "",
+            first_stage_weight=first_stage_weight if options.first_stage_weight is None else options.first_stage_weight,
         )
 
 

@@ -23,8 +23,6 @@ _MAX_DOC_ID_CHARS = 500
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
 _MAX_MIN_COSINE = 0.999
-#: Above this weight of the first stage, its order would decide everything.
-_MAX_INTERPOLATION = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +117,6 @@ def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
 
 def _check_options(options: RankOptions, candidates: int, limits: Limits) -> None:
     """Refuses options out of range, and more chunks than there may be candidates. Raises: InvalidRequest."""
-    if options.interpolation is not None:
-        _between("strategy.interpolation.first_stage", options.interpolation, 0, _MAX_INTERPOLATION)
     most, limit = options.max_chunks_per_doc, limits.max_candidates
     if most > 1 and candidates * most > limit:
         fewer = limit // candidates

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Summary
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -17,7 +17,6 @@ from rerank import __version__
 from rerank.engine.job import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded, reason_of
 from rerank.models.vector_cache import VectorCache
-from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.service.call import CallRecord
 from rerank.service.in_flight import CallsInFlight
@@ -53,7 +52,6 @@ class Metrics:
         for model in reranker.models():
             model_up.labels(model.name).set_function(partial(self._is_up, model.name))
         self.registry.register(_VectorCacheCollector(reranker.vector_cache))
-        self.registry.register(_CorrelationCollector(reranker.correlations))
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
     def on_end(self, call: CallRecord) -> None:
@@ -90,25 +88,6 @@ class _VectorCacheCollector(Collector):
         yield texts
 
 
-class _CorrelationCollector(Collector):
-    """The mean correlations of API keys; `key` is empty for all callers without one."""
-
-    def __init__(self, correlations: CallerCorrelations) -> None:
-        self._correlations = correlations
-
-    def collect(self) -> Iterator[Metric]:
-        labels = ["key", "first_stage_kind"]
-        description = "Mean correlation of the first stage's scores with the other signals of a fusion, by API key."
-        means = GaugeMetricFamily("rerank_first_stage_correlation", description, labels=labels)
-        description = "Lists in that mean."
-        lists = GaugeMetricFamily("rerank_first_stage_correlation_lists", description, labels=labels)
-        for of_key, each in self._correlations.means_by_key().items():
-            means.add_metric(of_key, each.mean)
-            lists.add_metric(of_key, each.lists)
-        yield means
-        yield lists
-
-
 class _CallMetrics:
     """The metrics of calls and of their answers. `models` are the configured ones, the default one first."""
 
@@ -130,6 +109,13 @@ class _CallMetrics:
         self._fallbacks = counter("fallbacks", "Answers in the place of an error, by its reason.", ["model", "reason"])
         self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
         self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
+        self._kendall_tau = Summary(
+            "first_stage_kendall_tau",
+            "Kendall's tau of an answer's order with that of the first stage; its mean is sum / count.",
+            ["model"],
+            namespace="rerank",
+            registry=registry,
+        )
         self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
 
     def count(self, call: CallRecord) -> None:
@@ -148,6 +134,8 @@ class _CallMetrics:
         self._truncated.labels(model).inc(len(trace.truncated_doc_ids))
         self._repaired.labels(model).inc(trace.repairs)
         self._candidates.labels(model).inc(call.candidates)
+        if trace.kendall_tau is not None:
+            self._kendall_tau.labels(model).observe(trace.kendall_tau)
         for part, ms in part_ms(trace, call.search).items():
             self._part_seconds.labels(part, model).observe(ms / 1000)
 

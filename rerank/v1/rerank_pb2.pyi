@@ -32,13 +32,13 @@ class FirstStageKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIRST_STAGE_KIND_UNSPECIFIED: _ClassVar[FirstStageKind]
     FIRST_STAGE_KIND_LEXICAL: _ClassVar[FirstStageKind]
     FIRST_STAGE_KIND_NEURAL: _ClassVar[FirstStageKind]
+    FIRST_STAGE_KIND_HYBRID: _ClassVar[FirstStageKind]
 
 class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SCORE_KIND_UNSPECIFIED: _ClassVar[ScoreKind]
     SCORE_KIND_RANK: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
-    SCORE_KIND_INTERPOLATED: _ClassVar[ScoreKind]
     SCORE_KIND_POINTWISE: _ClassVar[ScoreKind]
     SCORE_KIND_POINTWISE_PROBABILITY: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_SCORE: _ClassVar[ScoreKind]
@@ -49,14 +49,6 @@ class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMPLETENESS_FULL: _ClassVar[Completeness]
     COMPLETENESS_PARTIAL: _ClassVar[Completeness]
     COMPLETENESS_NONE: _ClassVar[Completeness]
-
-class InterpolatedScores(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    INTERPOLATED_SCORES_UNSPECIFIED: _ClassVar[InterpolatedScores]
-    INTERPOLATED_SCORES_FIRST_STAGE: _ClassVar[InterpolatedScores]
-    INTERPOLATED_SCORES_BM25: _ClassVar[InterpolatedScores]
-    INTERPOLATED_SCORES_RECIPROCAL_RANK: _ClassVar[InterpolatedScores]
-    INTERPOLATED_SCORES_PRERANKER: _ClassVar[InterpolatedScores]
 
 class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -90,10 +82,10 @@ NEAR_DUPLICATES_DROP: NearDuplicates
 FIRST_STAGE_KIND_UNSPECIFIED: FirstStageKind
 FIRST_STAGE_KIND_LEXICAL: FirstStageKind
 FIRST_STAGE_KIND_NEURAL: FirstStageKind
+FIRST_STAGE_KIND_HYBRID: FirstStageKind
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
-SCORE_KIND_INTERPOLATED: ScoreKind
 SCORE_KIND_POINTWISE: ScoreKind
 SCORE_KIND_POINTWISE_PROBABILITY: ScoreKind
 SCORE_KIND_WINDOW_SCORE: ScoreKind
@@ -101,11 +93,6 @@ COMPLETENESS_UNSPECIFIED: Completeness
 COMPLETENESS_FULL: Completeness
 COMPLETENESS_PARTIAL: Completeness
 COMPLETENESS_NONE: Completeness
-INTERPOLATED_SCORES_UNSPECIFIED: InterpolatedScores
-INTERPOLATED_SCORES_FIRST_STAGE: InterpolatedScores
-INTERPOLATED_SCORES_BM25: InterpolatedScores
-INTERPOLATED_SCORES_RECIPROCAL_RANK: InterpolatedScores
-INTERPOLATED_SCORES_PRERANKER: InterpolatedScores
 FIRST_STAGE_UNSPECIFIED: FirstStage
 FIRST_STAGE_BM25: FirstStage
 FIRST_STAGE_DENSE: FirstStage
@@ -135,29 +122,29 @@ class Candidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ..., title: _Optional[str] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker", "interpolation")
+    __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker")
     KIND_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
     PRERANKER_FIELD_NUMBER: _ClassVar[int]
-    INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
     kind: StrategyKind
     window_size: int
     stride: int
     early_stop: bool
     preranker: str
-    interpolation: Interpolation
-    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., preranker: _Optional[str] = ..., interpolation: _Optional[_Union[Interpolation, _Mapping]] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., preranker: _Optional[str] = ...) -> None: ...
 
-class Interpolation(_message.Message):
-    __slots__ = ("first_stage",)
-    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
-    first_stage: float
-    def __init__(self, first_stage: _Optional[float] = ...) -> None: ...
+class FirstStageWeight(_message.Message):
+    __slots__ = ("kind", "number")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    kind: FirstStageKind
+    number: float
+    def __init__(self, kind: _Optional[_Union[FirstStageKind, str]] = ..., number: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure", "first_stage_kind", "diversity", "near_duplicates")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure", "first_stage_weight", "diversity", "near_duplicates")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -171,7 +158,7 @@ class RerankRequest(_message.Message):
     MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNKS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
     ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_STAGE_KIND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     DIVERSITY_FIELD_NUMBER: _ClassVar[int]
     NEAR_DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     query: str
@@ -187,10 +174,10 @@ class RerankRequest(_message.Message):
     min_relevance: float
     max_chunks_per_doc: int
     on_failure: OnFailure
-    first_stage_kind: FirstStageKind
+    first_stage_weight: FirstStageWeight
     diversity: float
     near_duplicates: NearDuplicates
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., first_stage_kind: _Optional[_Union[FirstStageKind, str]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ...) -> None: ...
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("start", "end")
@@ -218,26 +205,8 @@ class RankedCandidate(_message.Message):
     span: Span
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
-class InterpolationReport(_message.Message):
-    __slots__ = ("first_stage", "applied", "scores", "reason", "correlation", "mean_correlation", "correlated_lists")
-    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
-    APPLIED_FIELD_NUMBER: _ClassVar[int]
-    SCORES_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    CORRELATION_FIELD_NUMBER: _ClassVar[int]
-    MEAN_CORRELATION_FIELD_NUMBER: _ClassVar[int]
-    CORRELATED_LISTS_FIELD_NUMBER: _ClassVar[int]
-    first_stage: float
-    applied: bool
-    scores: InterpolatedScores
-    reason: str
-    correlation: float
-    mean_correlation: float
-    correlated_lists: int
-    def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ..., correlation: _Optional[float] = ..., mean_correlation: _Optional[float] = ..., correlated_lists: _Optional[int] = ...) -> None: ...
-
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure", "precision", "set_back", "dropped")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure", "precision", "set_back", "dropped")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -255,7 +224,8 @@ class Execution(_message.Message):
     MODEL_MS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_IDENTIFIERS_FIELD_NUMBER: _ClassVar[int]
-    INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    KENDALL_TAU_FIELD_NUMBER: _ClassVar[int]
     MODEL_WARNING_FIELD_NUMBER: _ClassVar[int]
     UNSCORED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_VECTORS_FIELD_NUMBER: _ClassVar[int]
@@ -281,7 +251,8 @@ class Execution(_message.Message):
     model_ms: float
     total_ms: float
     repaired_identifiers: int
-    interpolation: InterpolationReport
+    first_stage_weight: float
+    kendall_tau: float
     model_warning: str
     unscored_doc_ids: _containers.RepeatedScalarFieldContainer[str]
     cached_vectors: int
@@ -290,7 +261,7 @@ class Execution(_message.Message):
     precision: str
     set_back: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
     dropped: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., precision: _Optional[str] = ..., set_back: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., precision: _Optional[str] = ..., set_back: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ...) -> None: ...
 
 class SimilarPassage(_message.Message):
     __slots__ = ("doc_id", "similar_to", "cosine")
@@ -387,7 +358,7 @@ class FeedbackReport(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., update_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "diversity", "near_duplicates")
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "diversity", "near_duplicates", "first_stage_weight")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +375,7 @@ class SearchRequest(_message.Message):
     ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
     DIVERSITY_FIELD_NUMBER: _ClassVar[int]
     NEAR_DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     query: str
     first_stage: FirstStage
     depth: int
@@ -420,7 +392,8 @@ class SearchRequest(_message.Message):
     on_failure: OnFailure
     diversity: float
     near_duplicates: NearDuplicates
-    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ...) -> None: ...
+    first_stage_weight: FirstStageWeight
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
     __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback", "trace")

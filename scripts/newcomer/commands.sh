@@ -3,7 +3,7 @@
 
 every_help_has_an_example() {
   local command
-  for command in serve index expand verify search rank models health tune demo inspect "keys add"; do
+  for command in serve index expand verify search rank models health demo inspect "keys add"; do
     # shellcheck disable=SC2086  # two words
     output_has "^    rerank $command" env COLUMNS=60 rerank $command --help || return 1
   done

@@ -48,7 +48,7 @@ def test_own_strategy_replaces_the_shared_kind_and_keeps_its_sizes() -> None:
 
 def test_cascade_starts_each_of_its_models_and_asks_for_the_default_of_the_last() -> None:
     (spec,) = parse_systems([], ["it=pe-rank>cross-encoder:ce@100>first@20"])
-    assert strategy_of(spec, flags(strategy=StrategyKind.SLIDING, window_size=10, interpolation=0.5)) == {}
+    assert strategy_of(spec, flags(strategy=StrategyKind.SLIDING, window_size=10, first_stage_weight=0.5)) == {}
     last, middle, first = (TypeAdapter(ModelConfig).validate_python(model) for model in models_of([spec], flags()))
     assert [model.name for model in (last, middle, first)] == ["it", "it.2", "it.1"]
     assert [(model.preranker, model.window_size) for model in (last, middle)] == [("it.2", 20), ("it.1", 100)]
@@ -89,15 +89,6 @@ def test_shared_template_reaches_the_rankers_that_have_one(ranker: str, has_it: 
 def test_checkpoint_of_another_ranker_is_refused() -> None:
     with pytest.raises(ConfigError, match="is a checkpoint of pe-rank, not of first"):
         model_config(SystemSpec("a", "first", str(bundled.PE_RANK)), flags())
-
-
-@pytest.mark.parametrize("ranker", ["identity", "generation", "rank-zephyr"])
-def test_shared_interpolation_is_left_out_of_rankers_without_scores(ranker: str) -> None:
-    settings = flags(interpolation=0.0)
-    shared = {"interpolation": {"first_stage": 0.0}}
-    assert strategy_of(SystemSpec("a", "pe-rank"), settings) == shared
-    assert strategy_of(SystemSpec("b", "default"), settings) == shared
-    assert strategy_of(SystemSpec("c", ranker), settings) == {}
 
 
 def test_default_is_the_default_model_of_the_target(service: Served) -> None:
@@ -153,7 +144,7 @@ def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
 
 @pytest.mark.parametrize("ranker", ["cosine", "z-score"])
 def test_shared_strategy_does_not_reach_a_baseline(ranker: str) -> None:
-    settings = flags(strategy=StrategyKind.SLIDING, window_size=10, interpolation=0.5)
+    settings = flags(strategy=StrategyKind.SLIDING, window_size=10, first_stage_weight=0.5)
     assert strategy_of(SystemSpec("a", ranker), settings) == {}
 
 
@@ -165,7 +156,7 @@ def test_baseline_is_the_sum_of_z_scores_of_its_name(ranker: str, weight: float,
     ranking = FusionRanker(model, encoder, None)
     query, first_stage = Query("how long does a flea live"), (10.0, 9.0, 8.0, 7.0)
     prepared = ranking.prepare(query, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
-    of_first_stage = model.first_stage_weight(FirstStageKind.LEXICAL)
+    of_first_stage = model.weight_for(FirstStageKind.LEXICAL)
     window = Window(prepared.query, prepared.passages, first_stage=first_stage, first_stage_weight=of_first_stage)
     (ranked,) = rank_windows(ranking, [window])
     cosines = encoder.encode_passages(texts, "auto") @ encoder.encode_queries([query.text])[0]

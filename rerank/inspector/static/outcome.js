@@ -114,7 +114,6 @@ export function scoreMeaning(kind) {
   const meanings = {
     SCORE_KIND_RANK: "rank only",
     SCORE_KIND_WINDOW_LOG_PROB: "log-probability",
-    SCORE_KIND_INTERPOLATED: "interpolated",
     SCORE_KIND_POINTWISE: "score of the passage alone",
     SCORE_KIND_POINTWISE_PROBABILITY: "probability of the passage alone",
     SCORE_KIND_WINDOW_SCORE: "the model's score",

@@ -8,6 +8,7 @@ export function requestOf(state, system) {
     instruction: state.instruction,
     max_chunks_per_doc: Number(state.chunks),
     strategy: strategyOf(system),
+    ...(system.weight === "" ? {} : { first_stage_weight: { number: Number(system.weight) } }),
     return_passages: true,
     include_trace: true,
   };
@@ -25,7 +26,6 @@ function enumName(prefix, name) {
 function strategyOf(system) {
   const strategy = { window_size: Number(system.window), stride: Number(system.stride), preranker: system.preranker };
   if (system.strategy) strategy.kind = enumName("STRATEGY_KIND", system.strategy);
-  if (system.weight !== "") strategy.interpolation = { first_stage: Number(system.weight) };
   return strategy;
 }
 

@@ -46,26 +46,15 @@ function changes(outcome) {
   ];
 }
 
-function correlationNote({ correlation, mean_correlation, correlated_lists }) {
-  const mean =
-    mean_correlation === undefined
-      ? ""
-      : `, and ${mean_correlation.toFixed(2)} in the mean over ${count(correlated_lists, "list")} of this caller ` +
-        "(lexical first stages: 0.33 to 0.53, neural ones: 0.55 to 0.74)";
-  return `The first stage's scores correlate with the other signals by ${correlation.toFixed(2)}${mean}.`;
-}
-
 function notesOf({ execution, feedback, passages }) {
   const cut = execution.truncated_doc_ids.length;
-  const { interpolation } = execution;
   return [
     execution.reason && `Not all was reranked: ${execution.reason}.`,
     cut > 0 && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
     execution.unscored_doc_ids.length > 0 &&
       `${count(execution.unscored_doc_ids.length, "passage")} without a score of the model, which come last.`,
-    interpolation?.applied && `The order counts the first stage with weight ${interpolation.first_stage}.`,
-    interpolation?.correlation !== undefined && correlationNote(interpolation),
-    interpolation?.reason && `No interpolation with the first stage: ${interpolation.reason}.`,
+    execution.first_stage_weight && `The first stage counts with weight ${execution.first_stage_weight}.`,
+    execution.kendall_tau !== undefined && `Kendall's tau with the order of the first stage: ${execution.kendall_tau.toFixed(2)}.`,
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
     execution.model_warning && `About the model: ${execution.model_warning}.`,
     feedback?.updated &&

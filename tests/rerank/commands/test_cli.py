@@ -76,12 +76,19 @@ def test_rank_options_are_sent_to_the_service(rank: Command, candidates: Path) -
     assert (reply["execution"]["model"], reply["execution"]["strategy"]) == ("identity", "sliding(6/3)")
 
 
-@pytest.mark.parametrize(("weight", "applied"), [("0.5", True), ("0", None)])
-def test_interpolation_is_sent_to_the_service(
-    rank: Command, candidates: Path, weight: str, applied: bool | None
+@pytest.mark.parametrize(("weight", "counted"), [("0.5", 0.5), ("0", 0.0), ("neural", 0.0)])
+def test_first_stage_weight_is_sent_to_the_service(
+    rank: Command, candidates: Path, weight: str, counted: float
 ) -> None:
-    reply = rank(candidates, "--window-size", 20, "--interpolation", weight, "--json").json
-    assert reply["execution"].get("interpolation", {}).get("applied") is applied
+    """The model's own weights are 0."""
+    reply = rank(candidates, "--window-size", 20, "--first-stage-weight", weight, "--json").json
+    assert reply["execution"]["first_stage_weight"] == counted
+
+
+def test_first_stage_weight_that_is_no_kind_is_refused_with_the_kinds(rank: Command, candidates: Path) -> None:
+    done = rank(candidates, "--first-stage-weight", "dense")
+    assert done.code == 2
+    assert "choices: lexical, hybrid, neural" in " ".join(done.err.split())
 
 
 @pytest.mark.parametrize(("flags", "scores"), [([], 2), (["--ordered"], 2), (["--unordered"], 1)])
@@ -134,12 +141,6 @@ def test_options_are_sent(
     done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
     assert done.code == 0
     assert sent[0][field] == value
-
-
-def test_kind_of_the_first_stage_is_sent(rank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = watched_options(monkeypatch, "rerank")
-    assert rank("-", "--first-stage-kind", "neural", stdin=lines(ROWS)).code == 0
-    assert sent[0]["first_stage_kind"] == "neural"
 
 
 def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> N
 
 
 def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage() -> None:
-    table = results_table(TITLE, response(pb.SCORE_KIND_INTERPOLATED), is_narrow=True)
+    table = results_table(TITLE, response(pb.SCORE_KIND_WINDOW_SCORE), is_narrow=True)
     *_, with_id, with_passage = lines(table, 60)
     assert with_id.split() == ["100", "-14.1429", "msmarco_passage_03_123499"]
     assert with_passage.split().count("flea") >= 6
@@ -87,7 +87,7 @@ def test_table_has_the_relevance_of_results_that_have_one() -> None:
     [
         (pb.SCORE_KIND_RANK, "by rank"),
         (pb.SCORE_KIND_WINDOW_LOG_PROB, "log-prob"),
-        (pb.SCORE_KIND_INTERPOLATED, "interpolated"),
+        (pb.SCORE_KIND_WINDOW_SCORE, "of the model"),
     ],
 )
 def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) -> None:
@@ -104,10 +104,6 @@ def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) ->
         (
             pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3),
             " · deadline reached · 2 truncated · 3 repaired",
-        ),
-        (
-            pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, reason="several windows")),
-            " · no interpolation: several windows",
         ),
     ],
 )

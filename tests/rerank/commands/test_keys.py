@@ -43,7 +43,7 @@ def test_second_key_of_a_name_and_a_folder_that_is_missing_are_refused(rerank: C
     assert f"{missing} cannot be written" in rerank("keys", "add", "a", "--file", missing).error
 
 
-def test_key_may_say_the_kind_of_its_first_stage(rerank: Command, tmp_path: Path) -> None:
+def test_key_may_say_how_much_its_first_stage_counts(rerank: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
-    assert rerank("keys", "add", "shop", "--file", path, "--first-stage-kind", "neural").code == 0
-    assert read_keys(path)[0].first_stage_kind is FirstStageKind.NEURAL
+    assert rerank("keys", "add", "shop", "--file", path, "--first-stage-weight", "neural").code == 0
+    assert read_keys(path)[0].first_stage_weight is FirstStageKind.NEURAL

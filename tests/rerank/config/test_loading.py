@@ -230,19 +230,19 @@ def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, p
 
 
 def test_neural_first_stage_may_have_a_weight_of_its_own(path: Path) -> None:
-    path.write_text("models: [{name: a, ranker: pe-rank, interpolation: {first_stage_weight: 0.5}}]")
+    path.write_text("models: [{name: a, ranker: pe-rank, first_stage_weight: 0.5}]")
     model = load_config(path).models[0]
-    assert [model.first_stage_weight(kind) for kind in FirstStageKind] == [0.5, 0.5]
-    path.write_text("models: [{name: a, ranker: fusion, interpolation: {neural_first_stage_weight: 2.0}}]")
+    assert [model.weight_for(kind) for kind in FirstStageKind] == [0.5, 0.5, 0.5]
+    path.write_text("models: [{name: a, ranker: fusion, first_stage_weight: {neural: 2.0}}]")
     model = load_config(path).models[0]
-    assert [model.first_stage_weight(kind) for kind in FirstStageKind] == [0.0, 2.0]
-    assert [FusionModel(name="b", ranker="fusion").first_stage_weight(kind) for kind in FirstStageKind] == [0.25, 1.5]
+    default = FusionModel(name="b", ranker="fusion")
+    assert [model.weight_for(kind) for kind in FirstStageKind] == [*map(default.weight_for, ("lexical", "hybrid")), 2.0]
 
 
 @pytest.mark.parametrize("weight", ["-0.1", "100.5", ".nan", ".inf", "true", "'1'"])
 def test_weight_of_the_first_stage_is_between_0_and_100(path: Path, weight: str) -> None:
-    path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{first_stage_weight: {weight}}}}}]")
-    with pytest.raises(ConfigError, match=r"interpolation\.first_stage_weight: expected a "):
+    path.write_text(f"models: [{{name: a, ranker: pe-rank, first_stage_weight: {weight}}}]")
+    with pytest.raises(ConfigError, match=r"first_stage_weight\.lexical: expected a "):
         load_config(path)
 
 

@@ -86,7 +86,7 @@ def test_window_holds_the_passages_of_its_positions_and_a_cascades_last_one_has_
     request = RankRequest(Query("q"), (), steps, RankOptions(top_n=1, ordered=is_ordered))
     progress = replace(progress_for(5), request=request)
     prepared = Prepared(Query("q"), passages)
-    windows = [progress.window(prepared, step, round_, (3, 0), fuses=False) for step in steps]
+    windows = [progress.window(prepared, step, round_, (3, 0), weight=0.0) for step in steps]
     read = passages[3], passages[0]
     assert windows == [Window(Query("q"), read, 0, is_ordered), Window(Query("q"), read, 1, is_ordered=True)]
 

@@ -1,4 +1,4 @@
-"""Scores: interpolated with the first stage, compared with a slow reference; and made distinct."""
+"""Scores: with those of the first stage, compared with a slow reference; and made distinct."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
-from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
+from rerank.engine.scores import candidate_scores, kendall_tau, reciprocal_ranks, strictly_decreasing, with_first_stage
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
-from rerank.errors import InvalidRequest
 from rerank.types import (
     Candidate,
-    InterpolatedScores,
-    InterpolationReport,
     Passage,
     Query,
     Ranking,
     ScoreKind,
+    Window,
     WindowRanking,
 )
 from tests.fakes import NumberRanker, numbered_passages
@@ -45,8 +44,13 @@ async def run(candidates: tuple[Candidate, ...], *steps: Step) -> Ranking:
         return await engine.run(RankRequest(Query("q"), candidates, steps))
 
 
-def step(strategy: Strategy, weight: float = 0.0, required: bool = False) -> Step:
-    return Step("number", strategy, weight, required)
+def step(strategy: Strategy, weight: float = 0.0, has_scores: bool = True) -> Step:
+    return Step("number", strategy, weight, has_scores)
+
+
+def interpolate(ranking: WindowRanking, first_stage: Sequence[float], weight: float) -> WindowRanking:
+    window = Window(Query("q"), (), first_stage=tuple(first_stage), first_stage_weight=weight)
+    return with_first_stage(ranking, window)
 
 
 def preranker(strategy: Strategy, weight: float = 0.0) -> Step:
@@ -67,6 +71,7 @@ pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size
 def test_scores_equal_the_formula(scores: list[tuple[int, int]], weight: float) -> None:
     ranker, first_stage = ([float(pair[side]) for pair in scores] for side in (0, 1))
     expected = [a + weight * b for a, b in zip(slow_z_scores(ranker), slow_z_scores(first_stage), strict=True)]
+    expected = expected if weight else ranker
     found = interpolate(WindowRanking(tuple(ranker), repairs=2), first_stage, weight)
     assert found.scores == pytest.approx(expected, abs=1e-9)
     assert found.repairs == 2
@@ -92,77 +97,78 @@ def test_huge_scores_stay_finite() -> None:
 
 def test_first_stage_counts_by_its_scores() -> None:
     candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), 5.0)]
-    assert candidate_scores(candidates) == ([7.0, 5.0], InterpolatedScores.FIRST_STAGE)
+    assert candidate_scores(candidates) == [7.0, 5.0]
 
 
 def test_hybrid_first_stage_counts_by_its_bm25_scores() -> None:
     candidates = [Candidate(Passage("a", ""), 0.03, 4.0), Candidate(Passage("b", ""), 0.02, 9.0)]
-    assert candidate_scores(candidates) == ([4.0, 9.0], InterpolatedScores.BM25)
+    assert candidate_scores(candidates) == [4.0, 9.0]
 
 
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
 def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
     candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), score)]
-    assert candidate_scores(candidates) == ([1 / 61, 1 / 62], InterpolatedScores.RECIPROCAL_RANK)
+    assert candidate_scores(candidates) == [1 / 61, 1 / 62]
 
 
 def test_no_candidates_have_no_reciprocal_ranks() -> None:
-    assert reciprocal_ranks(0) == ([], InterpolatedScores.RECIPROCAL_RANK)
+    assert reciprocal_ranks(0) == []
 
 
 ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20)]
 
 
 @pytest.mark.parametrize("strategy", ONE_WINDOW, ids=str)
-async def test_one_window_is_interpolated_with_every_strategy(strategy: Strategy) -> None:
+async def test_first_stage_counts_in_one_window_of_every_strategy(strategy: Strategy) -> None:
     """z-scores of the ranker: -√1.5, 0, √1.5; of the first stage: √1.5, 0, -√1.5."""
     numbers, first_stage = [1.0, 2.0, 3.0], [30.0, 20.0, 10.0]
     ranking = await ranked(numbers, first_stage, step(strategy, 2.0))
     assert positions(ranking) == [0, 1, 2]
-    assert ranking.score_kind is ScoreKind.INTERPOLATED
+    assert ranking.score_kind is ScoreKind.WINDOW_SCORE
     assert [row.score for row in ranking.ranked] == pytest.approx([1.5**0.5, 0.0, -(1.5**0.5)])
-    assert ranking.trace.interpolation == InterpolationReport(2.0, InterpolatedScores.FIRST_STAGE)
+    assert (ranking.trace.first_stage_weight, ranking.trace.kendall_tau, ranking.trace.model_warning) == (2.0, 1.0, "")
     assert ranking.trace.windows[0].permutation == (0, 1, 2)
     weak = await ranked(numbers, first_stage, step(strategy, 0.5))
     assert positions(weak) == [2, 1, 0]
+    assert weak.trace.kendall_tau == -1.0
 
 
-async def test_single_window_over_the_head_is_interpolated_within_it() -> None:
+async def test_first_stage_counts_within_a_single_window_over_the_head() -> None:
     ranking = await ranked([1.0, 2.0, 9.0], [30.0, 20.0, 10.0], step(Single(2), 5.0))
     assert positions(ranking) == [0, 1, 2]
     assert ranking.score_kind is ScoreKind.RANK
-    assert ranking.trace.interpolation == InterpolationReport(5.0, InterpolatedScores.FIRST_STAGE)
+    assert ranking.trace.first_stage_weight == 5.0
 
 
 SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2)]
 
 
 @pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
-async def test_default_that_needs_several_windows_is_left_out_and_the_reason_reported(strategy: Strategy) -> None:
+async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy: Strategy) -> None:
     lists = [1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0]
     ranking = await ranked(*lists, step(strategy, 99.0))
     assert positions(ranking) == positions(await ranked(*lists, step(strategy)))
-    report = ranking.trace.interpolation
-    assert report is not None
-    assert (report.weight, report.scores) == (99.0, None)
-    assert report.reason.startswith(f"{strategy} reads 4 candidates in up to ")
+    assert ranking.trace.first_stage_weight == 0.0
+    warning = f"first_stage_weight 99 is left out: {strategy} reads 4 candidates in up to "
+    assert ranking.trace.model_warning.startswith(warning)
+    assert ranking.trace.model_warning.endswith("use the strategy single, or at most 2 candidates")
 
 
-@pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
-async def test_required_interpolation_over_several_windows_is_refused_with_the_way_out(strategy: Strategy) -> None:
-    with pytest.raises(InvalidRequest, match="use the strategy single, a window_size of 4, at most 2") as caught:
-        await ranked([1.0] * 4, [1.0] * 4, step(strategy, 0.1, required=True))
-    assert caught.value.field == "strategy.interpolation"
+async def test_weight_beside_an_order_without_scores_is_left_out_with_a_warning() -> None:
+    lists = [1.0, 2.0, 3.0], [9.0, 8.0, 7.0]
+    ranking = await ranked(*lists, step(Single(20), 99.0, has_scores=False))
+    assert positions(ranking) == positions(await ranked(*lists, step(Single(20))))
+    assert "number gives an order without scores" in ranking.trace.model_warning
 
 
-async def test_cascade_is_interpolated_with_the_scores_of_its_preranker() -> None:
+async def test_preranker_counts_by_its_scores() -> None:
     """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
     rows = (("bb", 1), ("aaa", 0), ("cc", 2))
     candidates = tuple(Candidate(Passage(doc_id, f"{number}"), 1.0) for doc_id, number in rows)
     assert positions(await run(candidates, preranker(Single(20)), step(Single(20)))) == [2, 0, 1]
-    ranking = await run(candidates, preranker(Single(20)), step(Single(20), 9.0, required=True))
+    ranking = await run(candidates, preranker(Single(20)), step(Single(20), 9.0))
     assert positions(ranking) == [1, 2, 0]
-    assert ranking.trace.interpolation == InterpolationReport(9.0, InterpolatedScores.PRERANKER)
+    assert ranking.trace.first_stage_weight == 0.0, "of the first step"
     assert ranking.score_kind is ScoreKind.RANK
 
 
@@ -170,21 +176,25 @@ async def test_preranker_of_several_windows_counts_by_its_order() -> None:
     steps = preranker(Sliding(2, 1)), step(Single(20), 99.0)
     ranking = await ranked([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], *steps)
     assert positions(ranking) == [0, 1, 2]
-    assert ranking.trace.interpolation == InterpolationReport(99.0, InterpolatedScores.RECIPROCAL_RANK)
 
 
-async def test_interpolation_of_the_preranker_is_its_own() -> None:
+async def test_first_stage_counts_in_the_order_of_the_preranker() -> None:
     """The preranker keeps the first-stage order, so the window of two holds the first two candidates."""
     steps = preranker(Single(20), 99.0), step(Single(2))
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], *steps)
     assert positions(ranking) == [1, 0, 2]
-    assert ranking.trace.interpolation is None
+    assert ranking.trace.first_stage_weight == 99.0
     assert ranking.trace.strategy == "cascade(preranker: single(20) + 99 first stage > 2)"
 
 
-async def test_empty_list_is_not_interpolated() -> None:
-    ranking = await ranked([], [], step(Sliding(20, 10), 0.5, required=True))
-    assert ranking.trace.interpolation == InterpolationReport(0.5, None, "no window was ranked")
+async def test_empty_list_has_no_first_stage_that_counts() -> None:
+    ranking = await ranked([], [], step(Sliding(20, 10), 0.5))
+    assert (ranking.trace.first_stage_weight, ranking.trace.kendall_tau) == (0.0, None)
+
+
+@given(st.permutations(range(12)))
+def test_kendall_tau_equals_scipys(order: list[int]) -> None:
+    assert kendall_tau(order) == pytest.approx(kendalltau(range(12), order).statistic)
 
 
 # --- distinct scores ---

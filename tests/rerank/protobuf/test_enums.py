@@ -22,7 +22,6 @@ from rerank.v1 import rerank_pb2 as pb
         (enums.ON_FAILURE, pb.OnFailure),
         (enums.SCORE_KINDS, pb.ScoreKind),
         (enums.COMPLETENESS, pb.Completeness),
-        (enums.INTERPOLATED_SCORES, pb.InterpolatedScores),
     ],
 )
 def test_members_and_values_correspond_by_their_names(members: Mapping[Enum, int], of_proto: Any) -> None:

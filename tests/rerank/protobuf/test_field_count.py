@@ -22,12 +22,12 @@ PIECES = [
 
 
 def test_each_field_counts_once_with_those_of_the_messages_within() -> None:
-    strategy = pb.Strategy(window_size=5, interpolation=pb.Interpolation(first_stage=1.0))
+    strategy = pb.Strategy(window_size=5)
     candidates = [pb.Candidate(doc_id="a", text="x" * 300), pb.Candidate(doc_id="b", in_index=True)]
     message = pb.RerankRequest(query="q", candidates=candidates, strategy=strategy).SerializeToString()
     count = count_fields(message, KIND, MANY)
-    assert count.total == 1 + (1 + 2) + (1 + 2) + (1 + 1 + (1 + 1))
-    assert count.of == {CANDIDATES: 2, STRATEGY: 1}
+    assert count.total == 1 + (1 + 2) + (1 + 2) + (1 + 1)
+    assert (count.of[CANDIDATES], count.of[STRATEGY]) == (2, 1)
 
 
 def test_counting_ends_after_the_limit() -> None:

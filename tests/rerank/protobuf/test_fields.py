@@ -51,7 +51,7 @@ def test_absent_options_stay_absent() -> None:
         ({"strategy": "slidng"}, "strategy.kind", r"did you mean sliding\? choices: single"),
         ({"strategy": {"kind": "slidng"}}, "strategy.kind", r"did you mean sliding\?"),
         ({"strategy": {"windowsize": 2}}, "strategy.windowsize", r"did you mean window_size\?"),
-        ({"strategy": {"interpolation": {"weight": 2}}}, "strategy.interpolation.weight", "fields: first_stage"),
+        ({"first_stage_weight": {"weight": 2}}, "first_stage_weight.weight", "fields: kind, number"),
         ({"first_stage": "bm52"}, "first_stage", r"did you mean bm25\? choices: bm25, dense"),
         ({"feedback": "rochio"}, "feedback.method", r"did you mean rocchio\?"),
         ({"feedback": True}, "feedback", "True is no value of this field"),

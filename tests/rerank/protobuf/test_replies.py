@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from rerank.protobuf.replies import rerank_response, search_response
 from rerank.reranking.reranker import SearchResult
 from rerank.types import (
     Candidate,
     Completeness,
     FirstStage,
-    InterpolatedScores,
-    InterpolationReport,
     Passage,
     RankedCandidate,
     Ranking,
@@ -91,18 +87,12 @@ def test_trace_becomes_execution() -> None:
     )
 
 
-@pytest.mark.parametrize("scores", [InterpolatedScores.BM25, None])
-def test_interpolation_is_reported_with_the_reason_if_it_was_left_out(scores: InterpolatedScores | None) -> None:
+def test_weight_of_the_first_stage_and_kendalls_tau_are_reported() -> None:
     ranked = ranking()
-    assert not reply_of(ranked).execution.HasField("interpolation")
-    reason = "" if scores else "several windows"
-    trace = replace(ranked.trace, interpolation=InterpolationReport(0.25, scores, reason))
-    assert reply_of(replace(ranked, trace=trace)).execution.interpolation == pb.InterpolationReport(
-        first_stage=0.25,
-        applied=scores is not None,
-        scores=pb.INTERPOLATED_SCORES_BM25 if scores else None,
-        reason=reason,
-    )
+    assert not reply_of(ranked).execution.HasField("kendall_tau")
+    trace = replace(ranked.trace, first_stage_weight=0.25, kendall_tau=-0.5)
+    execution = reply_of(replace(ranked, trace=trace)).execution
+    assert (execution.first_stage_weight, execution.kendall_tau) == (0.25, -0.5)
 
 
 def test_search_response_is_a_rerank_response_with_its_first_stage() -> None:

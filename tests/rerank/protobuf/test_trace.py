@@ -75,12 +75,14 @@ def test_windows_explain_the_order_of_a_ranking(stub: RerankServiceStub) -> None
     assert {window.model for window in reply.trace.windows} == {"number"}
 
 
-def test_interpolated_window_keeps_the_models_own_scores(stub: RerankServiceStub) -> None:
+def test_window_with_a_first_stage_keeps_the_models_own_scores(stub: RerankServiceStub) -> None:
     candidates = numbered_candidates([1, 2, 3])
     for place, candidate in enumerate(candidates):
         candidate.first_stage_score = -place
-    strategy = pb.Strategy(interpolation=pb.Interpolation(first_stage=100))
-    request = pb.RerankRequest(query="q", candidates=candidates, model="number", strategy=strategy, include_trace=True)
+    weight = pb.FirstStageWeight(number=100)
+    request = pb.RerankRequest(
+        query="q", candidates=candidates, model="number", first_stage_weight=weight, include_trace=True
+    )
     (window,) = stub.Rerank(request, timeout=TIMEOUT_S).trace.windows
     assert list(window.scores) == [1, 2, 3]
     assert list(window.permutation) == [0, 1, 2]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rerank.config import FusionModel
-from rerank.config.models import InterpolationConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -75,42 +74,6 @@ def slow_order(window: Window, encoder: Encoder, settings: FusionModel) -> list[
     fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
     rest = [place for place in by_cheap if place not in best]
     return [best[row] for row in sorted(range(len(best)), key=lambda row: -fused[row])] + rest
-
-
-def test_several_settings_rank_as_each_alone(
-    encoder: Encoder, sparse_encoder: SparseEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each text is encoded once."""
-    ranker = fusion(encoder, sparse_encoder)
-    settings = [
-        FusionModel(
-            name="f",
-            ranker="fusion",
-            cosine_depth=4,
-            sparse_weight=sparse,
-            interpolation=InterpolationConfig(first_stage_weight=weight),
-        )
-        for sparse, weight in ((0.5, 0.3), (0.0, 1.5), (1.0, 0.0))
-    ]
-    of_list = window(ranker, TEXTS, np.random.default_rng(5).normal(size=len(TEXTS)).tolist())
-    alone = [
-        rank_windows(
-            FusionRanker(each, encoder, sparse_encoder),
-            [replace(of_list, first_stage_weight=each.interpolation.first_stage_weight)],
-        )[0].permutation
-        for each in settings
-    ]
-    encoded: list[str] = []
-    encode = Encoder.encode_passages
-
-    def counted(self: Encoder, texts: Any, *args: Any) -> Any:
-        encoded.extend(texts)
-        return encode(self, texts, *args)
-
-    monkeypatch.setattr(Encoder, "encode_passages", counted)
-    assert [each.permutation for each in ranker.rank_by(of_list, settings)] == alone
-    assert len(set(alone)) == 3
-    assert 4 < len(encoded) == len(set(encoded)) <= len(TEXTS)
 
 
 def test_order_is_that_of_the_slow_computation(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

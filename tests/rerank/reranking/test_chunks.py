@@ -279,12 +279,10 @@ def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_l
     assert [step.model for step in readers.kept] == list(kept)
 
 
-@pytest.mark.parametrize(
-    ("weight", "options"), [(0.5, RankOptions(max_chunks_per_doc=5)), (0.0, RankOptions(min_relevance=0.5))]
-)
-def test_model_that_the_answer_depends_on_is_not_left_out(weight: float, options: RankOptions) -> None:
-    steps = (Step("wide", Single(20)), Step("narrow", Single(20), weight, must_interpolate=weight > 0))
-    readers = Readers.of(RankRequest(Query("q"), (), steps, options), [WIDE, INFO], query_tokens=10)
+def test_model_that_alone_gives_relevance_is_not_left_out() -> None:
+    steps = (Step("wide", Single(20)), Step("narrow", Single(20)))
+    request = RankRequest(Query("q"), (), steps, RankOptions(min_relevance=0.5))
+    readers = Readers.of(request, [WIDE, INFO], query_tokens=10)
     assert (readers.kept, readers.chunk_tokens) == (steps, 48)
 
 

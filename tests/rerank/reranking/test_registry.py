@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from rerank.config import IdentityModel, InterpolationConfig, PERankModel
+from rerank.config import FirstStageWeights, IdentityModel, PERankModel
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest, NotFound, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.registry import ModelRegistry
-from rerank.types import RankOptions, ScoreKind
+from rerank.types import FirstStageKind, RankOptions, ScoreKind
 from tests.fakes import NumberRanker
 
 
@@ -42,56 +43,51 @@ def test_options_are_completed_from_the_models_defaults(options: RankOptions, mo
     assert registry().resolve(options) == (Step(model, strategy),)
 
 
-def interpolating_registry() -> ModelRegistry:
-    """Two models: `number` is interpolated with weight 0.5 by default, `identity` gives no scores."""
+def weighted_registry(**info: Any) -> ModelRegistry:
+    """Two models: `number` with weights for lexical and neural lists, and `identity`."""
+    ranker = NumberRanker()
+    ranker.info = replace(ranker.info, **info)
+    weights = FirstStageWeights(lexical=0.5, neural=1.5)
     models = [
-        PERankModel(
-            name="number", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
-        ),
+        PERankModel(name="number", ranker="pe-rank", window_size=20, first_stage_weight=weights),
         IdentityModel(name="identity", ranker="identity"),
     ]
-    return ModelRegistry(models, {"number": NumberRanker(), "identity": IdentityRanker()})
+    return ModelRegistry(models, {"number": ranker, "identity": IdentityRanker()})
 
 
 @pytest.mark.parametrize(
-    ("options", "step"),
+    ("options", "weight"),
     [
-        (RankOptions(), Step("number", Sliding(20, 10), 0.5)),
-        (RankOptions(strategy="single"), Step("number", Single(20), 0.5)),
-        (RankOptions(interpolation=0.25), Step("number", Sliding(20, 10), 0.25, must_interpolate=True)),
-        (RankOptions(model="identity"), Step("identity", Sliding(20, 10))),
+        (RankOptions(), 0.5),
+        (RankOptions(strategy="single"), 0.5),
+        (RankOptions(first_stage_weight="lexical"), 0.5),
+        (RankOptions(first_stage_weight=FirstStageKind.HYBRID), 0.0),
+        (RankOptions(first_stage_weight="neural"), 1.5),
+        (RankOptions(first_stage_weight=0.25), 0.25),
+        (RankOptions(first_stage_weight=0), 0.0),
+        (RankOptions("identity", first_stage_weight=0.25), 0.0),
     ],
     ids=repr,
 )
-def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptions, step: Step) -> None:
-    assert interpolating_registry().resolve(options) == (step,)
+def test_number_is_the_weight_and_a_kind_has_the_weight_of_the_model(options: RankOptions, weight: float) -> None:
+    (step,) = weighted_registry().resolve(options)
+    assert step.first_stage_weight == weight
 
 
-@pytest.mark.parametrize("model", ["number", "identity"])
-def test_weight_of_zero_is_no_interpolation(model: str) -> None:
-    (step,) = interpolating_registry().resolve(RankOptions(model, interpolation=0.0))
-    assert (step.strategy, step.first_stage_weight) == (Sliding(20, 10), 0.0)
+def test_model_that_gives_an_order_has_no_scores() -> None:
+    (step,) = weighted_registry(score_kind=ScoreKind.RANK).resolve(RankOptions())
+    assert not step.has_scores
 
 
-def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=ScoreKind.RANK)
-    model = PERankModel(
-        name="m", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
-    )
-    assert ModelRegistry([model], {"m": ranker}).resolve(RankOptions()) == (Step("m", Sliding(20, 10)),)
+@pytest.mark.parametrize("weight", [-0.1, 100.1, math.inf, math.nan])
+def test_weight_out_of_range_is_refused_with_the_range(weight: float) -> None:
+    with pytest.raises(InvalidRequest, match="is not between 0 and 100; use a number in this range, or one of lexical"):
+        RankOptions(first_stage_weight=weight)
 
 
-def test_interpolation_of_a_model_without_scores_is_rejected() -> None:
-    with pytest.raises(InvalidRequest, match="identity gives an order without scores") as caught:
-        interpolating_registry().resolve(RankOptions(model="identity", interpolation=0.1))
-    assert caught.value.field == "strategy.interpolation"
-
-
-@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
-def test_weight_must_be_finite_and_not_negative(weight: float) -> None:
-    with pytest.raises(InvalidRequest, match="is not between 0 and infinity; use one from 0 to 100"):
-        interpolating_registry().resolve(RankOptions(interpolation=weight))
+def test_unknown_kind_is_refused_with_the_kinds() -> None:
+    with pytest.raises(InvalidRequest, match=r"first_stage_weight: unknown .* 'neuronal'; did you mean"):
+        RankOptions(first_stage_weight="neuronal")
 
 
 def cascade_registry(**failed: FailedRanker) -> ModelRegistry:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank import InvalidRequest, Query, Reranker
+from rerank import Query, Reranker
 from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
@@ -24,8 +24,6 @@ from rerank.types import (
     CandidateSource,
     Completeness,
     EncodedWindow,
-    InterpolatedScores,
-    InterpolationReport,
     Passage,
     Prepared,
     Ranking,
@@ -193,7 +191,7 @@ def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: li
         assert score == pytest.approx(sum(math.log(1 + len(texts) / frequency) for frequency in frequencies))
 
 
-INTERPOLATED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
+WEIGHTED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
 WITHOUT_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a")), Candidate(Passage("b", "b"), 1.0)]))
 WITH_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0), Candidate(Passage("b", "b"), 1.0)]))
 
@@ -201,22 +199,24 @@ WITH_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0),
 @pytest.mark.parametrize(
     ("steps", "without_scores"),
     [
-        ((INTERPOLATED,), (PLAIN,)),
-        ((INTERPOLATED, Step("n", Single(20))), (PLAIN, Step("n", Single(20)))),
+        ((WEIGHTED,), (PLAIN,)),
+        ((WEIGHTED, Step("n", Single(20))), (PLAIN, Step("n", Single(20)))),
         ((PLAIN,), (PLAIN,)),
-        ((PLAIN, Step("n", Single(20), 1.0, True)), (PLAIN, Step("n", Single(20), 1.0, True))),  # with the preranker
+        ((PLAIN, Step("n", Single(20), 1.0)), (PLAIN, Step("n", Single(20), 1.0))),  # with the preranker
     ],
 )
-def test_nothing_is_interpolated_with_the_order_but_with_scores(steps: Steps, without_scores: Steps) -> None:
+def test_first_stage_counts_only_by_scores(steps: Steps, without_scores: Steps) -> None:
     assert WITHOUT_SCORES.steps(steps) == without_scores
     assert WITH_SCORES.steps(steps) == steps
 
 
-def test_interpolation_that_was_asked_for_is_refused_without_scores(rank: Rank) -> None:
-    with pytest.raises(InvalidRequest, match="not every candidate has a first-stage score; send a score with each"):
-        rank(DOCUMENTS, replace(SINGLE, interpolation=0.5))
-    ranking = rank([(text, text) for text in DOCUMENTS[:3]], replace(SINGLE, interpolation=0.0))
-    assert ranking.trace.interpolation is None
+@pytest.mark.parametrize(("weight", "is_named"), [(0.5, True), ("neural", True), (0.0, False), (None, False)])
+def test_weight_that_was_asked_for_is_left_out_with_a_warning_without_scores(
+    rank: Rank, weight: float | str | None, is_named: bool
+) -> None:
+    trace = rank(DOCUMENTS, replace(SINGLE, first_stage_weight=weight)).trace
+    assert ("not every candidate has a finite score" in trace.model_warning) == is_named
+    assert trace.first_stage_weight == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -236,12 +236,10 @@ def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Rer
     assert result[0][0] == "A flea lives a year."
 
 
-def test_default_interpolation_that_is_left_out_is_reported(pe_rank: Reranker) -> None:
+def test_default_weight_counts_only_with_scores(pe_rank: Reranker) -> None:
     trace = pe_rank.rerank(Query(QUERY), DOCUMENTS, UNORDERED).trace
-    assert trace.interpolation == InterpolationReport(
-        0.25, reason="the list is unordered, and not every candidate has a first-stage score"
-    )
+    assert (trace.first_stage_weight, trace.kendall_tau) == (0.0, None)
     assert trace.strategy == "sliding(200/100)"
     scored = [CandidateSource(str(i), text, score=float(i)) for i, text in enumerate(DOCUMENTS)]
     trace = pe_rank.rerank(Query(QUERY), scored, UNORDERED).trace
-    assert trace.interpolation == InterpolationReport(0.25, InterpolatedScores.FIRST_STAGE)
+    assert trace.first_stage_weight == 0.25

@@ -96,7 +96,7 @@ def test_hybrid_is_the_weighted_sum_of_z_scores(
         assert {hit.row: hit.score for hit in found} == pytest.approx(expected)
         has_bm25 = FirstStage.BM25 in stage.parts
         assert all((hit.bm25_score is not None) == has_bm25 for hit in found)
-        assert stage.kind is FirstStageKind.LEXICAL
+        assert stage.kind is FirstStageKind.HYBRID
 
 
 @pytest.mark.parametrize("stage", [stage for stage in FirstStage if FirstStage.LEARNED_SPARSE in stage.parts])

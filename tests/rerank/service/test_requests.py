@@ -17,6 +17,8 @@ from rerank.types import (
     FeedbackMethod,
     FeedbackSettings,
     FirstStage,
+    FirstStageKind,
+    FirstStageWeight,
     Query,
     RankOptions,
 )
@@ -56,15 +58,17 @@ def candidates_of(message: pb.RerankRequest, limits: Limits = LIMITS) -> Sequenc
 
 
 @pytest.mark.parametrize(
-    ("strategy", "weight"),
+    ("given", "weight"),
     [
-        (pb.Strategy(), None),
-        (pb.Strategy(interpolation=pb.Interpolation()), 0.0),
-        (pb.Strategy(interpolation=pb.Interpolation(first_stage=0.25)), 0.25),
+        (None, None),
+        (pb.FirstStageWeight(), None),
+        (pb.FirstStageWeight(number=0.0), 0.0),
+        (pb.FirstStageWeight(number=0.25), 0.25),
+        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_HYBRID), FirstStageKind.HYBRID),
     ],
 )
-def test_absent_interpolation_differs_from_weight_0(strategy: pb.Strategy, weight: float | None) -> None:
-    assert checked(rerank_request(strategy=strategy)).options.interpolation == weight
+def test_absent_weight_differs_from_weight_0(given: pb.FirstStageWeight | None, weight: FirstStageWeight) -> None:
+    assert checked(rerank_request(first_stage_weight=given)).options.first_stage_weight == weight
 
 
 def test_defaults() -> None:
@@ -138,8 +142,8 @@ def test_values_at_the_limit_are_accepted() -> None:
         (rerank_request(strategy=pb.Strategy(kind=UNKNOWN)), "strategy.kind", r"99 is not a value .* \[0, 1, "),
         *(
             (
-                search_request(strategy=pb.Strategy(interpolation=pb.Interpolation(first_stage=weight))),
-                "strategy.interpolation.first_stage",
+                search_request(first_stage_weight=pb.FirstStageWeight(number=weight)),
+                "first_stage_weight",
                 f"{weight} is not between 0 and 100",
             )
             for weight in (-0.1, 100.5, math.inf, math.nan)

@@ -29,7 +29,7 @@ class FusionArguments(ListFiles):
     ] = 0.2
     encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
     sparse_encoder: Annotated[str, "Folder of a learned sparse encoder; empty: splade-tiny."] = ""
-    first_stage_kind: Annotated[
+    first_stage_weight: Annotated[
         FirstStageKind, "Kind of the first stage that found the candidates, as the service is set."
     ] = FirstStageKind.LEXICAL
     cosine_depth: Annotated[

@@ -82,7 +82,7 @@ class SignalLists(Sequence[SignalList]):
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self)))]
         item = self._lists[index]
-        first_stage = item.scores or reciprocal_ranks(len(item.passages))[0]
+        first_stage = item.scores or reciprocal_ranks(len(item.passages))
         (query,) = self._queries([item.query.text])
         passages = self._passages([passage.text for passage in item.passages])
         signals = Signals(CheapSignals(np.array(first_stage), self._sparse[index]), passages, query)

@@ -62,7 +62,7 @@ def train_fusion(
     encode = partial(encoder.encode_passages, dtype="auto")
     passages = VectorTable(encode, ListTexts(parts, "passages"), console, folder)
     model = FusionModel(name="fusion", ranker="fusion", cosine_depth=arguments.cosine_depth)
-    sampling = ExampleSampling(model, model.first_stage_weight(arguments.first_stage_kind), arguments.unscored_share)
+    sampling = ExampleSampling(model, model.weight_for(arguments.first_stage_weight), arguments.unscored_share)
     set_seed(settings.seed)  # for the initial weights
     config = CorrectionConfig(
         encoder_name=encoder.id.name,

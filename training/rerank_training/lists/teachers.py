@@ -67,7 +67,7 @@ def by_reranker(pool: Pool, passages: Sequence[Passage], reranker: Reranker, mod
     # Without its vector, because the reranker's encoder may be another one.
     query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
     candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
-    options = RankOptions(model=model, interpolation=0.0)  # the order of the list is no first stage's
+    options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list is no first stage's
     ranked = reranker.rerank(query, candidates, options).ranked
     return relevance_from_ranking([candidate.position for candidate in ranked], len(passages))
 

@@ -80,11 +80,10 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     results of one request, and never rise:
 
     - Log-probabilities (one window held all candidates) become exp(score), which is the softmax over the window.
-    - Interpolated scores, which are sums of z-scores over the window, become 1 / (1 + exp(-score)). The mean of the
-      window has 0.5.
     - Probabilities of a model that scores each passage alone stay as they are. Its other scores are logits and become
       1 / (1 + exp(-score)). Only these two can be compared between requests.
-    - Scores of a listwise model behind a rerank API become 1 / (1 + exp(-score)).
+    - Scores of a listwise model, which with a first_stage_weight are sums of z-scores over the window, become
+      1 / (1 + exp(-score)).
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, with ranks from 0.
 
     Results that no model ranked (see `Scored`) have 0, which every client can read and no threshold lets through.
@@ -106,7 +105,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
             return [math.exp(score - excess) for score in scores]
         case ScoreKind.POINTWISE_PROBABILITY:
             return [min(1.0, max(0.0, score)) for score in scores]  # equal ones were lowered by a rounding error
-        case ScoreKind.INTERPOLATED | ScoreKind.POINTWISE | ScoreKind.WINDOW_SCORE:
+        case ScoreKind.POINTWISE | ScoreKind.WINDOW_SCORE:
             return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
         case _:
             return [score / candidates for score in scores]

@@ -159,7 +159,7 @@ _HUGE = "1" + "0" * 400
     ("path", "field", "fields"),
     [
         ("/rerank", "first_stage_score", '"candidates": [{"doc_id": "a", "text": "a", "first_stage_score": NUMBER}]'),
-        ("/search", "interpolation", '"strategy": {"interpolation": {"first_stage": NUMBER}}'),
+        ("/search", "first_stage_weight", '"first_stage_weight": {"number": NUMBER}'),
         ("/search", "strategy", '"strategy": {"kind": NUMBER}'),
         ("/search", "strategy", '"strategy": {"kind": 1e400, "window_size": NUMBER}'),
         ("/search", "learning_rate", '"feedback": {"learning_rate": NUMBER}'),

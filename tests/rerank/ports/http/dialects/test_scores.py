@@ -16,7 +16,6 @@ from tests.traces import trace_of
 
 KINDS = [
     ScoreKind.WINDOW_LOG_PROB,
-    ScoreKind.INTERPOLATED,
     ScoreKind.WINDOW_SCORE,
     ScoreKind.POINTWISE,
     ScoreKind.POINTWISE_PROBABILITY,
@@ -44,7 +43,6 @@ def ranking(
     [
         (ScoreKind.WINDOW_LOG_PROB, [math.log(p) for p in (0.6, 0.3, 0.1)], [0.6, 0.3, 0.1]),
         (ScoreKind.WINDOW_LOG_PROB, [1e-7, -1.0], [1.0, 0.3679]),  # rounding above 0
-        (ScoreKind.INTERPOLATED, [2.0, 0.0, -2.0], [0.8808, 0.5, 0.1192]),
         (ScoreKind.POINTWISE_PROBABILITY, [0.75, 0.0, -1e-45], [0.75, 0.0, 0.0]),
         (ScoreKind.POINTWISE, [math.log(3), 0.0], [0.75, 0.5]),
         (ScoreKind.RANK, [4, 3], [1.0, 0.75]),  # the first two of four
