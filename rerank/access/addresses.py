@@ -5,14 +5,15 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rerank.errors import ConfigError
 
 S = TypeVar("S", bound=socket.socket)
 
-
 _MAX_PORT = 65_535
+#: Address of all interfaces, which nobody can call → the loopback.
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) -> S:
@@ -25,6 +26,29 @@ def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) ->
 
     Raises: ConfigError.
     """
+    family, kind, protocol, _, address = _resolved(listen, option)
+    try:
+        bound = new(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
+        bound.bind(address)
+    except (OSError, OverflowError) as error:
+        raise _cannot_listen(listen, option, error) from error
+    return bound
+
+
+def check_address(listen: str, option: str, binds: bool) -> None:
+    """Checks an address, which `option` names; with `binds`, also that this process can listen there.
+
+    Raises: ConfigError.
+    """
+    if binds:
+        bound_socket(listen, option, socket.socket).close()
+    else:
+        _resolved(listen, option)
+
+
+def _resolved(listen: str, option: str) -> tuple[int, int, int, str, Any]:
+    """The first address of a name, as socket.getaddrinfo gives it."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
@@ -32,18 +56,13 @@ def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) ->
     try:
         if int(port) > _MAX_PORT:  # getaddrinfo takes it modulo 65536
             raise OverflowError(f"the port is above {_MAX_PORT}")
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        bound = new(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
-        bound.bind(address)
+        return socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {listen[:100]}: {error}; choose another {option} HOST:PORT") from error
-    return bound
+        raise _cannot_listen(listen, option, error) from error
 
 
-def check_address(listen: str, option: str) -> None:
-    """Checks that this process can listen at an address, which `option` names. Raises: ConfigError."""
-    bound_socket(listen, option, socket.socket).close()
+def _cannot_listen(listen: str, option: str, reason: Exception) -> ConfigError:
+    return ConfigError(f"cannot listen on {listen[:100]}: {reason}; choose another {option} HOST:PORT")
 
 
 def check_loopback(name: str, address: str, danger: str, guard: str = "") -> None:
@@ -63,6 +82,12 @@ def check_loopback(name: str, address: str, danger: str, guard: str = "") -> Non
             f"{name} {address}: anyone who reaches this address could {danger}; {guard}listen on 127.0.0.1, or accept "
             "that with --insecure"
         )
+
+
+def reachable(address: str) -> str:
+    """HOST:PORT at which a client on this machine finds a service that listens at an address."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK_OF.get(host, host)}:{port}"
 
 
 def _is_loopback(address: str) -> bool:

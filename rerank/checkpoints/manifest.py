@@ -12,7 +12,7 @@ from rerank import profiles
 from rerank.checkpoints.cross_encoder_files import is_cross_encoder
 from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.files import atomic_file, looked_for, sha256_of_files
+from rerank.util.files import atomic_file, looked_for_model, sha256_of_files
 from rerank.util.json_files import read_json
 from rerank.util.validation import joined, problems_of
 
@@ -137,7 +137,7 @@ def _may_be_cross_encoder(folder: Path) -> bool:
 def _check_is_checkpoint(path: Path, given: str) -> None:
     """Raises: ConfigError if there is nothing, or a folder that no model was saved in."""
     if not path.exists():
-        raise ConfigError(f"{given}there is no folder {path}{looked_for(path)}; give the folder of a checkpoint")
+        raise ConfigError(f"{given}there is no folder {path}{looked_for_model(path)}")
     if path.is_dir() and not any((path / file).is_file() for file in _CONFIGS):
         result = path / RESULT_FOLDER
         example = result if result.is_dir() else f"runs/mine/{RESULT_FOLDER}"

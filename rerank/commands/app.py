@@ -10,6 +10,8 @@ from typer.core import TyperCommand
 
 #: Looks like a hyphen, and no line is broken at it.
 _NON_BREAKING_HYPHEN = "\u2011"
+#: No sentence has so many characters.
+_LONGEST = 1000
 
 
 def example_in(docstring: str | None) -> str:
@@ -26,6 +28,10 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
         formatter.buffer = [text.replace(_NON_BREAKING_HYPHEN, "-") for text in formatter.buffer]
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The first sentence of the help, which the list of commands shows whole."""
+        return super().get_short_help_str(_LONGEST)
+
 
 def _undivided(row: tuple[str, str]) -> tuple[str, str]:
     """A row of the help, an option with its text, without places where a value could be divided."""
@@ -36,8 +42,10 @@ def _undivided(row: tuple[str, str]) -> tuple[str, str]:
 class CommandApp(typer.Typer):
     """A typer application of one command or several."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
+    def __init__(self, add_completion: bool = False, **settings: Any) -> None:
+        super().__init__(
+            add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings
+        )
 
     def command(  # type: ignore[override]
         self, name: str | None = None, *, example: str, cls: type[Command] = Command, **settings: Any

@@ -17,7 +17,7 @@ from rerank.commands.rank import RankSettings, rank
 from rerank.commands.run import run
 from rerank.commands.service import ServeCommand, ServeSettings, demo, expand, index, serve, verify
 
-app = CommandApp(no_args_is_help=True)
+app = CommandApp(add_completion=True, no_args_is_help=True)
 app.command(
     example="""
 rerank serve                                          # the bundled models, at 127.0.0.1:50051

@@ -12,6 +12,7 @@ import typer
 from rerank.commands import options
 from rerank.commands.app import Command
 from rerank.commands.run import console
+from rerank.config.service import LogLevel
 from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import FirstStage, Precision
@@ -73,6 +74,9 @@ class ServeSettings:
     drain_s: Annotated[
         float | None, typer.Option(help="Seconds that calls in flight have to finish after SIGTERM; default: 30.")
     ] = None
+    log_level: Annotated[LogLevel | None, typer.Option(help="Least level of the lines in the log; default: info.")] = (
+        None
+    )
     check: Annotated[
         bool,
         options.flag(
@@ -98,6 +102,7 @@ class ServeSettings:
         return {
             **{name: getattr(self, name) for name in names},
             "http": given if self.http or given else None,
+            "telemetry": {"log_level": self.log_level} if self.log_level else None,
             "insecure": self.insecure or None,
         }
 
@@ -128,16 +133,18 @@ def serve(settings: ServeSettings) -> None:
     from rerank.commands import service_process
     from rerank.config import load_config
     from rerank.config.named import named_model
-    from rerank.service.startup import check_before_loading
+    from rerank.service.startup import check_before_loading, overlooked_models
 
     models = [named_model(name_and_path) for name_and_path in settings.model or ()]
     read_config = partial(load_config, settings.config, models, **settings.overrides)
     config = read_config()
-    check_before_loading(config)
+    check_before_loading(config, binds=not settings.check)
     if settings.check:
         from rerank.reranking.reranker import check_models  # imports torch
 
         check_models(config)
+        for line in overlooked_models(config.models):
+            console.print(line)
         console.print(f"the settings can be used: {len(config.models)} models at {config.listen}")
         return
     if settings.stop_at_eof:

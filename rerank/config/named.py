@@ -10,6 +10,7 @@ from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import did_you_mean
+from rerank.util.files import looked_for_model
 
 #: All bundled models by name.
 BUNDLED: dict[str, ModelConfig] = {model.name: model for model in (*BUNDLED_MODELS, *FURTHER_BUNDLED_MODELS)}
@@ -39,9 +40,10 @@ def config_of_model(name: str) -> ServiceConfig:
     if name in BUNDLED:
         preranker = BUNDLED[name].preranker
         return ServiceConfig(models=(BUNDLED[name], *([BUNDLED[preranker]] if preranker else [])))
-    if not name or not Path(name.rpartition(":")[2]).is_dir():
+    if not (folder := Path(name.rpartition(":")[2])).is_dir():
+        meant = did_you_mean(name, BUNDLED)
         raise ConfigError(
-            f"model {name!r} is none of {', '.join(BUNDLED)}, and no folder of a checkpoint;"
-            f"{did_you_mean(name, BUNDLED)} give one of these names, the folder of a checkpoint, or PROFILE:FOLDER"
+            f"model {name!r} is none of {', '.join(BUNDLED)}, and there is no such folder"
+            f"{f';{meant}' if meant else looked_for_model(folder)}"
         )
     return load_config(None, models=[model_in(name, Path(name).name, f"model {name!r}: ")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -111,6 +111,9 @@ class TLSConfig(Settings):
     client_ca: Path | None = None
 
 
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
 class TelemetryConfig(Settings):
     """Metrics, traces and the form of the log. Metrics and traces need the extra `observability`.
 
@@ -119,13 +122,16 @@ class TelemetryConfig(Settings):
         traces: whether calls are traced with OpenTelemetry. The exporter is set by the standard environment variables,
             such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
         log_format: "text" for people, or "json", one object per line. Default: text.
-        log_texts: whether the line of a call also has its query and its passages. Default: no.
+        log_level: least level of the lines in the log; that of a call is info. Default: info.
+        log_calls: whether a call is logged: "none", "line", or "texts", which adds its query and its passages. Default:
+            line.
     """
 
     metrics: Address | None = None
     traces: bool = False
     log_format: Literal["text", "json"] = "text"
-    log_texts: bool = False
+    log_level: LogLevel = "info"
+    log_calls: Literal["none", "line", "texts"] = "line"
 
 
 #: The models of a service whose settings name none.

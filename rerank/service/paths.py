@@ -15,7 +15,7 @@ from rerank.config import (
 )
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
-from rerank.util.files import check_file, is_missing_folder, looked_for
+from rerank.util.files import check_file, is_missing_folder, looked_for, looked_for_model
 
 
 def check_model_files(model: ModelConfig) -> None:
@@ -49,7 +49,7 @@ def _check_folder(path: Path) -> None:
     if path.suffix == ".gguf":
         check_file(path)
     elif not os.path.isdir(path):
-        raise ConfigError(f"there is no folder {path}{looked_for(path)}; give the folder of a checkpoint")
+        raise ConfigError(f"there is no folder {path}{looked_for_model(path)}")
 
 
 def _check_name(tokenizer: str) -> None:

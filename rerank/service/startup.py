@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.access.addresses import check_address, check_loopback
+from rerank.access.addresses import check_address, check_loopback, reachable
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker
 
 
-def check_before_loading(config: ServiceConfig) -> None:
+def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
     """Checks addresses, folders, keys, certificates and judgements of a configuration, without importing torch.
 
     Relative paths begin at the working directory.
+
+    Args:
+        binds: whether the addresses must be free.
 
     Raises:
         ConfigError: an address cannot be bound or is open to strangers, a file of the keys or of TLS cannot be used, or
@@ -37,11 +40,11 @@ def check_before_loading(config: ServiceConfig) -> None:
         IndexMismatch: the folder of the index holds no index of this version, or a file of it has another size.
         CollectionError: the judgements cannot be read.
     """
-    check_address(config.listen, "--listen")
+    check_address(config.listen, "--listen", binds)
     if config.http is not None:
-        _check_http(config.http)
+        _check_http(config.http, binds)
     if config.telemetry.metrics is not None:
-        check_address(config.telemetry.metrics, "telemetry.metrics")
+        check_address(config.telemetry.metrics, "telemetry.metrics", binds)
     _check_access(config)
     if config.keys is not None:
         read_keys(config.keys)
@@ -65,9 +68,10 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         served = f"not served: {model.problem}" if model.problem else f"strategy {model.default_strategy}"
         served += f"; {model.info.warning}" if model.info.warning else ""
         yield f"model {model.name}{default}: {model.info.kind}, {served}"
-    yield from replaced_models(reranker.config.models)
+    config = reranker.config
+    yield from overlooked_models(config.models)
     if reranker.index is None:
-        yield "index: none, so that Search is refused; `--index` names the folder of one"
+        yield "index: none, so Search is refused; `--index` names the folder of one"
     else:
         manifest = reranker.index.manifest
         expanded = ", expanded" if manifest.expansion else ""
@@ -75,16 +79,25 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
             f"index: {manifest.passages:,} passages of {manifest.collection}, vectors of {manifest.encoder.name}"
             f"{expanded}"
         )
-    limits = reranker.config.limits
+    limits = config.limits
     yield (
         f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "
         f"{limits.max_passage_chars:,} characters per passage, {limits.max_message_bytes:,} bytes per message"
     )
-    yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
+    target = f"--target {reachable(address)}{' --tls-ca FILE' if config.tls else ''}"
+    example = 'rank --query "…" FILE' if reranker.index is None else 'search "…"'
+    key = "with the key in RERANK_API_KEY, " if config.keys else ""
+    yield f"try: {key}rerank {example} {target}, or rerank models {target}"
 
 
-def replaced_models(models: Iterable[ModelConfig]) -> Iterator[str]:
-    """Warns of each model that has the name of a bundled one, but another checkpoint or ranker."""
+def overlooked_models(models: Sequence[ModelConfig]) -> Iterator[str]:
+    """Warns of a first model that is not `default` beside one that is, and of models that replace bundled ones."""
+    first = models[0].name
+    if first != "default" and any(model.name == "default" for model in models):
+        yield (
+            f"model {first} answers requests that do not name a model, and another one those that name `default`; "
+            "under the name `default` (--model default=PATH) it would answer both"
+        )
     for model in models:
         replaced = BUNDLED.get(model.name)
         if replaced and (model.ranker, _checkpoint(model)) != (replaced.ranker, _checkpoint(replaced)):
@@ -107,11 +120,11 @@ def _check_sparse_encoder(name: str) -> None:
         raise ConfigError(f"sparse_encoder: there is no folder {folder}{looked_for(folder)}; give one")
 
 
-def _check_http(http: HttpConfig) -> None:
+def _check_http(http: HttpConfig, binds: bool) -> None:
     for extra, names in {"http": ("starlette", "uvicorn"), "mcp": ("mcp",) if http.mcp else ()}.items():
         if missing := [name for name in names if find_spec(name) is None]:
             raise ConfigError(f"{extra} needs {missing[0]}, which is not installed; install rerank-listwise[{extra}]")
-    check_address(http.listen, "--http")
+    check_address(http.listen, "--http", binds)
     if http.qrels is not None:
         read_judgements(http.qrels, http.queries)
 

@@ -12,26 +12,37 @@ from rerank.errors import MAX_QUOTED_CHARS
 from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
+from rerank.util.terminal import visible
 
+#: Name of the logger of calls.
+CALLS = "rerank.calls"
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logging(config: TelemetryConfig) -> None:
-    """Makes the root logger write messages of level INFO and above to standard error, in the form of the settings."""
+    """Makes the root logger write messages to standard error, in the form and from the level of the settings."""
     handler = logging.StreamHandler()
-    handler.setFormatter((JsonFormatter if config.log_format == "json" else TextFormatter)(config.log_texts))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    has_texts = config.log_calls == "texts"
+    handler.setFormatter((JsonFormatter if config.log_format == "json" else TextFormatter)(has_texts))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    logging.getLogger(CALLS).disabled = config.log_calls == "none"
 
 
 class TextFormatter(logging.Formatter):
-    """A line per message; with `log_texts`, the line of a call ends with its query and its passages."""
+    """A line per message; with `log_texts`, the line of a call ends with its query and its passages.
+
+    What callers send cannot steer the terminal, nor begin a line that looks like another message.
+    """
 
     def __init__(self, log_texts: bool) -> None:
         super().__init__(_TEXT)
         self._log_texts = log_texts
 
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        line = super().formatMessage(record)
+        line = super().formatMessage(record).replace("\n", r"\n")
         call = _call(record)
         if call is None or not self._log_texts:
             return line
@@ -56,7 +67,7 @@ class JsonFormatter(logging.Formatter):
             fields |= call_fields(call) | (_texts(call) if self._log_texts else {})
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return visible(json.dumps(fields, ensure_ascii=False))
 
 
 def call_fields(call: CallRecord) -> dict[str, Any]:

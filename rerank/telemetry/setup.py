@@ -15,6 +15,7 @@ from rerank.errors import ConfigError
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import CallRecord, OnEnd
 from rerank.service.in_flight import CallsInFlight
+from rerank.telemetry.logs import CALLS
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rerank.telemetry.tracing import Tracing
 
 #: Has one line per call; its messages are CallRecords.
-_calls_log = logging.getLogger("rerank.calls")
+_calls_log = logging.getLogger(CALLS)
 
 
 @dataclass(frozen=True, slots=True)

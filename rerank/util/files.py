@@ -152,6 +152,14 @@ def looked_for(path: Path) -> str:
     return "" if path.is_absolute() else f" (relative paths begin at the working directory, {Path.cwd()})"
 
 
+def looked_for_model(path: Path) -> str:
+    """The end of a message about a missing folder of a model; one with the form of a name on the hub is downloaded."""
+    name = str(path)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_missing_folder(name):
+        return f"; if it is a model of the Hugging Face hub, download it: hf download {name} --local-dir {name}"
+    return f"{looked_for(path)}; give the folder of a checkpoint"
+
+
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 

@@ -98,8 +98,7 @@ def check(config: ServiceConfig) -> None:
             raise ConfigError(f"{name}: Ray Serve does not follow this setting; leave it out, and {instead}")
     if config.telemetry.traces:
         raise ConfigError("telemetry.traces: Ray Serve does not follow this setting; leave it out, and trace with Ray")
-    # The address may be in use: by the proxy of an earlier deployment.
-    check_before_loading(config.model_copy(update={"listen": f"{host}:0"}))
+    check_before_loading(config, binds=False)  # the proxy of an earlier deployment may hold the address
 
 
 def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:

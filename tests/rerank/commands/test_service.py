@@ -125,7 +125,7 @@ def test_http_may_have_an_address(
     rerank: Command, monkeypatch: pytest.MonkeyPatch, given: list[str], address: str
 ) -> None:
     checked: list[ServiceConfig] = []
-    monkeypatch.setattr("rerank.service.startup.check_before_loading", checked.append)
+    monkeypatch.setattr("rerank.service.startup.check_before_loading", lambda config, binds: checked.append(config))
     assert rerank("serve", "--check", *given).code == 0
     (config,) = checked
     assert config.http is not None

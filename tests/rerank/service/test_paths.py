@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from rerank.checkpoints import bundled
-from rerank.config import load_config
+from rerank.config import ServiceConfig, load_config
+from rerank.config.encoder import EncoderConfig
 from rerank.errors import ConfigError, IndexMismatch
+from rerank.reranking.reranker import check_models
 from rerank.service.startup import check_before_loading
 
 BASE = {"listen": "127.0.0.1:0"}
@@ -37,7 +39,11 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
         ),
         (model("pe-rank", path="nowhere"), "model mine: there is no folder nowhere"),
         (model("generation", path="nowhere"), "model mine: there is no folder nowhere"),
-        (model(path="organisation/model"), "model mine: there is no folder organisation/model"),
+        (
+            model(path="organisation/model"),
+            "model mine: there is no folder organisation/model; if it is a model of the Hugging Face hub, download it: "
+            "hf download organisation/model --local-dir organisation/model",
+        ),
         (model(path="nowhere.gguf"), "model mine: nowhere.gguf cannot be read: No such file or directory"),
         (model(path="x" * 5000), "model mine: there is no folder xxx"),
         (model(template="nowhere.yaml"), "model mine: template 'nowhere.yaml' is neither a file nor one of first, "),
@@ -72,6 +78,13 @@ def test_default_models_and_the_name_of_the_bundled_language_model_pass(tmp_path
     check(tmp_path / "service.yaml", model(path=bundled.SMOLLM2))
     served_by = {"kind": "vllm", "urls": ["http://x"], "model": "m"}
     check(tmp_path / "service.yaml", model(tokenizer="organisation/model", served_by=served_by))
+
+
+def test_check_finds_an_index_of_another_encoder(index_folder: Path) -> None:
+    config = ServiceConfig.model_validate(BASE | model("identity") | {"index": str(index_folder)})
+    check_models(config)
+    with pytest.raises(IndexMismatch, match="was built with encoder"):
+        check_models(config.model_copy(update={"encoder": EncoderConfig(query_prompt="query: ")}))
 
 
 def test_index_whose_files_are_missing_or_cut_is_refused(index_folder: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,7 +16,7 @@ from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import served_model
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
-from rerank.service.startup import check_before_loading, replaced_models
+from rerank.service.startup import check_before_loading, description, overlooked_models
 from tests.certificates import Authority
 
 #: Needs no package that brings a model.
@@ -30,6 +31,7 @@ def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: s
         addresses = {"listen": "127.0.0.1:0", name: f"127.0.0.1:{taken.getsockname()[1]}"}
         with pytest.raises(ConfigError, match=f"cannot listen on .*; choose another {option} HOST:PORT"):
             check_before_loading(load_config(None, **addresses))
+        check_before_loading(load_config(None, **addresses), binds=False)  # `--check` beside a running service
 
 
 @pytest.mark.parametrize("listen", ["localhost", "50051", "127.0.0.1:", "127.0.0.1:http"])
@@ -65,26 +67,28 @@ def test_http_address_is_guarded_too() -> None:
 def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
     mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "pe-rank-first"))
     config = load_config(None, [served_model(f"pe-rank-first={mine}")])
-    assert list(replaced_models(config.models)) == [
+    assert list(overlooked_models(config.models))[1:] == [
         f"model pe-rank-first: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); "
         "under another name, such as my-pe-rank-first, it would stand beside it"
     ]
     settings = tmp_path / "service.yaml"
     settings.write_text(f"models: [{{name: identity, ranker: first, path: {mine}}}]", encoding="utf-8")
-    (line,) = replaced_models(load_config(settings).models)
+    (line,) = overlooked_models(load_config(settings).models)
     assert line.startswith(f"model identity: {mine} replaces the bundled model of this name (identity)")
+
+
+def test_first_model_beside_another_default_is_named() -> None:
+    (line,) = overlooked_models(load_config(None, [served_model(f"fus={bundled.FIRST}")]).models)
+    assert line.startswith(
+        "model fus answers requests that do not name a model, and another one those that name `default`"
+    )
 
 
 def test_models_beside_the_bundled_ones_replace_nothing(tmp_path: Path) -> None:
     settings = tmp_path / "service.yaml"
     settings.write_text("models: [{name: first, ranker: first, window_size: 10}, {name: pe-rank, ranker: pe-rank}]")
-    for config in (
-        load_config(None),
-        load_config(None, [served_model(f"first={bundled.FIRST}")]),
-        load_config(None, [served_model(f"pe-rank={bundled.PE_RANK}")]),
-        load_config(settings),
-    ):
-        assert not list(replaced_models(config.models))
+    for config in (load_config(None), load_config(settings)):
+        assert not list(overlooked_models(config.models))
 
 
 def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path: Path) -> None:
@@ -96,3 +100,26 @@ def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path: Path) -> None:
         check_before_loading(ServiceConfig.model_validate(settings | {"models": [fusion]}))
     without = {"name": "a", "ranker": "fusion", "sparse_weight": 0.0}
     check_before_loading(ServiceConfig.model_validate(settings | {"models": [without]}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_index", "line"),
+    [
+        ({}, True, 'try: rerank search "…" --target 127.0.0.1:7, or rerank models --target 127.0.0.1:7'),
+        ({}, False, 'try: rerank rank --query "…" FILE --target 127.0.0.1:7, or rerank models --target 127.0.0.1:7'),
+        (
+            {"tls": {"certificate": "c", "key": "k"}, "keys": "keys.yaml"},
+            True,
+            'try: with the key in RERANK_API_KEY, rerank search "…" --target 127.0.0.1:7 --tls-ca FILE, '
+            "or rerank models --target 127.0.0.1:7 --tls-ca FILE",
+        ),
+    ],
+)
+def test_proposed_command_is_one_that_the_service_answers(
+    settings: dict[str, object], has_index: bool, line: str
+) -> None:
+    reranker = Mock(config=ServiceConfig.model_validate(settings), index=Mock() if has_index else None)
+    reranker.models.return_value = []
+    if has_index:
+        reranker.index.manifest.passages = 3
+    assert list(description("0.0.0.0:7", reranker))[-1] == line

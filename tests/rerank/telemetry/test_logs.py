@@ -104,6 +104,33 @@ def test_exception_is_in_the_json_object() -> None:
     assert "\n" not in line
 
 
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        ({}, ["call", "warning"]),
+        ({"log_calls": "none"}, ["warning"]),
+        ({"log_level": "warning"}, ["warning"]),
+        ({"log_level": "debug"}, ["call", "warning", "debug"]),
+    ],
+)
+def test_level_and_lines_of_calls_are_settings(
+    settings: dict[str, Any], logged: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(TelemetryConfig(log_format="json", **settings))
+    logging.getLogger("rerank.calls").info("call")
+    logging.getLogger("rerank.x").warning("warning")
+    logging.getLogger("rerank.x").debug("debug")
+    assert [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()] == logged
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
+def test_message_steers_no_terminal_and_stays_on_its_line(formatter: Any) -> None:
+    line = formatter(log_texts=True).format(record("\x1b[2J\x9b1m a\n2026-01-01 INFO b"))
+    assert not set("\x1b\x9b\n") & set(line)
+    if formatter is JsonFormatter:
+        assert json.loads(line)["message"] == "\x1b[2J\x9b1m a\n2026-01-01 INFO b"
+
+
 def test_set_up_logging_writes_the_chosen_form_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(TelemetryConfig(log_format="json"))
     logging.getLogger("rerank.x").info("hello")
