@@ -81,7 +81,7 @@ def main() -> None:
 @contextmanager
 def inspected_evaluation(address: str, results: Path) -> Iterator[str]:
     """The address of `rerank inspect` for an evaluation of PE-Rank in the service at `address`."""
-    evaluate = ["--target", address, "--collection", "pydoc", "--ranker", "pe-rank", "--out", str(results)]
+    evaluate = ["--target", address, "--collection", "pydoc", "--model", "pe-rank", "--out", str(results)]
     subprocess.run([sys.executable, "-m", "rerank_eval.beir", *evaluate], check=True)
     listen = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "rerank.commands.cli", "inspect", str(results), "--listen", listen]

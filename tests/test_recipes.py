@@ -70,12 +70,10 @@ class ReverseRanker(IdentityRanker):
         """
 from rerank import Reranker
 from rerank.config import load_config
-from rerank_eval.specs import SERVED
 config = load_config(None, [{"name": "r", "ranker": "reverse"}])
 with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
     ranking = reranker.rerank("q", [("a", "x"), ("b", "y"), ("c", "z")])
 assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["c", "b", "a"], ranking
-assert "reverse" in SERVED
 """,
     ),
     "inference server": Recipe(

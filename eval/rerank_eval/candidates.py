@@ -43,19 +43,20 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
     return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
 
 
-def first_candidates(request: Request, depth: int) -> Request:
-    """The request with its first `depth` candidates; 0: all."""
-    return replace(request, candidates=request.candidates[: depth or None])
+def prepared(request: Request, depth: int = 0, in_index: bool = False, without_scores: bool = False) -> Request:
+    """The request with its first `depth` candidates (0: all), as they are sent.
 
-
-def without_scores(request: Request) -> Request:
-    """The request without the first stage's scores."""
-    return replace(request, candidates=tuple(replace(row, score=None) for row in request.candidates))
-
-
-def in_index(request: Request) -> Request:
-    """The request with candidates that refer to the index of the service."""
-    return replace(request, candidates=tuple(replace(row, in_index=True) for row in request.candidates))
+    Args:
+        in_index: the candidates refer to the index of the service.
+        without_scores: leave out the first stage's scores.
+    """
+    return replace(
+        request,
+        candidates=tuple(
+            replace(row, in_index=in_index, score=None if without_scores else row.score)
+            for row in request.candidates[: depth or None]
+        ),
+    )
 
 
 def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:

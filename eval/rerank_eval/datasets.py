@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rerank.collections import NAMED, is_collection, open_collection
 from rerank.errors import CollectionError, ConfigError
-from rerank.readers.qrels import Qrel, grade_of
+from rerank.readers.qrels import Qrel, grade_of, read_qrels
 from rerank.types import Passage, Query
+from rerank.util.files import sha256_of_files
 from rerank_eval.overlap import judgements_of
+
+_TREC_DL = {
+    f"trec-dl-{year}": f"msmarco-passage{'' if year < 2021 else '-v2'}/trec-dl-{year}/judged"
+    for year in range(2019, 2024)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +53,13 @@ class Dataset:
     def queries_sha256(self) -> str:
         return _sha256(sorted((query_id, query.text) for query_id, query in self.queries.items()))
 
-    @property
-    def qrels_sha256(self) -> str:
-        return _sha256(sorted((qrel.query_id, qrel.doc_id, qrel.relevance) for qrel in self.qrels))
-
 
 def open_dataset(name: str, split: str = "test") -> Dataset:
     """Opens a test collection.
 
     Args:
-        name: a named collection, a folder in BEIR layout, or a name of ir_datasets (which includes the split).
+        name: a named collection, a folder in BEIR layout, trec-dl-YEAR, or a name of ir_datasets (which includes the
+            split).
         split: the judgements of a folder in BEIR layout, qrels/SPLIT.tsv.
 
     Raises:
@@ -68,10 +72,50 @@ def open_dataset(name: str, split: str = "test") -> Dataset:
         return Dataset(collection.name, _judged(collection.queries(), qrels, name), qrels, collection.find)
     if Path(name).exists():
         raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
-    return _ir_dataset(name)
+    with _of_ir_datasets(name):
+        opened = _load(name)
+        qrels = _qrels(opened)
+        queries = [Query(row.default_text(), row.query_id) for row in opened.queries_iter()]
+    judged = _judged(queries, qrels, name)
+    return Dataset(name, judged, qrels, lambda doc_ids: _passages_of_ir_dataset(opened, doc_ids))
 
 
-def _ir_dataset(name: str) -> Dataset:
+def open_qrels(name: str, doc_ids: Collection[str]) -> tuple[Sequence[Qrel], str]:
+    """The judgements of request files, and their SHA-256.
+
+    Args:
+        name: a file, see `read_qrels`; trec-dl-YEAR, or a name of ir_datasets.
+        doc_ids: of the candidates.
+
+    Raises:
+        CollectionError: the file cannot be read.
+        ConfigError: as `open_dataset`.
+    """
+    path = Path(name)
+    if path.exists() or (name not in _TREC_DL and not _is_known(name)):
+        return read_qrels(path, doc_ids), sha256_of_files([path])
+    with _of_ir_datasets(name):
+        qrels = _qrels(_load(name))
+    return qrels, qrels_sha256(qrels)
+
+
+def _is_known(name: str) -> bool:
+    """True for a name that ir_datasets knows."""
+    try:
+        return _load(name) is not None
+    except ConfigError:
+        return False
+
+
+def qrels_sha256(qrels: Iterable[Qrel]) -> str:
+    return _sha256(sorted(qrels))
+
+
+def _qrels(opened: Any) -> list[Qrel]:
+    return [Qrel(row.query_id, row.doc_id, grade_of(row.relevance)) for row in opened.qrels_iter()]
+
+
+def _load(name: str) -> Any:
     neither = f"collection {name!r} is neither {', '.join(map(repr, NAMED))} nor a folder that holds corpus.jsonl"
     try:
         import ir_datasets
@@ -79,17 +123,19 @@ def _ir_dataset(name: str) -> Dataset:
         raise ConfigError(f"{neither}; for names of ir_datasets, install rerank-listwise[eval]") from error
     logging.getLogger("ir_datasets").addFilter(_is_no_failure)  # is named by the error below, which it would bury
     try:
-        opened = ir_datasets.load(name)
-        qrels = [Qrel(row.query_id, row.doc_id, grade_of(row.relevance)) for row in opened.qrels_iter()]
-        queries = [Query(row.default_text(), row.query_id) for row in opened.queries_iter()]
+        return ir_datasets.load(_TREC_DL.get(name, name))
     except KeyError as error:
         raise ConfigError(f"{neither}, nor a name that ir_datasets knows") from error
+
+
+@contextmanager
+def _of_ir_datasets(name: str) -> Iterator[None]:
+    try:
+        yield
     except AttributeError as error:
         raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements: {error}") from error
     except OSError as error:
         raise _no_download(f"{name} of ir_datasets", error) from error
-    judged = _judged(queries, qrels, name)
-    return Dataset(name, judged, qrels, lambda doc_ids: _passages_of_ir_dataset(opened, doc_ids))
 
 
 def _is_no_failure(record: logging.LogRecord) -> bool:
@@ -101,16 +147,13 @@ def _no_download(what: str, error: BaseException) -> ConfigError:
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return ConfigError(
-        f"{what} cannot be downloaded ({error}); connect this machine to a network, or give --collection a folder in "
-        "BEIR layout"
+        f"{what} cannot be downloaded ({error}); connect this machine to a network, or give files that it has"
     )
 
 
 def _passages_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, Passage]:
-    try:
+    with _of_ir_datasets("the passages"):
         docs = opened.docs_store().get_many(doc_ids)
-    except OSError as error:
-        raise _no_download("passages of ir_datasets", error) from error
     passages = {}
     for doc_id, doc in docs.items():
         text, title = doc.default_text(), getattr(doc, "title", "") or ""

@@ -36,7 +36,8 @@ class Efficiency:
 
 
 def efficiency(responses: Sequence[Response]) -> Efficiency | None:
-    """The efficiency of a run; None if it has no responses."""
+    """The efficiency of a run; None if it has no responses. Queries without results do not count."""
+    responses = [response for response in responses if response.ranking.doc_ids]
     if not responses:
         return None
     p50, p95, p99 = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()

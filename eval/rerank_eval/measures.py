@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
@@ -17,13 +17,12 @@ from rerank.types import ScoredDoc
 #: query_id → its documents, best first, with strictly decreasing scores.
 Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 
-BEIR = (nDCG @ 10, RR @ 10, R @ 100, Judged @ 10)
 #: The measure by which systems are compared.
 MAIN_MEASURE = str(nDCG @ 10)
 
 
-def trec_dl(rel: int = 2) -> tuple[Measure, ...]:
-    """The measures of TREC Deep Learning: RR, AP and R count grade `rel` and above as relevant."""
+def measures_from(rel: int = 1) -> tuple[Measure, ...]:
+    """The measures of both commands: RR, AP and R count grade `rel` and above as relevant, 2 in TREC Deep Learning."""
     return (nDCG @ 10, RR(rel=rel) @ 10, AP(rel=rel) @ 100, R(rel=rel) @ 100, Judged @ 10)
 
 
@@ -62,14 +61,23 @@ class MetricValues:
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Measures runs against the judgements of one dataset. `preprocess` is applied to a run first."""
+    """Measures runs against the judgements of one dataset.
+
+    Attributes:
+        qrels: of the queries that count.
+        of_collection: all judgements, if queries could be documents of the collection; see `without_query_documents`.
+    """
 
     measures: Sequence[Measure]
     qrels: Sequence[Qrel]
-    preprocess: Callable[[Run], Run] = lambda run: run
+    of_collection: Sequence[Qrel] = ()
+
+    def counted(self, run: Run) -> Run:
+        """The part of a run that is measured."""
+        return without_query_documents(self.of_collection, run) if self.of_collection else run
 
     def evaluate(self, run: Run) -> MetricValues:
-        return measure(self.measures, self.qrels, self.preprocess(run))
+        return measure(self.measures, self.qrels, self.counted(run))
 
 
 def paired_values(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
 from rerank.readers.requests import Request
 from rerank.retrieval.store import PassageStore
+from rerank_eval.measures import Run
 from rerank_eval.trace import Response
 
 #: Number of queries without judgements, and of relevant passages without a candidate, that the notes name.
@@ -44,25 +45,48 @@ def judgements_of(
         over = "means and tests are over these" if only_asked else others
         notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; {over}.")
     if unjudged := sorted(asked - judged):
-        names = ", ".join(unjudged[:_NAMED]) + (" and others" if len(unjudged) > _NAMED else "")
+        names = _listed(unjudged)
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
     return [qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes)
 
 
-def check_requests(requests: Iterable[Request], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
-    """A note if relevant passages are no candidate of any request, so that no order can find them.
+def check_lists(lists: Iterable[Request], qrels: Collection[Qrel], source: str) -> None:
+    """Raises: CollectionError if no candidate is judged, so that every measure would be 0."""
+    _check_doc_ids(candidate_ids(lists), qrels, f"candidates of {source}")
 
-    Raises:
-        CollectionError: no candidate of the requests is judged, so that every measure would be 0.
+
+def check_responses(responses: Iterable[Response], qrels: Collection[Qrel], source: str) -> None:
+    """As `check_lists`, for the passages that a service found."""
+    found = {doc_id for response in responses for doc_id in response.ranking.doc_ids}
+    _check_doc_ids(found, qrels, f"passages found by {source}")
+
+
+def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
+    """A note if relevant passages are no candidates of their query, so that no order can find them.
+
+    Args:
+        first_stage: the candidates of all queries.
+        rel: least grade that counts as relevant.
     """
-    found = {request.query.query_id: [each.doc_id for each in request.candidates] for request in requests}
-    return _check_doc_ids(found, qrels, f"candidates of {source}")
+    found = {query_id: {doc.doc_id for doc in docs} for query_id, docs in first_stage.items()}
+    relevant = [qrel for qrel in qrels if qrel.relevance >= rel and qrel.query_id in found]
+    missing = [qrel for qrel in relevant if qrel.doc_id not in found[qrel.query_id]]
+    if not missing:
+        return ()
+    of_grade = f" (grade {rel} and above)" if rel > 1 else ""
+    examples = ", ".join(f"{qrel.doc_id!r} of {qrel.query_id!r}" for qrel in missing[:_NAMED_PASSAGES])
+    return (
+        f"{len(missing):,} of {len(relevant):,} relevant query-passage pairs{of_grade} are not among the candidates, "
+        f"so no order can find them (such as {examples}).",
+    )
 
 
-def check_responses(responses: Iterable[Response], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
-    """As `check_requests`, for the passages that a service found."""
-    found = {response.query_id: response.ranking.doc_ids for response in responses}
-    return _check_doc_ids(found, qrels, f"passages found by {source}")
+def nothing_to_rank(lists: Iterable[Request]) -> tuple[str, ...]:
+    """A note if queries have no text or no candidates, for which no system is asked."""
+    empty = [each.query.query_id for each in lists if not each.candidates or not each.query.text.strip()]
+    if not empty:
+        return ()
+    return (f"{len(empty)} queries have no text or no candidates, and count as 0: {_listed(empty)}.",)
 
 
 def candidate_ids(requests: Iterable[Request]) -> set[str]:
@@ -109,21 +133,17 @@ def check_names(searched: object, dataset: str) -> tuple[str, ...]:
     )
 
 
-def _check_doc_ids(found: Mapping[str, Sequence[str]], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
-    """`found` is query_id → doc_ids."""
-    doc_ids, judged = {doc_id for row in found.values() for doc_id in row}, {qrel.doc_id for qrel in qrels}
-    if judged.isdisjoint(doc_ids):
+def _check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:
+    judged = {qrel.doc_id for qrel in qrels}
+    if judged.isdisjoint(found):
         raise CollectionError(
-            f"nothing can be measured: {len(doc_ids)} {source}{_example(doc_ids)}, {len(judged)} judged passages"
+            f"nothing can be measured: {len(found)} {source}{_example(found)}, {len(judged)} judged passages"
             f"{_example(judged)}, and no doc id is in both; give candidates from the collection that was judged"
         )
-    relevant = {qrel.doc_id for qrel in qrels if qrel.relevance > 0 and qrel.query_id in found}
-    if not (missing := relevant - doc_ids):
-        return ()
-    return (
-        f"{len(missing)} of {len(relevant)} relevant passages are not among the {source}, so no order can find them "
-        f"({_examples(missing)}).",
-    )
+
+
+def _listed(query_ids: Sequence[str]) -> str:
+    return ", ".join(query_ids[:_NAMED]) + (" and others" if len(query_ids) > _NAMED else "")
 
 
 def _example(ids: Collection[str]) -> str:

@@ -22,14 +22,14 @@ from rerank.commands.run import console
 from rerank.config import ServiceConfig, load_config
 from rerank.config.named import config_of_model
 from rerank.errors import CollectionError, ConfigError
-from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
+from rerank.readers.qrels import Qrel, grades_by_query
 from rerank.readers.requests import Request, read_requests
 from rerank.reranking.blocking import Reranker
 from rerank.reranking.relevance import signal_encoders, signals_by_text
 from rerank.types import Query, RankOptions
-from rerank_eval.candidates import candidates_of_run, first_candidates
-from rerank_eval.datasets import open_dataset
-from rerank_eval.overlap import candidate_ids, check_requests, judgements_of
+from rerank_eval.candidates import candidates_of_run, prepared
+from rerank_eval.datasets import open_dataset, open_qrels
+from rerank_eval.overlap import candidate_ids, check_lists, judgements_of
 from rerank_eval.report import markdown_table
 from rerank_eval.settings import RelevanceSettings
 
@@ -128,9 +128,9 @@ def _read(path: Path, judgements: str, depth: int) -> tuple[list[Request], Seque
         dataset = open_dataset(judgements)
         requests, qrels = candidates_of_run(path, dataset, depth)[0], dataset.qrels
     else:
-        requests = [first_candidates(request, depth) for request in read_requests(path)]
-        qrels = read_qrels(Path(judgements), candidate_ids(requests))
-    check_requests(requests, qrels, str(path))
+        requests = [prepared(request, depth) for request in read_requests(path)]
+        qrels = open_qrels(judgements, candidate_ids(requests))[0]
+    check_lists(requests, qrels, str(path))
     judged = {qrel.query_id for qrel in judgements_of((each.query.query_id for each in requests), qrels, str(path))[0]}
     return [request for request in requests if request.query.query_id in judged], qrels
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
 from rerank_eval.measures import MAIN_MEASURE, paired_values
-from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.results import SystemResult
 from rerank_eval.run_files import write_text
 from rerank_eval.settings import format_setting
 from rerank_eval.statistics import Comparison, compare, confidence_interval, holm
 
-#: Names of two rows that no system needs to produce.
-FIRST_STAGE, ORACLE = "first stage", "oracle"
+#: Name of the row with the best order of the candidates.
+ORACLE = "oracle"
 
 #: Number of missing queries that the report names; measures.json names all.
 _NAMED = 20
 
-#: system → order of the candidates → mean nDCG@10
-ScoresByOrder: TypeAlias = Mapping[str, Mapping[Order, float]]
+#: A result, its comparison with a reference, and the p of its t-test adjusted by Holm.
+Compared: TypeAlias = tuple[SystemResult, Comparison, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +33,11 @@ class Report:
 
     Attributes:
         dataset: its name; `title` is the report's heading.
-        results: of all systems, at least one, and of the first stage; see `compared`.
+        results: of the first stage, once for each order of the candidates, and then of all systems.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
         settings: of the call, shown at the end.
-        first_stage: name of the result that is the first stage's order; empty: none is.
         seed: of the permutation test.
         notes: sentences about the judgements that change how the figures are read.
-        by_order: scores with the candidates in several orders, with a row `FIRST_STAGE`; empty for one order.
-        unordered: results of a system on an ordered list, and on the same as an unordered list.
     """
 
     dataset: str
@@ -51,11 +45,8 @@ class Report:
     results: Sequence[SystemResult]
     upper_bound: SystemResult
     settings: Mapping[str, object]
-    first_stage: str = ""
     seed: int = 0
     notes: Sequence[str] = ()
-    by_order: ScoresByOrder = field(default_factory=dict)
-    unordered: Sequence[tuple[SystemResult, SystemResult]] = ()
 
     @property
     def rows(self) -> Sequence[SystemResult]:
@@ -64,13 +55,21 @@ class Report:
         return self.results if self.upper_bound.name in names else [*self.results, self.upper_bound]
 
     @property
-    def compared(self) -> Iterator[tuple[SystemResult, list[tuple[SystemResult, Comparison, float]]]]:
-        """A reference with its `comparisons`: the first stage, then the first result if there are three or more."""
-        first = self.results[0]
-        first_stage = next((result for result in self.results if result.name == self.first_stage), first)
-        for reference in [first_stage, first] if first_stage is not first and len(self.results) > 2 else [first_stage]:
-            if others := [result for result in self.results if result is not reference]:
-                yield reference, comparisons([reference, *others], self.seed)
+    def first_system(self) -> SystemResult | None:
+        """The first system, if others are compared with it."""
+        systems = [result for result in self.results if result.efficiency]
+        return systems[0] if len(systems) > 1 else None
+
+    @property
+    def compared(self) -> Iterator[tuple[SystemResult, list[Compared]]]:
+        """Each reference with its `comparisons`: the first stage with all others, the first system with the systems."""
+        first_stage, *others = self.results
+        yield first_stage, comparisons([first_stage, *others], self.seed)
+        if first := self.first_system:
+            yield (
+                first,
+                comparisons([first, *(row for row in others if row.efficiency and row is not first)], self.seed),
+            )
 
 
 def write_report(report: Report, out: Path, console: Console) -> None:
@@ -91,9 +90,7 @@ def markdown(report: Report) -> str:
         _systems(report.results),
         *(f"**{note}**" for note in report.notes),
         _measures(report.rows),
-        *(_comparison(reference, compared) for reference, compared in report.compared),
-        _orders(report.by_order),
-        _unordered(report.unordered, report.seed),
+        *(_comparison(reference, compared) for reference, compared in report.compared if compared),
         _efficiency(report.results),
         *_warnings(report.results),
         _settings(report.settings),
@@ -101,40 +98,15 @@ def markdown(report: Report) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comparisons(results: Sequence[SystemResult], seed: int = 0) -> list[tuple[SystemResult, Comparison, float]]:
-    """Compares every result with the first one by nDCG@10.
-
-    Returns:
-        The result, its comparison, and the p of its t-test adjusted by Holm over all comparisons.
-    """
+def comparisons(results: Sequence[SystemResult], seed: int = 0, measure: str = MAIN_MEASURE) -> list[Compared]:
+    """Compares every result with the first one."""
     reference, others = results[0], results[1:]
-    compared = [compare(*paired_values(other.metrics, reference.metrics), seed) for other in others]
+    compared = [compare(*paired_values(other.metrics, reference.metrics, measure), seed) for other in others]
     return list(zip(others, compared, holm([comparison.t_p for comparison in compared]), strict=True))
 
 
-def order_dependence(by_order: ScoresByOrder) -> dict[str, float]:
-    """Dependence of each system's result on the first stage's order, from 0 (none) to 1 (it keeps the order).
-
-    (the system's nDCG@10 on the original order - on another order) / (the same of the first stage), summed over all
-    other orders. Empty if the first stage's scores do not differ.
-    """
-    first_stage = by_order.get(FIRST_STAGE, {})
-    if ORIGINAL not in first_stage:
-        return {}
-    others = [order for order in first_stage if order.is_ordered and order != ORIGINAL]
-    lost = sum(first_stage[ORIGINAL] - first_stage[order] for order in others)
-    if not lost:
-        return {}
-    return {name: sum(row[ORIGINAL] - row[order] for order in others) / lost for name, row in by_order.items()}
-
-
 def _print(report: Report, console: Console) -> None:
-    table = Table("system", title=report.title, title_justify="left")
-    for name in report.results[0].metrics.mean:
-        table.add_column(name, justify="right")
-    for result in report.rows:
-        table.add_row(result.name, *(f"{value:.4f}" for value in result.metrics.mean.values()))
-    console.print(table)
+    print_measures(report.title, report.rows, console)
     for note in report.notes:
         console.print(note)
     for reference, compared in report.compared:
@@ -143,9 +115,16 @@ def _print(report: Report, console: Console) -> None:
                 f"{other.name} compared with {reference.name}: {c.difference:+.4f} ({_range(c.interval, sign='+')}), "
                 f"p (Holm) {format_p(p)}, {c.wins}/{c.ties}/{c.losses} wins/ties/losses"
             )
-    for name, share in order_dependence(report.by_order).items():
-        if name not in (FIRST_STAGE, ORACLE):
-            console.print(f"{name}: {share:.0%} dependence on the first stage's order")
+
+
+def print_measures(title: str, results: Sequence[SystemResult], console: Console) -> None:
+    """Prints a table with a row for each result and a column for each measure."""
+    table = Table("system", title=title, title_justify="left")
+    for name in results[0].metrics.mean:
+        table.add_column(name, justify="right")
+    for result in results:
+        table.add_row(result.name, *(f"{value:.4f}" for value in result.metrics.mean.values()))
+    console.print(table)
 
 
 def _systems(results: Sequence[SystemResult]) -> str:
@@ -208,52 +187,6 @@ def _comparison(reference: SystemResult, compared: Sequence[tuple[SystemResult, 
         "5 % over these queries finds with a probability of 80 %. A smaller difference that is not significant is no "
         "evidence that the systems are equal."
     )
-
-
-def _orders(by_order: ScoresByOrder) -> str:
-    if not by_order:
-        return ""
-    groups = [
-        (kind, list(orders))
-        for kind, orders in groupby(by_order[FIRST_STAGE], lambda order: order.name.partition("-")[0])
-    ]
-    shares = order_dependence(by_order)
-    rows = [
-        [
-            name,
-            *(_mean_and_range(row[order] for order in orders) for _, orders in groups),
-            f"{shares[name]:.0%}" if name in shares else "–",
-        ]
-        for name, row in by_order.items()
-    ]
-    head = [f"{MAIN_MEASURE} by order of the candidates", *(kind for kind, _ in groups), "dependence"]
-    return (
-        f"## Dependence on the first stage's order\n\n{markdown_table(head, rows)}\n\n"
-        "Dependence: the nDCG@10 that a system loses when the same candidates arrive in a worse order, divided by the "
-        "loss of the first stage. 100 %: the system only passes on the order of its input. 0 %: the order of the input "
-        "has no effect, as for the oracle, which sorts by the judgements."
-    )
-
-
-def _unordered(pairs: Sequence[tuple[SystemResult, SystemResult]], seed: int) -> str:
-    if not pairs:
-        return ""
-    rows = []
-    for ordered, unordered in pairs:
-        c = compare(unordered.metrics.values(), ordered.metrics.values(), seed)
-        means = [f"{result.metrics.mean[MAIN_MEASURE]:.4f}" for result in (ordered, unordered)]
-        rows.append([ordered.name, *means, f"{c.difference:+.4f}", _range(c.interval, sign="+"), format_p(c.t_p)])
-    head = ["system", f"{MAIN_MEASURE}, ordered", "unordered", "difference", "95 % interval", "p (t-test)"]
-    return (
-        f"## Ordered and unordered lists\n\n{markdown_table(head, rows)}\n\n"
-        "The same candidates, sent as an ordered list and as an unordered one, whose order has no effect."
-    )
-
-
-def _mean_and_range(values: Iterable[float]) -> str:
-    listed = list(values)
-    spread = f" ({min(listed):.4f} to {max(listed):.4f})" if len(listed) > 1 else ""
-    return f"{fmean(listed):.4f}{spread}"
 
 
 def _efficiency(results: Sequence[SystemResult]) -> str:

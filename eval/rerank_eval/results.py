@@ -46,8 +46,9 @@ def measure_variants(
     """
     results = []
     for variant in variants:
-        run = evaluator.preprocess({response.query_id: response.ranking.docs for response in responses[variant.name]})
+        run = evaluator.counted({response.query_id: response.ranking.docs for response in responses[variant.name]})
         metrics = evaluator.evaluate(run)
-        write_run(variant_folder(variant, variants, out), run, metrics, {**settings, **variant.fingerprint}, notes)
+        folder = variant_folder(variant.name, len(variants), out)
+        write_run(folder, run, metrics, {**settings, **variant.fingerprint}, notes)
         results.append(SystemResult(variant.name, metrics, efficiency(responses[variant.name]), variant.fingerprint))
     return results

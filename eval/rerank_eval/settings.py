@@ -10,55 +10,48 @@ from typing import Annotated
 import typer
 
 from rerank.collections import NAMED
-from rerank.commands.options import FirstStageOption, FirstStageWeightOption, StrategyOption, Stride, WindowSize
+from rerank.commands.options import Encoder, FirstStageOption, FirstStageWeightOption
 from rerank.config import Precision
 from rerank.types import FirstStage
-from rerank_eval.specs import FUSIONS, ORACLE, SERVED
+
+#: Baselines that are settings of a fusion, over the whole list: the encoder alone, and with the first stage's score.
+BASELINES = ("cosine", "z-score")
+#: Sorts by the judgements, in the process of the evaluation.
+ORACLE = "oracle"
+_COLLECTIONS = (
+    f"Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/), {', '.join(NAMED)}, trec-dl-2019 to trec-dl-2023, "
+    "or a name of ir_datasets"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
     """Settings of both commands: systems to evaluate, how they are queried, and how the report is made."""
 
-    ranker: Annotated[
+    model: Annotated[
         list[str],
         typer.Option(
-            help=f"A ranker to evaluate: {', '.join((*SERVED, *FUSIONS))} run in a service; {ORACLE} runs in "
-            "this process. RANKER:PATH gives its checkpoint, or with --target the name of a model of that service. "
-            "Repeatable; all are compared with the first stage and with the first of them. identity keeps the first "
-            "stage's order."
+            help="A model to evaluate: a bundled one (default, pe-rank, …), one of --config or of the service at "
+            "--target; NAME=PATH or NAME=RANKER:PATH of a checkpoint; NAME=MODEL gives another name. "
+            f"{' and '.join(BASELINES)} are baselines of the encoder, {ORACLE} sorts by the judgements. Repeatable: "
+            "all are compared with the first stage and with the first of them. Default: default, the service's own."
         ),
     ] = field(default_factory=list)
-    system: Annotated[
-        list[str],
-        typer.Option(
-            help="NAME=RANKER[/STRATEGY][:PATH]: a ranker under a name, with its own strategy and checkpoint folder; "
-            "with --target, PATH is the name of a model of that service. RANKER may be the profile of a published "
-            "model, such as rank-zephyr. 'NAME=RANKER[:PATH]>RANKER[:PATH]@100>first@20' is a cascade of two or three "
-            "models, each after the first with the number of passages that it reads. Repeatable."
-        ),
-    ] = field(default_factory=list)
-    template: Annotated[str, typer.Option(help="Name or file of the prompt template of the served rankers.")] = ""
-    encoder: Annotated[
-        str,
-        typer.Option(
-            help="Encoder for PE-Rank and fusions: name, folder, or its settings, as in '{name: DIR, query_prompt: "
-            '"query: "}\'; empty: the default encoder.'
-        ),
-    ] = ""
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML file of the service that is started: its models, their strategies and cascades."),
+    ] = None
+    encoder: Encoder = None
     precision: Annotated[
-        Precision,
+        Precision | None,
         typer.Option(
-            help="Number format of the models of the service that is started. In float32 the figures do not depend on "
-            "the processor; a service serves in auto."
+            help="Number format of the models of the service that is started; default: that of --config, else auto. In "
+            "float32 the figures do not depend on the processor."
         ),
-    ] = "float32"
+    ] = None
     target: Annotated[
         str, typer.Option(help="HOST:PORT of a running service; without it, one is started for the evaluation.")
     ] = ""
-    strategy: StrategyOption = None
-    window_size: WindowSize = 0
-    stride: Stride = 0
     first_stage_weight: FirstStageWeightOption = None
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1
     seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
@@ -70,6 +63,14 @@ class EvaluationSettings:
             "asked count as 0, as in trec_eval -c. Tests are over those that are asked in both cases.",
         ),
     ] = True
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ask these queries only: a file with the id of a query in each line, or in the form of queries.jsonl "
+            "or lines of query_id, tab, text, whose texts are asked."
+        ),
+    ] = None
+    limit: Annotated[int, typer.Option(min=0, help="Ask only so many of the judged queries, the first; 0: all.")] = 0
     split: Annotated[
         str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"
@@ -86,10 +87,7 @@ class BeirSettings(EvaluationSettings):
 
     collection: Annotated[
         list[str],
-        typer.Option(
-            help=f"Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/), {', '.join(NAMED)}, or a name of "
-            "ir_datasets. Repeatable."
-        ),
+        typer.Option(help=f"{_COLLECTIONS}. Repeatable."),
     ]
     index: Annotated[
         list[Path],
@@ -101,6 +99,7 @@ class BeirSettings(EvaluationSettings):
     ] = field(default_factory=list)
     first_stage: FirstStageOption = FirstStage.HYBRID_RRF
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
+    rel: Annotated[int, typer.Option(min=1, help="Least grade that RR, AP and R count as relevant.")] = 1
     feedback: Annotated[
         bool,
         typer.Option(
@@ -118,22 +117,20 @@ class TrecDLSettings(EvaluationSettings):
     requests: Annotated[
         list[Path],
         typer.Option(
-            help="RankLLM request file (JSONL): queries with their candidates. With --collection, a TREC run. "
+            help="RankLLM request file: queries with their candidates. With --collection, a TREC run. "
             "Repeatable, once for each dataset."
         ),
     ]
     qrels: Annotated[
-        list[Path],
+        list[str],
         typer.Option(
-            help="Judgements in the form of TREC or BEIR, one file for each --requests; not needed with --collection."
+            help="Judgements of each --requests: a file in the form of TREC or BEIR, trec-dl-2019 to trec-dl-2023, or "
+            "a name of ir_datasets; not needed with --collection."
         ),
     ] = field(default_factory=list)
     collection: Annotated[
         list[str],
-        typer.Option(
-            help=f"Collection with the passages of a TREC run: a folder in BEIR layout, {', '.join(NAMED)}, or a name "
-            "of ir_datasets. One for each --requests."
-        ),
+        typer.Option(help=f"Collection with the passages of a TREC run, one for each --requests. {_COLLECTIONS}."),
     ] = field(default_factory=list)
     depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
     rel: Annotated[
@@ -169,7 +166,7 @@ class RelevanceSettings:
     config: Annotated[Path | None, typer.Option(help="YAML file of a service, which has the model.")] = None
     requests: Annotated[
         list[Path],
-        typer.Option(help="RankLLM request file (JSONL) or TREC run: queries with their candidates. Repeatable."),
+        typer.Option(help="RankLLM request file or TREC run: queries with their candidates. Repeatable."),
     ]
     qrels: Annotated[
         list[str],

@@ -11,9 +11,12 @@ from rerank.readers.requests import Request
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
 from rerank_eval.measures import Run
 from rerank_eval.orders import ORIGINAL, Order
-from rerank_eval.runner import Variant
+from rerank_eval.runner import Responses, Variant
 from rerank_eval.systems import System
-from rerank_eval.trace import RankedList, Response
+from rerank_eval.trace import NOTHING, RankedList
+
+#: The name of the row that shows the candidates as systems receive them.
+FIRST_STAGE = "first stage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,13 @@ class GivenLists:
     Attributes:
         requests: by query_id.
         fingerprint: every setting that decides the candidates.
-        orders: in which systems receive the candidates; empty: in the given one only.
+        orders: in which systems receive the candidates.
         seed: of the shuffled orders.
     """
 
     requests: Mapping[str, Request]
     fingerprint: Mapping[str, object]
-    orders: Sequence[Order] = ()
+    orders: Sequence[Order] = (ORIGINAL,)
     seed: int = 0
 
     @property
@@ -41,19 +44,21 @@ class GivenLists:
         return [
             Variant(
                 order.label(name),
-                {**system.fingerprint, **shared, **self.fingerprint} | ({"order": order.name} if self.orders else {}),
+                {**system.fingerprint, **shared, **self.fingerprint, "order": order.name},
                 partial(self._rerank, system, order),
-                order=order,
             )
-            for order in self.orders or (ORIGINAL,)
+            for order in self.orders
             for name, system in systems.items()
         ]
 
-    def first_stage(self, order: Order, _: Iterable[Response]) -> Run:
-        """The candidates as systems receive them in an order."""
+    def first_stages(self, _: Responses) -> dict[str, Run]:
+        """The candidates as systems receive them, by name of the order."""
         return {
-            query_id: _with_ranks(request.candidates[position].doc_id for position in self._permutation(request, order))
-            for query_id, request in self.requests.items()
+            order.label(FIRST_STAGE): {
+                query_id: _with_ranks(request.candidates[place].doc_id for place in self._permutation(request, order))
+                for query_id, request in self.requests.items()
+            }
+            for order in self.orders
         }
 
     def _permutation(self, request: Request, order: Order) -> list[int]:
@@ -61,6 +66,8 @@ class GivenLists:
 
     def _rerank(self, system: System, order: Order, query_id: str) -> RankedList:
         request = self.requests[query_id]
+        if not request.candidates or not request.query.text.strip():
+            return NOTHING
         permutation = self._permutation(request, order)
         candidates = [request.candidates[position] for position in permutation]
         ranking = system.rerank(request.query, candidates, order.is_ordered)
@@ -86,11 +93,7 @@ class Search:
     def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
         """All systems, then those that search with feedback. `shared`: further settings of their fingerprints."""
         variants = [
-            Variant(
-                name,
-                {**system.fingerprint, **shared, **self.fingerprint},
-                partial(self._search, system, {}),
-            )
+            Variant(name, {**system.fingerprint, **shared, **self.fingerprint}, partial(self._search, system, {}))
             for name, system in systems.items()
         ]
         if not self.feedback or not self.retriever.reads_vectors:  # it has no query vector to update
@@ -106,17 +109,15 @@ class Search:
             if system.is_served and system.fingerprint["ranker"] != "identity"
         ]
 
-    def first_stage(self, _: Order, responses: Iterable[Response]) -> Run:
-        """The candidates as a system received them, by its responses; there is one order only."""
-        return {
-            response.query_id: _with_ranks(
-                doc_id for _, doc_id in sorted(zip(response.ranking.positions, response.ranking.doc_ids, strict=True))
-            )
-            for response in responses
-        }
+    def first_stages(self, responses: Responses) -> dict[str, Run]:
+        """The candidates as the first system received them."""
+        rankings = {response.query_id: response.ranking for response in next(iter(responses.values()))}
+        return {FIRST_STAGE: {query_id: _with_ranks(ranking.received) for query_id, ranking in rankings.items()}}
 
     def _search(self, system: System, options: Mapping[str, Any], query_id: str) -> RankedList:
         query = self.queries[query_id]
+        if not query.text.strip():
+            return NOTHING
         return system.search(query, first_stage=self.retriever, depth=self.depth, **options)
 
 

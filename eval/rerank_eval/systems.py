@@ -3,45 +3,82 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 
-from rerank import profiles
 from rerank.access.credentials import Credentials
-from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, model_in, profiled, read_manifest
 from rerank.client.client import RerankClient
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
 from rerank.commands.service_process import service_process
-from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
+from rerank.config import CheckpointModel, ModelConfig, ServiceConfig, load_config
+from rerank.config.named import BUNDLED, named_model
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
-from rerank.readers.qrels import Qrel
+from rerank.names import did_you_mean
+from rerank.readers.qrels import Qrel, grades_by_query
 from rerank.types import CandidateSource, FirstStageWeight, Query
 from rerank.v1 import rerank_pb2 as pb
-from rerank_eval.settings import EvaluationSettings
-from rerank_eval.specs import FUSIONS, SystemSpec
+from rerank_eval.settings import BASELINES, ORACLE, EvaluationSettings
 from rerank_eval.trace import RankedList
 
-#: Deadline of a request, and limit of the service that the evaluation starts: long enough for the slowest machine.
+#: Limits of the service that the evaluation starts: no list of a test collection is too long, no machine too slow.
 _MAX_REQUEST_S = 24 * 3600.0
+_LIMITS = {
+    "max_request_s": _MAX_REQUEST_S,
+    "max_candidates": 100_000,
+    "max_query_chars": 10_000_000,
+    "max_passage_chars": 100_000_000,
+    "max_message_bytes": 1 << 30,
+    "max_bytes_in_flight": 1 << 30,
+}
+#: A fusion that reads the whole list, without sparse vectors and without feedback.
+_COSINE = {"ranker": "fusion", "sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0}
+#: The first stage's weight in the baselines: the encoder's cosine alone, and with 0.3 times the first stage's score.
+_WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))
+#: Retrieves the candidates of the oracle.
+_IDENTITY = "identity"
 
 
-def strategy_of(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, Any]:
-    """The fields of the message Strategy (rerank.proto) for a system: the shared ones, with the system's own kind.
+@dataclass(frozen=True, slots=True)
+class SystemSpec:
+    """A system to evaluate, as --model names it: NAME, or NAME=MODEL.
 
-    A baseline or a cascade has the default strategy of its model.
+    Attributes:
+        name: in the report.
+        model: what stands for it on the command line: the name of a model, RANKER:PATH, PATH, one of BASELINES, ORACLE.
     """
-    if spec.preranker is not None or spec.ranker in FUSIONS:
-        return {}
-    strategy: dict[str, Any] = {"window_size": settings.window_size, "stride": settings.stride}
-    if kind := spec.strategy or settings.strategy:
-        strategy["kind"] = kind
-    return {name: value for name, value in strategy.items() if value}
+
+    name: str
+    model: str
+
+    @property
+    def is_served(self) -> bool:
+        return self.model != ORACLE
+
+
+def parse_systems(models: Sequence[str]) -> list[SystemSpec]:
+    """The systems of the flags --model; the default model if there are none.
+
+    Raises:
+        ConfigError: two have the same name, or a name could not be that of a folder.
+    """
+    specs = []
+    for text in models or ("default",):
+        name, _, model = text.partition("=")
+        specs.append(SystemSpec(name, model or name))
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"--model {', '.join(names)}: two have the same name; rename one, as in --model NAME=MODEL")
+    if wrong := next((name for name in names if not re.fullmatch(r"\w[\w.-]*", name)), None):
+        raise ConfigError(f"the name {wrong!r} would be that of a folder; use letters, digits, '.', '-' and '_'")
+    return specs
 
 
 @contextmanager
@@ -55,151 +92,139 @@ def open_systems(
         index: folder of an index for the service that is started.
 
     Raises:
-        ConfigError: the settings do not fit the rankers, a service did not start, or does not serve a model.
+        ConfigError: a service did not start, or does not serve a model.
     """
-    if settings.target and any(spec.preranker for spec in specs):
-        raise ConfigError(
-            "a cascade in --system is of models that the evaluation starts; with --target, name a model of the service "
-            "whose default strategy is that cascade"
-        )
     if not settings.target and index is None and not any(spec.is_served for spec in specs):
         yield {spec.name: Oracle(qrels) for spec in specs}
         return
-    with _client(specs, settings, index) as client:
+    config = None if settings.target else service_config(specs, settings, index)
+    with _client(settings.target, config) as client:
         listed = client.list_models()
-        models = {model.name: model for model in listed.models}
-        index_info = MessageToDict(listed.index, preserving_proto_field_name=True)
-        systems: dict[str, System] = {}
-        for spec in specs:
-            if not spec.is_served:
-                systems[spec.name] = Oracle(qrels, client, index_info)
-            else:
-                model = _listed_model(models, _model_name(spec, models, bool(settings.target)))
-                given = {} if settings.target else _fixed_settings(spec, settings)
-                weight = None if spec.ranker in FUSIONS else settings.first_stage_weight
-                systems[spec.name] = ServedSystem(client, model, strategy_of(spec, settings), weight, index_info, given)
-        yield systems
+        searched = MessageToDict(listed.index, preserving_proto_field_name=True)
+        yield {
+            spec.name: _served(client, listed.models, spec, settings, searched, config)
+            if spec.is_served
+            else Oracle(qrels, client, searched)
+            for spec in specs
+        }
+
+
+def service_config(
+    specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None = None
+) -> ServiceConfig:
+    """The settings of a service that is started: those of --config, with the models of the systems alone.
+
+    Raises:
+        ConfigError, CheckpointError: a setting or a model cannot be used, or there is no such model.
+    """
+    config = load_config(
+        settings.config,
+        listen="127.0.0.1:0",
+        index=index,
+        encoder=settings.encoder,
+        limits=_LIMITS,
+        engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
+    )
+    models = {**BUNDLED, **{model.name: model for model in config.models}}
+    if settings.config and not settings.model:
+        models["default"] = config.models[0]
+    wanted = {spec.name: _model(spec, models) for spec in specs if spec.is_served}
+    if index is not None:
+        wanted.setdefault(_IDENTITY, BUNDLED[_IDENTITY])
+    for model in list(wanted.values()):
+        while model.preranker:
+            model = wanted.setdefault(model.preranker, models[model.preranker])
+    update = {"models": tuple(_in_precision(model, settings) for model in wanted.values())}
+    return config.model_copy(update={**update, "http": None, "tls": None, "keys": None, "insecure": False})
+
+
+def _model(spec: SystemSpec, models: Mapping[str, ModelConfig]) -> ModelConfig:
+    """The settings of the model of a system, under the system's name."""
+    if spec.model in BASELINES:
+        own: Mapping[str, object] = {"name": spec.name, **baseline(spec.model)}
+    elif spec.model in models:
+        return models[spec.model].model_copy(update={"name": spec.name})
+    elif spec.model == spec.name:
+        raise ConfigError(
+            f"--model {spec.name}: there is no such model;{did_you_mean(spec.name, models)} the models are "
+            f"{', '.join((*models, *BASELINES, ORACLE))}; or give NAME=RANKER:PATH, or a --config file that has it"
+        )
+    else:
+        own = named_model(f"{spec.name}={spec.model}")
+    return load_config(None, models=[own]).models[0]
+
+
+def baseline(name: str) -> dict[str, object]:
+    """The settings of the fusion that is a baseline."""
+    return {**_COSINE, "first_stage_weight": _WEIGHTS[name]}
+
+
+def _in_precision(model: ModelConfig, settings: EvaluationSettings) -> ModelConfig:
+    if settings.precision is None or not isinstance(model, CheckpointModel):
+        return model
+    return model.model_copy(update={"precision": settings.precision})
 
 
 @contextmanager
-def _client(specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None) -> Iterator[RerankClient]:
-    """A client of the service at --target, or of one that is started."""
-    if settings.target:
-        with RerankClient(settings.target, Credentials.from_environment(), DEFAULT_ATTEMPTS) as client:
+def _client(target: str, config: ServiceConfig | None) -> Iterator[RerankClient]:
+    """A client of the service at the target, or of one that is started."""
+    if config is None:
+        with RerankClient(target, Credentials.from_environment(), DEFAULT_ATTEMPTS) as client:
             yield client
         return
-    served = ", ".join(spec.name for spec in specs if spec.is_served)
-    console.print(f"starting a service for {served or 'the first stage'} …")
-    config = load_config(
-        None,
-        listen="127.0.0.1:0",
-        index=index,
-        encoder=settings.encoder or None,
-        models=models_of(specs, settings, has_index=index is not None),
-        limits={"max_request_s": _MAX_REQUEST_S},
-        engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
-    )
-    started = service_process(with_precision(config, settings.precision))
-    with started as address, RerankClient(address, attempts=DEFAULT_ATTEMPTS) as client:
+    console.print(f"starting a service for {', '.join(model.name for model in config.models)} …")
+    with service_process(config) as address, RerankClient(address, attempts=DEFAULT_ATTEMPTS) as client:
         yield client
 
 
-def with_precision(config: ServiceConfig, precision: Precision) -> ServiceConfig:
-    """The configuration with all models that run in the service in one precision."""
-    update = {"precision": precision}
-    models = (each.model_copy(update=update) if isinstance(each, CheckpointModel) else each for each in config.models)
-    return config.model_copy(update={"models": tuple(models)})
+def _listed(models: Iterable[pb.Model], name: str) -> pb.Model:
+    """The model of this name; the default model of a service without a model named `default`."""
+    by_name = {model.name: model for model in models}
+    if name == "default" and name not in by_name:
+        return next(model for model in by_name.values() if model.is_default)
+    if name not in by_name:
+        raise ConfigError(f"the service has no model {name!r}; it has {', '.join(by_name)}")
+    if problem := by_name[name].problem:
+        raise ConfigError(f"the service cannot serve model {name!r}: {problem}")
+    return by_name[name]
 
 
-def models_of(specs: Sequence[SystemSpec], settings: EvaluationSettings, has_index: bool = False) -> list[object]:
-    """The models of a service that is started: those of all systems, after the service's own if one is `default`.
-
-    Raises:
-        ConfigError: a system would replace a model of the default system.
-    """
-    own = ServiceConfig().models if any(spec.ranker == "default" for spec in specs) else ()
-    names = {model.name for model in own}
-    for spec in specs:
-        is_changed = spec.path or _given_settings(spec, settings) or spec.ranker != spec.name
-        if spec.name in names and is_changed:
-            raise ConfigError(f"{spec.name} is a model of the default system; rename this one, --system NAME=RANKER")
-    models: list[object] = [
-        model
-        for spec in specs
-        if spec.is_served and spec.ranker != "default" and spec.name not in names
-        for model in (model_config(spec, settings), *_preranker_configs(spec, settings))
-    ]
-    if has_index and "identity" not in {*names, *(spec.name for spec in specs)}:
-        models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the oracle
-    return [*own, *models]
+def _served(
+    client: RerankClient,
+    models: Iterable[pb.Model],
+    spec: SystemSpec,
+    settings: EvaluationSettings,
+    searched: Mapping[str, object],
+    config: ServiceConfig | None,
+) -> ServedSystem:
+    weight = None if spec.model in BASELINES else settings.first_stage_weight
+    return ServedSystem(
+        client, _listed(models, spec.name if config else spec.model), weight, searched, _fixed_settings(spec, config)
+    )
 
 
-def _preranker_configs(spec: SystemSpec, settings: EvaluationSettings) -> Iterator[Mapping[str, object]]:
-    """The models before that of a cascade, the last of them first, each with the next one as its preranker."""
-    while spec.preranker is not None:
-        spec = spec.preranker
-        yield model_config(spec, settings)
-
-
-def _model_name(spec: SystemSpec, models: Mapping[str, pb.Model], is_running: bool) -> str:
-    """The name of a system's model in the service, which either was running or was started for the systems."""
-    if spec.ranker == "default":
-        return next(name for name, model in models.items() if model.is_default)
-    return (spec.path or spec.ranker) if is_running else spec.name
-
-
-def model_config(spec: SystemSpec, settings: EvaluationSettings) -> Mapping[str, object]:
-    """The system as an entry of `models` in the service's configuration.
-
-    A checkpoint with a manifest brings its own template and window size.
-
-    Raises:
-        ConfigError: the checkpoint is one of another ranker.
-    """
-    given = _given_settings(spec, settings) | spec.cascade_settings
-    if spec.ranker in profiles.names():
-        return {"name": spec.name, "path": spec.path, **profiled(spec.ranker), **given}
-    if spec.ranker in FUSIONS:
-        return {"name": spec.name, "ranker": "fusion", **FUSIONS[spec.ranker], **spec.cascade_settings}
-    path = Path(spec.path)
-    if not spec.path or not (path / MANIFEST_FILE).is_file():
-        return {"name": spec.name, "ranker": spec.ranker} | ({"path": spec.path} if spec.path else {}) | given
-    model = model_in(str(path), spec.name) | given
-    if (spec.ranker, model["ranker"]) == ("generation", "first"):
-        return _generation_config(model, path)
-    if model["ranker"] != spec.ranker:
-        raise ConfigError(f"{path} is a checkpoint of {model['ranker']}, not of {spec.ranker}")
-    return model
-
-
-def _given_settings(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, object]:
-    """The settings that the command line gives to all models whose ranker has them."""
-    return {"template": settings.template} if settings.template and "template" in spec.model_settings else {}
-
-
-def _generation_config(model: Mapping[str, object], folder: Path) -> Mapping[str, object]:
-    """A checkpoint of FIRST that generates the whole permutation, with the prompt that it was trained with."""
-    manifest = read_manifest(folder)
-    identifiers = manifest.identifiers if manifest else ""
-    return {"template": str(folder / TEMPLATE_FILE), "identifiers": identifiers, **model, "ranker": "generation"}
-
-
-def _listed_model(models: Mapping[str, pb.Model], name: str) -> pb.Model:
-    if name not in models:
-        raise ConfigError(f"the service has no model {name!r}; it has {', '.join(models)}")
-    if models[name].problem:
-        raise ConfigError(f"the service cannot serve model {name!r}: {models[name].problem}")
-    return models[name]
-
-
-def _fixed_settings(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, object]:
-    """The settings that decide a model's rankings and that a service does not report."""
-    precision = {"precision": settings.precision} if settings.precision != "float32" else {}
-    return {**FUSIONS.get(spec.ranker, {}), **precision}
+def _fixed_settings(spec: SystemSpec, config: ServiceConfig | None) -> Mapping[str, object]:
+    """The settings that decide a system's rankings and that a service does not report."""
+    if config is None:
+        return {}
+    models = {model.name: model for model in config.models}
+    read = [spec.name]
+    while preranker := models[read[-1]].preranker:
+        read.append(preranker)
+    shared = config.model_dump(mode="json", include={"encoder", "sparse_encoder", "first_stage_weight"})
+    return {"service": shared, "models": [models[name].model_dump(mode="json") for name in read]}
 
 
 class ServedSystem:
-    """A model of a service, with what its requests ask for. `fingerprint`: every setting that decides its rankings."""
+    """A model of a service.
+
+    Args:
+        weight: of the first stage, or the kind of its lists; None: what the service says.
+        settings: further settings that decide its rankings.
+
+    Attributes:
+        fingerprint: every setting that decides its rankings.
+    """
 
     is_served = True
 
@@ -207,16 +232,14 @@ class ServedSystem:
         self,
         client: RerankClient,
         model: pb.Model,
-        strategy: Mapping[str, Any],
-        first_stage_weight: FirstStageWeight | None,
+        weight: FirstStageWeight | None,
         index: Mapping[str, object],
         settings: Mapping[str, object],
     ) -> None:
         self._client = client
         self._options: dict[str, Any] = {
             "model": model.name,
-            "strategy": strategy,
-            "first_stage_weight": first_stage_weight,
+            "first_stage_weight": weight,
             "timeout_s": _MAX_REQUEST_S,
         }
         self.fingerprint: Mapping[str, object] = {
@@ -225,8 +248,7 @@ class ServedSystem:
             "model_revision": model.model_revision,
             "template_sha256": model.template_sha256,
             "default_strategy": model.default_strategy,
-            "schedule": dict(strategy),
-            "first_stage_weight": first_stage_weight,
+            "first_stage_weight": weight,
             "searched": index,
             **settings,
         }
@@ -254,7 +276,7 @@ class Oracle:
     def __init__(
         self, qrels: Iterable[Qrel], client: RerankClient | None = None, index: Mapping[str, object] | None = None
     ) -> None:
-        self._grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in qrels}
+        self._grades = grades_by_query(qrels)
         self._client = client
         self.fingerprint: Mapping[str, object] = {
             "ranker": "Oracle",
@@ -264,8 +286,8 @@ class Oracle:
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
         """Sorts by grade; candidates with equal grades keep their order, whether `ordered` or not."""
-        grades = [self._grades.get((query.query_id, candidate.doc_id), 0) for candidate in candidates]
-        positions = sorted(range(len(candidates)), key=lambda position: -grades[position])
+        grades = self._grades.get(query.query_id, {})
+        positions = sorted(range(len(candidates)), key=lambda position: -grades.get(candidates[position].doc_id, 0))
         decreasing = tuple(float(len(positions) - rank) for rank in range(len(positions)))
         return RankedList(
             tuple(candidates[position].doc_id for position in positions), decreasing, tuple(positions), {}
@@ -275,7 +297,7 @@ class Oracle:
         """Sorts the candidates that the service's first stage retrieves."""
         if self._client is None:
             raise AssertionError("an oracle without a client was asked to search; this is a bug")
-        response = self._client.search(query.text, **{**options, "model": "identity", "timeout_s": _MAX_REQUEST_S})
+        response = self._client.search(query.text, **{**options, "model": _IDENTITY, "timeout_s": _MAX_REQUEST_S})
         return self.rerank(query, [CandidateSource(hit.doc_id) for hit in response.results])
 
 

@@ -1,29 +1,29 @@
-"""Tasks of an evaluation, one for each dataset, as the settings of a command name them."""
+"""Tasks of an evaluation: for each dataset that the flags name, queries with candidates, and judgements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import TypeAlias
 
 from rerank.errors import ConfigError
-from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.qrels import Qrel
 from rerank.readers.requests import Request, read_requests
+from rerank.types import FirstStage, Query
 from rerank.util.files import sha256_of_files
-from rerank_eval.candidates import (
-    candidates_of_run,
-    first_candidates,
-    in_index,
-    without_scores,
-)
-from rerank_eval.datasets import Dataset, open_dataset
-from rerank_eval.measures import BEIR, Evaluator, least_relevant_grade, trec_dl, without_query_documents
-from rerank_eval.orders import parse_orders
-from rerank_eval.overlap import candidate_ids, check_index, check_requests, judgements_of
+from rerank_eval.candidates import candidates_of_run, prepared
+from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
+from rerank_eval.measures import Evaluator, least_relevant_grade, measures_from
+from rerank_eval.orders import ORIGINAL, Order, parse_orders
+from rerank_eval.overlap import candidate_ids, check_index, check_lists, judgements_of, nothing_to_rank
+from rerank_eval.selection import select
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.sources import GivenLists, Search, Source
+
+_Settings: TypeAlias = BeirSettings | TrecDLSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class Task:
         title: heading of the report.
         evaluator: measures by the judgements of the queries that count.
         qrels: all judgements, also of queries that are not asked; `qrels_sha256` is their hash.
+        rel: least grade that counts as relevant.
         notes: sentences for the reader where judgements and data cover each other only in part.
         index: folder of the index with which a service is started.
     """
@@ -45,8 +46,34 @@ class Task:
     evaluator: Evaluator
     qrels: Sequence[Qrel]
     qrels_sha256: str
+    rel: int
     notes: tuple[str, ...] = ()
     index: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """One dataset as the flags name it, with its candidates: lists in a file, or the search of a service.
+
+    Attributes:
+        name: of the dataset; empty: that of the collection.
+        lists: request file, or run of the collection; None: a service searches by `first_stage`.
+        qrels: file or name of the judgements; None: those of the collection.
+    """
+
+    name: str = ""
+    lists: Path | None = None
+    first_stage: FirstStage | None = None
+    qrels: str | None = None
+    collection: str | None = None
+    index: Path | None = None
+    orders: Sequence[Order] = (ORIGINAL,)
+    without_scores: bool = False
+
+    @property
+    def origin(self) -> str:
+        """The flag's value that has the queries, for messages."""
+        return str(self.lists or self.collection)
 
 
 def open_tasks(settings: EvaluationSettings) -> list[Task]:
@@ -57,85 +84,33 @@ def open_tasks(settings: EvaluationSettings) -> list[Task]:
         CollectionError: a file of a dataset cannot be read, or its queries, candidates and judgements share no ids.
     """
     if isinstance(settings, BeirSettings):
-        return _beir_tasks(settings)
+        return [_open(given, settings) for given in _given_to_beir(settings)]
     if isinstance(settings, TrecDLSettings):
-        return _trec_dl_tasks(settings)
+        return [_open(given, settings) for given in _given_to_trec_dl(settings)]
     raise AssertionError(f"{type(settings).__name__} are the settings of no command; this is a bug")
 
 
-def _beir_tasks(settings: BeirSettings) -> list[Task]:
-    by_flag: dict[str, Sequence[Path]] = {
-        "--index": settings.index,
-        "--run": settings.run_file,
-    }
-    used = [flag for flag, given in by_flag.items() if given]
-    collections = len(settings.collection)
-    if not used and not (settings.target and collections == 1):
+def _given_to_beir(settings: BeirSettings) -> list[_Given]:
+    indexes, runs, collections = settings.index, settings.run_file, settings.collection
+    if not (indexes or runs) and not (settings.target and len(collections) == 1):
         raise ConfigError(
             "no source of candidates: give --index DIR or --run FILE for each collection, or --target HOST:PORT of a "
             "service with an index of the only collection"
         )
-    if len(used) > 1 or (used and len(by_flag[used[0]]) != collections):
-        counts = ", ".join(f"{len(given)} {flag}" for flag, given in by_flag.items())
+    if (indexes and runs) or ((indexes or runs) and len(indexes or runs) != len(collections)):
         raise ConfigError(
-            f"{collections} --collection, {counts}; give one of the last two for each collection, in the same order"
+            f"{len(collections)} --collection, {len(indexes)} --index, {len(runs)} --run; give one of the last two for "
+            "each collection, in the same order"
         )
-    if settings.feedback and settings.run_file:
+    if settings.feedback and runs:
         raise ConfigError("--feedback searches a second time, which a run cannot; give --index DIR instead of --run")
-    if not used:
-        return [_search_task(settings.collection[0], None, settings)]
-    task = _search_task if settings.index else _run_task
-    return [task(*pair, settings) for pair in zip(settings.collection, by_flag[used[0]], strict=True)]
+    return [
+        _Given(collection=collection, index=index, lists=run, first_stage=None if run else settings.first_stage)
+        for collection, index, run in zip_longest(collections, indexes, runs)
+    ]
 
 
-def _search_task(collection: str, index: Path | None, settings: BeirSettings) -> Task:
-    """A service searches the index; None: that which a running service has."""
-    dataset = open_dataset(collection, settings.split)
-    fingerprint = {"first_stage": settings.first_stage.value} | _fingerprint(dataset, settings)
-    source = Search(dataset.queries, fingerprint, settings.first_stage, settings.depth, settings.feedback)
-    notes = check_index(index, dataset.qrels, collection) if index else ()
-    task = _beir_task(collection, dataset, source, settings.first_stage.value, settings)
-    return replace(task, notes=task.notes + notes, index=index)
-
-
-def _run_task(collection: str, path: Path, settings: BeirSettings) -> Task:
-    dataset = open_dataset(collection, settings.split)
-    requests, unjudged = candidates_of_run(path, dataset, settings.depth)
-    source = _given_lists(requests, {"run_sha256": sha256_of_files([path])} | _fingerprint(dataset, settings))
-    task = _beir_task(collection, dataset, source, f"run {path.name}", settings, unjudged)
-    return replace(task, notes=task.notes + check_requests(requests, dataset.qrels, str(path)))
-
-
-def _beir_task(
-    collection: str,
-    dataset: Dataset,
-    source: Source,
-    in_words: str,
-    settings: BeirSettings,
-    unjudged: Iterable[str] = (),
-) -> Task:
-    """The task with its measures. `unjudged`: queries of the source that have no judgements."""
-    qrels, notes = judgements_of([*source.queries, *unjudged], dataset.qrels, collection, settings.only_asked)
-    return Task(
-        name=dataset.name,
-        title=f"{len(source.queries)} queries of {dataset.name}, {in_words}, depth {settings.depth}",
-        source=source,
-        evaluator=Evaluator(BEIR, qrels, partial(without_query_documents, dataset.qrels)),
-        qrels=dataset.qrels,
-        qrels_sha256=dataset.qrels_sha256,
-        notes=notes,
-    )
-
-
-def _fingerprint(dataset: Dataset, settings: BeirSettings) -> dict[str, object]:
-    return {"depth": settings.depth, "queries_sha256": dataset.queries_sha256}
-
-
-def _given_lists(requests: Iterable[Request], fingerprint: Mapping[str, object]) -> GivenLists:
-    return GivenLists({request.query.query_id: request for request in requests}, fingerprint)
-
-
-def _trec_dl_tasks(settings: TrecDLSettings) -> list[Task]:
+def _given_to_trec_dl(settings: TrecDLSettings) -> list[_Given]:
     requests, qrels, collections = settings.requests, settings.qrels, settings.collection
     for flag, values in (("--qrels", qrels), ("--collection", collections)):
         if values and len(values) != len(requests):
@@ -146,56 +121,98 @@ def _trec_dl_tasks(settings: TrecDLSettings) -> list[Task]:
         raise ConfigError(f"--index has the vectors of one --collection, and there are {len(collections)}; give one")
     if not qrels and not collections:
         raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
-    given = zip_longest(_names(requests), requests, qrels, collections)
-    return [_trec_dl_task(name, path, qrels_file, collection, settings) for name, path, qrels_file, collection in given]
-
-
-def _trec_dl_task(
-    name: str, path: Path, qrels_file: Path | None, collection: str | None, settings: TrecDLSettings
-) -> Task:
     orders = parse_orders(settings.orders)
-    dataset = open_dataset(collection, settings.split) if collection else None
-    requests, unjudged = candidates_of_run(path, dataset, settings.depth) if dataset else (read_requests(path), [])
-    fingerprint: dict[str, object] = {
-        "depth": settings.depth,
-        "seed": settings.seed,
-        "requests_sha256": sha256_of_files([path]),
-    }
-    requests, changes = _prepared(requests, settings)
-    fingerprint |= changes
-    all_qrels: Sequence[Qrel] = ()
-    qrels_sha256 = ""
-    if dataset:
-        fingerprint["queries_sha256"] = dataset.queries_sha256
-        all_qrels, qrels_sha256 = dataset.qrels, dataset.qrels_sha256
-    if qrels_file:
-        all_qrels = read_qrels(qrels_file, candidate_ids(requests))
-        qrels_sha256 = sha256_of_files([qrels_file])
-    source = replace(_given_lists(requests, fingerprint), orders=orders, seed=settings.seed)
-    qrels, notes = judgements_of([*source.queries, *unjudged], all_qrels, str(path), settings.only_asked)
-    notes += check_requests(requests, all_qrels, str(path))
+    return [
+        _Given(
+            name=name,
+            lists=path,
+            qrels=judged,
+            collection=collection,
+            index=settings.index,
+            orders=orders,
+            without_scores=settings.without_scores,
+        )
+        for name, path, judged, collection in zip_longest(_names(requests), requests, qrels, collections)
+    ]
+
+
+def _open(given: _Given, settings: _Settings) -> Task:
+    dataset = open_dataset(given.collection, settings.split) if given.collection else None
+    requests, unjudged = _requests(given, dataset, settings)
+    qrels, sha256 = _judgements(given, dataset, requests)
+    asked = {request.query.query_id: request.query for request in requests} or (dataset.queries if dataset else {})
+    queries, notes = select(asked, qrels, settings)
+    counted, more_notes = judgements_of([*queries, *unjudged], qrels, given.origin, settings.only_asked)
+    source, source_notes = _source(given, settings, _fingerprint(given, dataset, settings), requests, queries, qrels)
+    name = given.name or (dataset.name if dataset else "")
+    first_stage = given.first_stage.value if given.first_stage else Path(given.origin).name
+    rel = least_relevant_grade(qrels, settings.rel)
     return Task(
         name=name,
-        title=f"{len(requests)} queries of {name}/{path.name}, depth {settings.depth or 'all'}",
+        title=f"{len(queries)} queries of {name}, {first_stage}, depth {settings.depth or 'all'}",
         source=source,
-        evaluator=Evaluator(trec_dl(least_relevant_grade(all_qrels, settings.rel)), qrels),
-        qrels=all_qrels,
-        qrels_sha256=qrels_sha256,
-        notes=notes,
-        index=settings.index,
+        evaluator=Evaluator(measures_from(rel), counted, qrels if dataset else ()),
+        qrels=qrels,
+        qrels_sha256=sha256,
+        rel=rel,
+        notes=(*notes, *more_notes, *source_notes),
+        index=given.index,
     )
 
 
-def _prepared(requests: Iterable[Request], settings: TrecDLSettings) -> tuple[list[Request], dict[str, object]]:
-    """The requests after the settings have changed them, and the settings that did."""
-    requests, changes = [first_candidates(request, settings.depth) for request in requests], dict[str, object]()
-    for setting, is_on, changed in (
-        ("in_index", settings.index is not None, in_index),
-        ("without_scores", settings.without_scores, without_scores),
-    ):
-        if is_on:
-            requests, changes[setting] = [changed(request) for request in requests], True
-    return requests, changes
+def _requests(given: _Given, dataset: Dataset | None, settings: _Settings) -> tuple[Sequence[Request], Sequence[str]]:
+    """The lists of a file, and its queries without judgements as far as a run has them; none for a search."""
+    if given.lists is None:
+        return [], []
+    if dataset:
+        requests, unjudged = candidates_of_run(given.lists, dataset, settings.depth)
+    else:
+        requests, unjudged = read_requests(given.lists), []
+    changed = partial(
+        prepared, depth=settings.depth, in_index=given.index is not None, without_scores=given.without_scores
+    )
+    return list(map(changed, requests)), unjudged
+
+
+def _judgements(given: _Given, dataset: Dataset | None, requests: Sequence[Request]) -> tuple[Sequence[Qrel], str]:
+    """The judgements, and their SHA-256."""
+    if given.qrels:
+        return open_qrels(given.qrels, candidate_ids(requests))
+    if dataset is None:
+        raise AssertionError("a dataset has neither judgements nor a collection; this is a bug")
+    return dataset.qrels, qrels_sha256(dataset.qrels)
+
+
+def _source(
+    given: _Given,
+    settings: _Settings,
+    fingerprint: Mapping[str, object],
+    requests: Sequence[Request],
+    queries: Mapping[str, Query],
+    qrels: Sequence[Qrel],
+) -> tuple[Source, tuple[str, ...]]:
+    """The candidates of the queries that are asked, with a note if an index lacks judged passages."""
+    if given.first_stage:
+        notes = check_index(given.index, qrels, given.origin) if given.index else ()
+        feedback = isinstance(settings, BeirSettings) and settings.feedback
+        return Search(queries, fingerprint, given.first_stage, settings.depth, feedback), notes
+    by_id = {request.query.query_id: request.candidates for request in requests}
+    lists = {query_id: Request(query, by_id[query_id]) for query_id, query in queries.items()}
+    check_lists(lists.values(), qrels, given.origin)
+    return GivenLists(lists, fingerprint, given.orders, settings.seed), nothing_to_rank(lists.values())
+
+
+def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) -> dict[str, object]:
+    """Every setting that decides the candidates."""
+    files = {"requests_sha256": given.lists, "asked_sha256": settings.queries}
+    return {
+        "depth": settings.depth,
+        **({"first_stage": given.first_stage.value} if given.first_stage else {"seed": settings.seed}),
+        **{name: sha256_of_files([path]) for name, path in files.items() if path},
+        **({"queries_sha256": dataset.queries_sha256} if dataset else {}),
+        **({"in_index": True} if given.lists and given.index else {}),
+        **({"without_scores": True} if given.without_scores else {}),
+    }
 
 
 def _names(requests: Sequence[Path]) -> list[str]:

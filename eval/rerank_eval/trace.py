@@ -35,6 +35,15 @@ class RankedList:
     def docs(self) -> list[ScoredDoc]:
         return [ScoredDoc(*row) for row in zip(self.doc_ids, self.scores, strict=True)]
 
+    @property
+    def received(self) -> list[str]:
+        """The doc_ids in the first stage's order."""
+        return [doc_id for _, doc_id in sorted(zip(self.positions, self.doc_ids, strict=True))]
+
+
+#: The ranking of a query without text or candidates, for which no system is asked.
+NOTHING = RankedList((), (), (), {})
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -83,10 +92,12 @@ class TraceFile:
     def finish(self, query_ids: Iterable[str]) -> None:
         """Rewrites the file in the order of the queries, so that a resumed run ends with the same file.
 
+        Responses to further queries, as of a run with a higher --limit, stay at its end.
+
         Raises:
             ConfigError: the file cannot be written.
         """
-        self.responses = {query_id: self.responses[query_id] for query_id in query_ids}
+        self.responses = {query_id: self.responses[query_id] for query_id in query_ids} | self.responses
         write_text(self._path, self._header() + "".join(map(_line, self.responses.values())))
 
     def _header(self) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
-from rerank.checkpoints.manifest import model_in, served_model
+from rerank.checkpoints.manifest import model_in, read_manifest, served_model
 from rerank.config.loading import load_config
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, ServiceConfig
@@ -14,16 +15,28 @@ from rerank.util.files import looked_for_model
 
 #: All bundled models by name.
 BUNDLED: dict[str, ModelConfig] = {model.name: model for model in (*BUNDLED_MODELS, *FURTHER_BUNDLED_MODELS)}
+_MODELS, _ = get_args(ModelConfig)
+#: Rankers whose models have a checkpoint.
+_WITH_CHECKPOINT = {
+    get_args(model.model_fields["ranker"].annotation)[0] for model in get_args(_MODELS) if "path" in model.model_fields
+}
 
 
 def named_model(name_or_path: str) -> dict[str, object]:
-    """The settings of a model that the command line gives as NAME of a bundled model, or as `served_model` reads it.
+    """The settings of a model as the command line gives it: NAME or NAME=NAME of a bundled model, NAME=RANKER:PATH, or
+    as `served_model` reads it.
 
     Raises:
         ConfigError: see `served_model`.
     """
-    if name_or_path in BUNDLED:
-        return BUNDLED[name_or_path].model_dump(exclude_unset=True)
+    name, _, model = name_or_path.partition("=")
+    if (bundled := BUNDLED.get(model or name)) is not None:
+        return bundled.model_dump(exclude_unset=True) | {"name": name}
+    ranker, _, path = model.partition(":")
+    if path and ranker in _WITH_CHECKPOINT:
+        if (manifest := read_manifest(Path(path))) and manifest.ranker != ranker:
+            raise ConfigError(f"--model {name_or_path}: {path} is a checkpoint of {manifest.ranker}, not of {ranker}")
+        return {"name": name, "ranker": ranker, "path": path}
     return served_model(name_or_path)
 
 

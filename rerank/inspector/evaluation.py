@@ -110,7 +110,7 @@ def _name(folder: Path, path: Path) -> str:
     if path.parent != folder:
         return path.parent.relative_to(folder).as_posix()
     settings = _read_json(path)["settings"]
-    return str(settings.get("system", "").partition("=")[0] or settings.get("ranker") or "system")
+    return str(settings.get("model") or "default").partition("=")[0]
 
 
 def _system(folder: Path, name: str, content: Mapping[str, Any]) -> SystemResults:

@@ -18,10 +18,11 @@ def read_queries(path: Path) -> list[Query]:
         CollectionError: the file or a line of it cannot be read, or two lines give a query different texts; the message
             names the line.
     """
-    return list(distinct(path, parsed_lines(path, _query), lambda query: query.query_id, "query", may_repeat=True))
+    return list(distinct(path, parsed_lines(path, parse_query), lambda query: query.query_id, "query", may_repeat=True))
 
 
-def _query(line: str) -> Query:
+def parse_query(line: str) -> Query:
+    """The query in a line. Raises: BadRow."""
     if line.lstrip().startswith("{"):
         row = json_object(line)
         return Query(text_of(row, "text"), query_id=id_of(row, _ID_FIELDS))

@@ -20,7 +20,7 @@ PYTHON
 }
 
 evaluate_a_part() {
-  local systems=(--ranker oracle --ranker cosine --out part-results)
+  local systems=(--model oracle --model cosine --out part-results)
   output_has "4 of 10 judged queries were asked; means and tests are over these" \
     eval-trec-dl --requests requests.jsonl --qrels qrels.txt "${systems[@]}"
   grep -q "1 of 5 queries have no judgements and are not measured: q99" output

@@ -50,7 +50,7 @@ report_first_line() {
     [[ ! -e never.partial ]]
 }
 
-evaluate=(eval-trec-dl --requests requests.jsonl --system identity=identity --target)
+evaluate=(eval-trec-dl --requests requests.jsonl --model identity --target)
 lists=(build-lists --requests requests.jsonl --teacher qrels --passages 2 --out)
 
 step "files as people have them" write_files

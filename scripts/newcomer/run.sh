@@ -178,7 +178,7 @@ step "serve the trained model" start_service --index index --model mine=run/fina
 step "rank with it" output_has d2 rerank rank --query "how long does a flea live" candidates.jsonl --model mine \
   --target "$address"
 step "evaluate it" output_has nDCG eval-beir --collection collection --target "$address" --first-stage bm25 --depth 10 \
-  --system identity=identity --system mine=first:mine --out results
+  --model identity --model mine --out results
 step "report" test -s results/report.md
 step "stop the service" stop_service
 

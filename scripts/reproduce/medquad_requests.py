@@ -2,8 +2,8 @@
 
     python -m scripts.reproduce.medquad_requests --medquad medquad/qa.jsonl.gz --out lists
     train-fusion --lists lists/train.jsonl --qrels lists/qrels.txt --output-dir runs/medquad
-    eval-trec-dl --requests lists/test.jsonl --qrels lists/qrels.txt --ranker fusion \\
-      --system trained=fusion:runs/medquad/final --out results/medquad
+    eval-trec-dl --requests lists/test.jsonl --qrels lists/qrels.txt --model default \\
+      --model trained=runs/medquad/final --out results/medquad
 
 Questions about one disease are all in train.jsonl or all in test.jsonl, which has a tenth of the diseases.
 """

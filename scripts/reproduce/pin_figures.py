@@ -42,8 +42,9 @@ def measured(name: str, data: Path, work: Path) -> tuple[dict[str, float], int]:
         run_evaluation(
             TrecDLSettings(
                 requests=[data / name / "requests.jsonl"],
-                qrels=[data / name / "qrels.txt"],
-                ranker=entries,
+                qrels=[str(data / name / "qrels.txt")],
+                model=entries,
+                precision="float32",
                 out=work / name,
             )
         )
@@ -66,7 +67,8 @@ def measured_on_index(index: Path, collection: str, entries: Sequence[str], work
                 collection=[collection],
                 index=[index],
                 first_stage=FirstStage(first_stage),
-                ranker=rankers,
+                model=rankers,
+                precision="float32",
                 out=work / first_stage,
             )
         )

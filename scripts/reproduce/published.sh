@@ -29,6 +29,17 @@ figures = load_profile(sys.argv[1]).figures
 for collection, figure in figures.ndcg_10.items() if figures else ():
     print(f"{collection}={figure:.4f}")' "$system") || exit 2
 
+models=$out/service.yaml  # the checkpoint as a model of a service
+mkdir -p "$out"
+"$python" -c '
+import os, sys
+import yaml
+from rerank.profiles import load_profile
+name, path, template = sys.argv[1:]
+model = {"name": name, "ranker": load_profile(name).ranker, "profile": name, "path": path, "template": template}
+encoder = {"encoder": os.environ["ENCODER"]} if os.environ.get("ENCODER") else {}
+yaml.safe_dump({"models": [model], **encoder}, sys.stdout)' "$system" "$checkpoint" "$template" > "$models"
+
 found=0
 for pair in $published; do
   collection=${pair%=*}
@@ -39,7 +50,7 @@ for pair in $published; do
   fi
   found=1
   "$python" -m rerank_eval.trec_dl --requests "$folder/requests.jsonl" --qrels "$folder/qrels.txt" \
-    --system "$system=$system:$checkpoint" --template "$template" --encoder "${ENCODER:-}" --out "$out/$system-$collection"
+    --config "$models" --model "$system" --precision float32 --out "$out/$system-$collection"
   echo "$collection: published ${pair#*=}, here $("$python" -c '
 import json, sys
 print(round(json.load(open(sys.argv[1]))["mean"]["nDCG@10"], 4))' "$out/$system-$collection/measures.json")"

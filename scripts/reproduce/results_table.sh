@@ -17,13 +17,13 @@ if [ $# -ne 2 ]; then
 fi
 data=$1 out=$2 depth=${DEPTH:-30}
 python=${PYTHON:-.venv/bin/python}
+first=$("$python" -c 'from rerank.checkpoints import bundled; print(bundled.FIRST)')
 trec=$data/trec-dl-2019 cranfield=$data/cranfield
 for file in "$trec/requests.jsonl" "$trec/qrels.txt" "$cranfield/corpus.jsonl"; do
   [ -f "$file" ] || { echo "$file does not exist; DATA needs it" >&2; exit 2; }
 done
 
-systems=(--system BM25=identity --ranker cosine --ranker z-score --system PE-Rank=pe-rank
-  --system FIRST=first/sliding --ranker default)
+systems=(--model cosine --model z-score --model PE-Rank=pe-rank --model "FIRST=first:$first" --model default)
 
 mkdir -p "$out"
 if [ ! -f "$out/index/manifest.json" ]; then
@@ -34,7 +34,6 @@ fi
 "$python" -m rerank_eval.beir --collection "$cranfield" --index "$out/index" --first-stage bm25 --depth "$depth" \
   "${systems[@]}" --out "$out/cranfield" >&2
 "$python" -m rerank_eval.beir --collection "$cranfield" --index "$out/index" --first-stage hybrid-z-score --depth "$depth" \
-  --system hybrid=identity --system hybrid.PE-Rank=pe-rank --feedback --out "$out/hybrid" >&2
+  --model PE-Rank=pe-rank --out "$out/hybrid" >&2
 
-"$python" -m rerank_eval.table "TREC DL 2019=$out/dl19" \
-  "Cranfield=$out/cranfield" "Cranfield=$out/hybrid"
+"$python" -m rerank_eval.table "TREC DL 2019=$out/dl19" "Cranfield, BM25=$out/cranfield" "Cranfield, hybrid=$out/hybrid"

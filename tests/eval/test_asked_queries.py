@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rerank_eval import beir, trec_dl
 from rerank_eval.measures import MetricValues
-from rerank_eval.report import FIRST_STAGE
+from rerank_eval.report import comparisons
 from rerank_eval.results import SystemResult
-from rerank_eval.table import summarize
+from rerank_eval.sources import FIRST_STAGE
 from scipy import stats
 
 from rerank.inspector.evaluation import read_evaluation
@@ -73,7 +73,7 @@ def test_tests_are_over_the_queries_that_were_asked(
     tmp_path: Path, grades: dict[str, dict[str, int]], asked: list[str], service: Served, option: tuple[str, ...]
 ) -> None:
     files, out = write_requests_near(tmp_path / "data", grades, asked), tmp_path / "out"
-    systems = ("--ranker", "identity", "--system", "number=first:number", "--target", service.address)
+    systems = ("--model", "identity", "--model", "number", "--target", service.address)
     printed = evaluate(trec_dl.app, out, *files, *systems, *option)
 
     values = {name: slow_values(run_of(out / name / "run.trec"), grades, asked) for name in ("identity", "number")}
@@ -86,7 +86,7 @@ def test_tests_are_over_the_queries_that_were_asked(
     assert f"tests over {ASKED} queries" in report
     assert f"{cells[5]} wins/ties/losses" in printed
     summary = read_json(out / "summary.json")
-    assert summary["rows"]["number"]["p"] == pytest.approx(expected["p"])
+    assert summary["rows"]["number"]["p_first_system"] == pytest.approx(expected["p"])
 
     shared = JUDGED if option else ASKED
     assert summary["queries"] == shared
@@ -105,16 +105,16 @@ def test_eval_beir_with_a_run_measures_the_queries_of_the_run(
     texts = {doc_id: doc_id for row in grades.values() for doc_id in row}
     collection = judged_collection(tmp_path / "collection", texts, {q: q for q in grades}, grades)
     run, out = write_run(tmp_path / "run.trec", {q: list(grades[q]) for q in asked}), tmp_path / "out"
-    printed = evaluate(beir.app, out, "--collection", collection, "--run", run, "--ranker", "oracle")
+    printed = evaluate(beir.app, out, "--collection", collection, "--run", run, "--model", "oracle")
     assert f"{ASKED} of {JUDGED} judged queries were asked; means and tests are over these." in printed
     summary, measures = read_json(out / "summary.json"), read_json(out / "measures.json")
     assert (measures["mean"]["nDCG@10"], measures["missing"]) == (1.0, [])
-    assert len(measures["settings"]["run_sha256"]) == 64
+    assert len(measures["settings"]["requests_sha256"]) == 64
     before = slow_values({q: list(grades[q]) for q in asked}, grades, asked)
     best = [ndcg(grades[q], sorted(grades[q], key=lambda d: -grades[q][d])) for q in asked]
     assert summary["queries"] == ASKED
     assert summary["rows"][FIRST_STAGE]["mean"] == pytest.approx(fmean(before))
-    assert summary["rows"][FIRST_STAGE]["p"] == pytest.approx(stats.ttest_rel(before, best).pvalue)
+    assert summary["rows"]["oracle"]["p"] == pytest.approx(stats.ttest_rel(before, best).pvalue)
 
 
 def test_holm_is_over_the_queries_that_were_asked() -> None:
@@ -124,8 +124,7 @@ def test_holm_is_over_the_queries_that_were_asked() -> None:
     p_values = [stats.ttest_rel(asked[name], asked["a"]).pvalue for name in "bc"]
     low, high = sorted(p_values)
     expected = {low: min(1.0, 2 * low), high: max(min(1.0, 2 * low), high)}
-    summary = summarize("d", "t", results)
-    assert [summary.rows[name].p for name in "bc"] == pytest.approx([expected[p] for p in p_values])
+    assert [p for _, _, p in comparisons(results)] == pytest.approx([expected[p] for p in p_values])
 
 
 def _with_zeros(name: str, values: list[float]) -> SystemResult:

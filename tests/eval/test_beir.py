@@ -25,7 +25,7 @@ def collection(beir_folder: Path, tmp_path: Path) -> Path:
 def test_service_with_the_index_is_started_for_a_search(
     collection: Path, index_folder: Path, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default with PE-Rank. The service that answers runs already, which is quicker."""
+    """By default with the default model. The service that answers runs already, which is quicker."""
     started: list[ServiceConfig] = []
 
     @contextmanager
@@ -38,7 +38,7 @@ def test_service_with_the_index_is_started_for_a_search(
     printed = call(app, out, "--collection", collection, "--index", index_folder).output
     (config,) = started
     assert config.index == index_folder
-    assert [(model.name, model.ranker) for model in config.models] == [("pe-rank", "pe-rank"), ("identity", "identity")]
+    assert [(each.name, each.ranker) for each in config.models] == [("default", "fusion"), ("identity", "identity")]
     measures = read_json(out / "measures.json")
     assert measures["mean"]["R@100"] == 1.0
     assert measures["settings"]["ranker"] == "pe-rank"
@@ -51,8 +51,13 @@ def test_every_model_searches_once_more_with_feedback(
     collection: Path, index_folder: Path, service: Served, tmp_path: Path
 ) -> None:
     given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
-    evaluate(app, tmp_path, *given, "--ranker", "identity", "--ranker", "pe-rank", "--depth", 3, "--feedback")
-    assert list(read_json(tmp_path / "summary.json")["rows"]) == ["identity", "pe-rank", "pe-rank.feedback"]
+    evaluate(app, tmp_path, *given, "--model", "identity", "--model", "pe-rank", "--depth", 3, "--feedback")
+    assert list(read_json(tmp_path / "summary.json")["rows"]) == [
+        "first stage",
+        "identity",
+        "pe-rank",
+        "pe-rank.feedback",
+    ]
 
 
 @pytest.mark.parametrize(

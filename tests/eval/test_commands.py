@@ -44,7 +44,7 @@ finally:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=wide)
     help_text, _, imported = done.stdout.strip().rpartition("\n")
     assert json.loads(imported) == [], done.stderr
-    assert "NAME=RANKER[/STRATEGY][:PATH]" in help_text
+    assert "NAME=RANKER:PATH" in help_text
 
 
 def test_evaluation_of_served_systems_imports_no_torch() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rerank_eval.datasets import open_dataset
+from rerank_eval.datasets import open_dataset, open_qrels, qrels_sha256
 
 from rerank.collections import NAMED, Collection
 from rerank.collections.judgements import read_judgements
@@ -43,7 +43,7 @@ def test_hashes_change_with_the_content(folder: Path) -> None:
     write(folder / "qrels" / "test.tsv", "1\ta\t2")
     after = open_dataset(str(folder))
     assert before.queries_sha256 == after.queries_sha256
-    assert before.qrels_sha256 != after.qrels_sha256
+    assert qrels_sha256(before.qrels) != qrels_sha256(after.qrels)
 
 
 def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,7 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
         TrecQrels(local("qrels.txt"), {}),
     )
     ir_datasets.registry.register("rerank-test", small)
+    assert open_qrels("rerank-test", ())[0] == [Qrel("1", "a", 0)]
     dataset = open_dataset("rerank-test")
     assert dataset.queries == {"1": Query("x", "1")}
     assert dataset.qrels == [Qrel("1", "a", 0)]
@@ -128,8 +129,27 @@ def test_failed_download_is_one_line_with_its_first_cause(
         open_dataset("beir/scifact/test")
     assert str(caught.value) == (
         "beir/scifact/test of ir_datasets cannot be downloaded (Name or service not known); connect this machine to a "
-        "network, or give --collection a folder in BEIR layout"
+        "network, or give files that it has"
     )
     printed = capsys.readouterr().err
     assert "opening zip file" in printed
     assert "ownload" not in printed
+
+
+def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ir_datasets = pytest.importorskip("ir_datasets")
+    asked: list[str] = []
+
+    def load(name: str) -> SimpleNamespace:
+        if name == "no-such.txt":
+            raise KeyError(name)
+        asked.append(name)
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(ir_datasets, "load", load)
+    for year in (2019, 2023):
+        with pytest.raises(ConfigError, match=rf"^trec-dl-{year} of ir_datasets cannot be downloaded \(Name or"):
+            open_qrels(f"trec-dl-{year}", ())
+    assert asked == ["msmarco-passage/trec-dl-2019/judged", "msmarco-passage-v2/trec-dl-2023/judged"]
+    with pytest.raises(CollectionError, match=r"no-such\.txt cannot be read"):
+        open_qrels("no-such.txt", ())

@@ -7,7 +7,7 @@ import random
 
 import ir_measures
 import pytest
-from rerank_eval.measures import BEIR, measure, paired_values, trec_dl, without_query_documents
+from rerank_eval.measures import measure, measures_from, paired_values, without_query_documents
 
 from rerank.readers.qrels import Qrel, grade_of
 from rerank.types import ScoredDoc
@@ -23,6 +23,7 @@ def by_trec_eval(grades: Grades, docs: list[ScoredDoc]) -> dict[str, float]:
         "nDCG@10": ndcg(grades, ranked),
         "RR@10": reciprocal_rank(grades, ranked, level=1),
         "RR(rel=2)@10": reciprocal_rank(grades, ranked, level=2),
+        "AP@100": average_precision(grades, ranked, level=1),
         "AP(rel=2)@100": average_precision(grades, ranked, level=2),
         "R@100": recall(grades, ranked, level=1),
         "R(rel=2)@100": recall(grades, ranked, level=2),
@@ -76,7 +77,7 @@ def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
     ]
 
 
-@pytest.mark.parametrize("measures", [trec_dl(), BEIR], ids=["trec-dl", "beir"])
+@pytest.mark.parametrize("measures", [measures_from(2), measures_from(1)], ids=["rel=2", "rel=1"])
 @pytest.mark.parametrize("lowest", [0, -2])
 @pytest.mark.parametrize("seed", range(20))
 def test_every_measure_equals_trec_eval_arithmetic(
@@ -99,7 +100,7 @@ def test_pairs_are_those_of_the_queries_that_were_asked(seed: int) -> None:
     other = {query_id: docs[::-1] for query_id, docs in random_run(seed + 100)[1].items()}
     asked = [query_id for query_id in sorted(grades) if query_id in run or query_id in other]
     pairs = [tuple(ndcg(grades[q], by_score(each.get(q, []))) for each in (run, other)) for q in asked]
-    values, others = paired_values(*(measure(trec_dl(), qrels_of(grades), each) for each in (run, other)))
+    values, others = paired_values(*(measure(measures_from(2), qrels_of(grades), each) for each in (run, other)))
     assert list(zip(values, others, strict=True)) == [pytest.approx(pair) for pair in pairs]
 
 
@@ -109,13 +110,15 @@ def by_score(docs: list[ScoredDoc]) -> list[str]:
 
 @pytest.mark.parametrize(("run", "mean"), [({"found": [ScoredDoc("a", 1.0)]}, 0.5), ({}, 0.0)])
 def test_judged_query_without_ranking_counts_as_zero_and_is_named(run: dict[str, list[ScoredDoc]], mean: float) -> None:
-    metrics = measure(trec_dl(), [Qrel("found", "a", 2), Qrel("missing", "a", 2)], run)
+    metrics = measure(measures_from(2), [Qrel("found", "a", 2), Qrel("missing", "a", 2)], run)
     assert metrics.mean["nDCG@10"] == mean
     assert metrics.missing == tuple(name for name in ("found", "missing") if name not in run)
 
 
 def test_unjudged_query_does_not_count() -> None:
-    metrics = measure(trec_dl(), [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]})
+    metrics = measure(
+        measures_from(2), [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]}
+    )
     assert metrics.mean["nDCG@10"] == 1.0
     assert list(metrics.per_query) == ["q"]
 

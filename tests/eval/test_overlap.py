@@ -16,7 +16,7 @@ from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, w
 from tests.serving import Served
 
 NOTE = "2 of 4 judged queries were asked; means"
-ORACLE = ("--ranker", "oracle")
+ORACLE = ("--model", "oracle")
 
 
 def requests_of(path: Path, *query_ids: str) -> Path:
@@ -90,7 +90,7 @@ def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path
 
 def test_service_over_another_collection_is_refused(tmp_path: Path, service: Served) -> None:
     given = ["--collection", collection_with(tmp_path / "other", "1"), "--target", service.address]
-    error = refusal(beir.app, tmp_path / "out", *given, "--ranker", "identity")
+    error = refusal(beir.app, tmp_path / "out", *given, "--model", "identity")
     assert f"passages found by the service at {service.address}" in error
     assert not (tmp_path / "out" / "report.md").exists()
 

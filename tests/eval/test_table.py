@@ -2,45 +2,77 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rerank_eval.table import SUMMARY_FILE, app, read_summary, summarize, summary_json, table
+from rerank_eval.table import (
+    SUMMARY_FILE,
+    app,
+    as_csv,
+    as_latex,
+    as_markdown,
+    read_summary,
+    summarize,
+    write_summary,
+)
 from typer.testing import CliRunner
 
 from rerank.errors import CollectionError
-from tests.eval.test_report import BETTER, FIRST
+from tests.eval.test_report import BETTER, FIRST, WORSE, evaluation
+
+X = replace(summarize(evaluation(FIRST, BETTER, WORSE)), dataset="x_1")
+Y = replace(summarize(evaluation(FIRST)), dataset="y")
 
 
 def test_summary_is_read_as_written(tmp_path: Path) -> None:
-    summary = summarize("d", "4 queries", [FIRST, BETTER])
-    (tmp_path / SUMMARY_FILE).write_text(summary_json(summary), encoding="utf-8")
-    assert read_summary(tmp_path) == summary
+    write_summary(X, tmp_path)
+    assert read_summary(tmp_path) == X
 
 
 def test_datasets_are_columns_and_missing_systems_are_dashes() -> None:
-    columns = {"x": [summarize("x", "t", [FIRST, BETTER])], "y": [summarize("y", "t", [FIRST])]}
-    lines = table(columns).splitlines()
-    assert lines[0].count("nDCG@10") == 2
-    assert [line.split("|")[1].strip() for line in lines[2:4]] == ["a", "b"]
-    assert lines[2].startswith("| a | 0.5500 ± 0.205 | – | 2.5 | 0.5500 ± 0.205 |")
-    assert lines[3].endswith("| – | – | – |")
+    """c is below the first stage, and below a: p is .004 and .012."""
+    table, caption, titles = as_markdown([X, Y]).split("\n\n")
+    assert table.splitlines() == [
+        "| system | x_1 | y | mean |",
+        "| --- | ---: | ---: | ---: |",
+        "| first stage | 0.5000 | 0.5000 | 0.5000 |",
+        "| a | 0.5500 | 0.5500 | 0.5500 |",
+        "| b | 0.5750 | – | – |",
+        "| c | 0.1000†‡ | – | – |",
+    ]
+    assert caption.startswith("nDCG@10; † p < 0.05 against first stage, ‡ against a")
+    assert titles == "x_1: t.\ny: t."
 
 
-def test_summaries_of_one_dataset_stand_below_each_other() -> None:
-    text = table({"x": [summarize("x", "over BM25", [FIRST]), summarize("x", "over dense", [BETTER])]})
-    assert "x: over BM25, compared with a; over dense, compared with b." in text
-    assert text.splitlines()[0].count("nDCG@10") == 1
+def test_latex_has_the_cells_of_the_markdown() -> None:
+    text = as_latex([X, Y])
+    assert r"system & x\_1 & y & mean \\" in text
+    assert r"c & 0.1000$^{\dagger}$$^{\ddagger}$ & – & – \\" in text
+
+
+def test_csv_has_all_figures() -> None:
+    found = list(csv.DictReader(io.StringIO(as_csv([X, Y]))))
+    assert [(row["dataset"], row["system"]) for row in found][-2:] == [("y", "first stage"), ("y", "a")]
+    assert float(found[3]["p"]) == X.rows["c"].p
+    assert found[0]["p"] == found[0]["queries_per_s"] == ""
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": {"a": {}}}'])
 def test_file_without_a_summary_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / SUMMARY_FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"summary\.json is no summary"):
+    with pytest.raises(CollectionError, match=r"summary\.json is not a summary"):
         read_summary(tmp_path)
 
 
-def test_command_prints_the_table(tmp_path: Path) -> None:
-    (tmp_path / SUMMARY_FILE).write_text(summary_json(summarize("d", "t", [FIRST])), encoding="utf-8")
-    assert "| a | 0.5500" in CliRunner().invoke(app, [f"Set={tmp_path}"]).output
-    assert isinstance(CliRunner().invoke(app, ["no folder"]).exception, CollectionError)
+@pytest.mark.parametrize(("form", "found"), [("markdown", "| a | 0.5500"), ("latex", "a & 0.5500"), ("csv", "Set,a,4")])
+def test_command_prints_the_table(tmp_path: Path, form: str, found: str) -> None:
+    write_summary(X, tmp_path)
+    assert found in CliRunner().invoke(app, [f"Set={tmp_path}", "--format", form]).output
+
+
+@pytest.mark.parametrize("given", [["no folder"], ["a=b", "--format", "html"]])
+def test_command_refuses_other_arguments(given: list[str]) -> None:
+    assert type(CliRunner().invoke(app, given).exception).__name__ == "ConfigError"

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
-from rerank_eval.settings import EvaluationSettings
-from rerank_eval.specs import parse_systems
-from rerank_eval.systems import model_config
 
 from rerank import profiles
 from rerank.checkpoints.manifest import served_model
@@ -143,20 +140,6 @@ def test_missing_package_and_template_are_named(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="No such file"):
         load_template("rank-llm:rank_zephyr")
-
-
-def test_profile_is_a_ranker_of_the_evaluation() -> None:
-    (spec,) = parse_systems([], ["it=rank-zephyr:folder"])
-    assert spec.is_served
-    assert model_config(spec, EvaluationSettings(out=Path("out"), template="own.yaml")) == {
-        "name": "it",
-        "path": "folder",
-        "profile": "rank-zephyr",
-        "ranker": "generation",
-        "template": "own.yaml",
-    }
-    with pytest.raises(ConfigError, match="profile rank-zephyr needs its checkpoint: --system NAME=rank-zephyr:PATH"):
-        parse_systems(["rank-zephyr"], [])
 
 
 def test_folder_of_a_profile_must_exist(encoder: Encoder) -> None:

@@ -79,9 +79,14 @@ def test_system_is_evaluated_with_its_profile(system: str, data: Path, tmp_path:
     assert flags == {
         "--requests": str(data / "trec-dl-2019" / "requests.jsonl"),
         "--qrels": str(data / "trec-dl-2019" / "qrels.txt"),
-        "--system": f"{system}={system}:CHECKPOINT",
-        "--template": "TEMPLATE",
-        "--encoder": "ENCODER",
+        "--config": str(tmp_path / "out" / "service.yaml"),
+        "--model": system,
+        "--precision": "float32",
         "--out": str(out),
     }
+    config = yaml.safe_load((tmp_path / "out" / "service.yaml").read_text(encoding="utf-8"))
+    (model,) = config["models"]
+    assert (config["encoder"], model["profile"], model["path"], model["template"]) == (
+        "ENCODER", system, "CHECKPOINT", "TEMPLATE",
+    )  # fmt: skip
     assert "here 0.25" in done.stdout

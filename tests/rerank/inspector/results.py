@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rerank_eval.measures import BEIR, Evaluator
+from rerank_eval.measures import Evaluator, measures_from
 from rerank_eval.run_files import write_run
 from rerank_eval.trace import RankedList, Response, TraceFile
 
@@ -42,5 +42,5 @@ def write_system(
         ranking = RankedList(tuple(doc_ids), scores, places, execution)
         trace.add(Response(query_id, 3.0, 0.0, ranking))
         run[query_id] = ranking.docs
-    metrics = Evaluator(BEIR, beir.qrels(collection)).evaluate(run)
+    metrics = Evaluator(measures_from(), beir.qrels(collection)).evaluate(run)
     write_run(out, run, metrics, {"qrels_sha256": "0" * 64, "collection": str(collection), "split": "test", **settings})

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rerank_eval.measures import BEIR, MAIN_MEASURE, Evaluator
+from rerank_eval.measures import MAIN_MEASURE, Evaluator, measures_from
 from starlette.testclient import TestClient
 
 from rerank.collections import beir
@@ -42,7 +42,7 @@ def evaluation(results: Path) -> Evaluation:
 
 
 def test_values_are_those_of_the_evaluation(evaluation: Evaluation, collection: Path) -> None:
-    evaluator = Evaluator(BEIR, beir.qrels(collection))
+    evaluator = Evaluator(measures_from(), beir.qrels(collection))
     runs = {FIRST_STAGE_NAME: FIRST_STAGE, "number": BETTER, "oracle": FIRST_STAGE}
     overview = evaluation.overview()
     assert [system["name"] for system in overview["systems"]] == list(runs)
@@ -72,14 +72,14 @@ def test_ranking_that_does_not_exist_is_not_found(evaluation: Evaluation, system
 
 
 def test_only_system_is_named_by_its_settings(collection: Path, tmp_path: Path) -> None:
-    write_system(tmp_path / "one", {"ranker": "first", "system": ""}, BETTER, collection)
-    write_system(tmp_path / "named", {"ranker": "", "system": "mine=first:path"}, BETTER, collection)
-    assert list(read_evaluation(tmp_path / "one").systems) == ["first"]
+    write_system(tmp_path / "one", {"model": ""}, BETTER, collection)
+    write_system(tmp_path / "named", {"model": "mine=first:path"}, BETTER, collection)
+    assert list(read_evaluation(tmp_path / "one").systems) == ["default"]
     assert list(read_evaluation(tmp_path / "named").systems) == ["mine"]
 
 
 def test_judged_query_that_was_not_asked_is_left_out(collection: Path, tmp_path: Path) -> None:
-    write_system(tmp_path / "one", {"ranker": "first"}, {"q1": BETTER["q1"]}, collection)
+    write_system(tmp_path / "one", {"model": "first"}, {"q1": BETTER["q1"]}, collection)
     overview = read_evaluation(tmp_path / "one").overview()
     assert [query["query_id"] for query in overview["queries"]] == ["q1"]
     for system in overview["systems"]:
