@@ -51,6 +51,7 @@ class Query:
     Attributes:
         vector: its embedding by the encoder; None until it is computed.
         sparse: its vector by the sparse encoder, at unit length; None until it is computed.
+        is_truncated: a model or a first stage reads only the beginning of `text`.
     """
 
     text: str
@@ -58,6 +59,7 @@ class Query:
     instruction: str = ""
     vector: Vector | None = field(default=None, repr=False, compare=False)
     sparse: SparseVector | None = field(default=None, repr=False, compare=False)
+    is_truncated: bool = False
 
     @classmethod
     def of(cls, query: Query | str) -> Query:
@@ -425,6 +427,8 @@ class Trace:
     set_back: tuple[SimilarPassage, ...] = ()
     #: Near duplicates that were dropped, each with the one that was kept.
     dropped: tuple[SimilarPassage, ...] = ()
+    #: A model or the first stage read only the beginning of the query.
+    query_truncated: bool = False
 
     @property
     def tokens(self) -> int:

@@ -20,6 +20,7 @@ class Efficiency:
         windows: mean per query, as are `rounds` and `tokens`; 0 for systems without a service.
         incomplete: number of queries whose list was reranked only in part.
         truncated: number of passages, over all queries, whose beginning alone the model read.
+        truncated_queries: the query_ids of those whose beginning alone the model or its first stage read.
         repaired: number of identifiers, over all queries, that were missing or wrong in generated permutations.
     """
 
@@ -32,6 +33,7 @@ class Efficiency:
     tokens: float
     incomplete: int
     truncated: int
+    truncated_queries: tuple[str, ...]
     repaired: int
 
 
@@ -56,6 +58,7 @@ def efficiency(responses: Sequence[Response]) -> Efficiency | None:
         tokens,
         incomplete=sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions),
         truncated=sum(len(row.get("truncated_doc_ids", ())) for row in executions),
+        truncated_queries=tuple(each.query_id for each in responses if each.ranking.execution.get("query_truncated")),
         repaired=sum(int(row.get("repaired_identifiers", 0)) for row in executions),
     )
 

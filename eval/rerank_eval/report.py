@@ -210,7 +210,7 @@ def _efficiency(results: Sequence[SystemResult]) -> str:
 
 
 def _warnings(results: Sequence[SystemResult]) -> list[str]:
-    """Facts that change how the figures are read: missing queries, partial lists, truncated passages, repairs."""
+    """Facts that change how the figures are read: missing queries, partial lists, truncated texts, repairs."""
     by_missing: dict[tuple[str, ...], list[str]] = {}
     for result in results:
         by_missing.setdefault(result.metrics.missing, []).append(result.name)
@@ -226,6 +226,11 @@ def _warnings(results: Sequence[SystemResult]) -> list[str]:
             warnings.append(
                 f"{result.name}: {e.incomplete} lists were reranked only in part, {e.truncated} passages were "
                 f"truncated, {e.repaired} identifiers of generated permutations were repaired."
+            )
+        if e and (queries := e.truncated_queries):
+            warnings.append(
+                f"{result.name}: {len(queries)} queries are longer than a model reads and were truncated: "
+                f"{', '.join(queries[:_NAMED])}{' and others' if len(queries) > _NAMED else ''}."
             )
     return warnings
 

@@ -84,6 +84,7 @@ def execution_line(execution: pb.Execution) -> str:
         f"instead of {execution.failure}" if execution.failure else "",
         execution.reason,
         execution.model_warning,
+        "query truncated" if execution.query_truncated else "",
         f"{truncated} truncated" if truncated else "",
         f"{len(execution.set_back)} set back" if execution.set_back else "",
         f"{len(execution.dropped)} near duplicates dropped" if execution.dropped else "",

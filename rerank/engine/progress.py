@@ -54,6 +54,7 @@ class Progress:
     rounds: int = 0
     repairs: int = 0
     truncated_doc_ids: set[str] = field(default_factory=set)
+    query_truncated: bool = False
     windows: list[WindowTrace] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     unscored: set[int] = field(default_factory=set)
@@ -76,10 +77,11 @@ class Progress:
         return Window(prepared.query, passages, top_n, is_ordered, scores, weight)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
-        """Adds the times and the truncated passages of a slice that was prepared."""
+        """Adds the times and the truncated texts of a slice that was prepared."""
         self.queue_ms += done.queue_ms
         self.prepare_ms += done.batch_ms
         self.truncated_doc_ids.update(done.result.truncated_doc_ids)
+        self.query_truncated |= done.result.query.is_truncated
 
     def add_round(
         self, step: Step, round_: Round, ranked: Sequence[RankedWindow], info: RankerInfo
@@ -205,6 +207,7 @@ class Progress:
             prepare_ms=self.prepare_ms,
             model_ms=self.model_ms,
             truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
+            query_truncated=request.query.is_truncated or self.query_truncated,
             completeness=completeness,
             reason=reason,
             total_ms=total_ms,

@@ -135,6 +135,12 @@ class PairScorer:
         with self._lock:
             return len(self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
 
+    def token_ends(self, text: str) -> list[int]:
+        """Returns the end of each token of a text, in characters."""
+        with self._lock:
+            options = {"add_special_tokens": False, "truncation": False, "return_offsets_mapping": True}
+            return [end for _, end in self.tokenizer(text, verbose=False, **options)["offset_mapping"]]
+
     def beginning(self, query: str, instruction: str = "") -> TokenIds:
         """Returns the token ids with which the pairs of a query begin; none if the model cannot read them once for all.
 

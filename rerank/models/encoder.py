@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 from rerank.checkpoints.settings_files import read_settings, refuse_code
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
 from rerank.config.encoder import EncoderConfig
-from rerank.errors import CheckpointError, ConfigError, InvalidRequest
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
@@ -35,8 +35,8 @@ from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
 from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
 from rerank.models.vector_cache import VectorCache
-from rerank.prompting.truncate import beginning
-from rerank.types import Matrix, Precision
+from rerank.prompting.truncate import beginning, first_tokens
+from rerank.types import Matrix, Precision, Query
 from rerank.util.files import sha256_of_files
 
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
@@ -264,15 +264,17 @@ class Encoder:
         """The number of tokens of a query that are read, without its prompt and special tokens."""
         return self._queries.max_text_tokens
 
-    def check_query(self, text: str, way_out: str = "shorten it") -> None:
-        """Raises: InvalidRequest if a query is longer than the encoder reads."""
-        (tokens,), limit = self._text_tokens([text], self._queries), self.max_query_tokens
-        if tokens > limit:
-            raise InvalidRequest(
-                "query",
-                f"the query is {tokens} tokens long, but {self.id.name} reads at most {limit}; {way_out}",
-                {"tokens": str(tokens), "limit": str(limit)},
-            )
+    def reads_whole_query(self, text: str) -> bool:
+        """Returns False if only the beginning of a query is read."""
+        start = beginning(text, self.max_query_tokens, lambda part: self._text_tokens([part], self._queries)[0])
+        return self._text_tokens([start], self._queries)[0] <= self.max_query_tokens
+
+    def with_vector(self, query: Query) -> Query:
+        """Returns the query with its vector, so that it is encoded only once."""
+        if query.vector is not None:
+            return query
+        is_truncated = query.is_truncated or not self.reads_whole_query(query.text)
+        return replace(query, vector=self.encode_queries([query.text])[0], is_truncated=is_truncated)
 
     def beginning(self, text: str) -> str:
         """Returns the beginning of a passage that `encode_passages` and `is_truncated` treat as the whole text."""
@@ -293,9 +295,8 @@ class Encoder:
             return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
 
     def cut(self, text: str, tokens: int) -> str:
-        """Returns the text up to the end of its first `tokens` tokens; the whole text if it has no more."""
-        ends = self.token_ends(beginning(text, tokens, lambda part: self.token_counts([part])[0]))
-        return text if len(ends) <= tokens else text[: ends[tokens - 1]]
+        """See `first_tokens`."""
+        return first_tokens(text, tokens, self.token_ends)
 
     def token_ends(self, text: str) -> npt.NDArray[np.int64]:
         """Returns the (T,) end of each token, in characters, without waiting for a batch that `encode` computes."""

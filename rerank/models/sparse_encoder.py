@@ -31,7 +31,7 @@ from rerank.models.sparse_loading import load_splade
 from rerank.models.vector_cache import SparseCache
 from rerank.models.vocabulary_product import VocabularyProduct
 from rerank.prompting.truncate import beginning
-from rerank.types import Passage, Precision
+from rerank.types import Passage, Precision, Query
 from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseText, SparseVector, TokenStates, dot_products
 
@@ -158,9 +158,18 @@ class SparseEncoder:
         scores = self.scores(query, known).tolist()
         return [replace(passage, sparse_score=score) for passage, score in zip(read, scores, strict=True)]
 
-    def query_tokens(self, text: str) -> int:
-        """Returns the number of tokens of a whole query, with special tokens."""
-        return self._count(text) + self._loaded.tokenizer.num_special_tokens_to_add()
+    def reads_whole_query(self, text: str) -> bool:
+        """Returns False if only the beginning of a query is read."""
+        start = beginning(text, self.id.max_tokens, self._count)
+        limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
+        return self._count(self._loaded.prompts.query + start) <= limit
+
+    def with_vector(self, query: Query) -> Query:
+        """Returns the query with its sparse vector at unit length, so that one of many terms has no larger scores."""
+        if query.sparse is not None:
+            return query
+        is_truncated = query.is_truncated or not self.reads_whole_query(query.text)
+        return replace(query, sparse=self.encode_query(query.text).unit(), is_truncated=is_truncated)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Returns the number of tokens of each text that the model reads, with special tokens."""

@@ -29,7 +29,7 @@ from rerank.prompting.segments import (
     split_segments,
 )
 from rerank.prompting.templates import Template
-from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, passage_limit
+from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, first_tokens, passage_limit
 from rerank.types import Passage, Prepared, Query, Window
 from rerank.util.byte_cache import cached_by_bytes
 
@@ -118,7 +118,7 @@ class ListwiseRenderer:
         self.token_ends = cached_by_bytes(self._segments.token_ends, segment_bytes)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
+        """Sanitizes the texts, cuts a long query, and tokenises each distinct passage as far as it is shown."""
         if self._restyles:
             passages = [replace(p, text=self.template.style.passage_text(p.text, p.title)) for p in passages]
         most = CHARS_PER_TOKEN * self.passage_tokens
@@ -126,8 +126,14 @@ class ListwiseRenderer:
         token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
         ids = dict(zip(texts, token_ids, strict=True))
         prepared = tuple(replace(p, text=texts[p.text], token_ids=ids[p.text]) for p in passages)
-        query = replace(query, text=self.sanitize(query.text), instruction=self.sanitize(query.instruction))
-        return Prepared(query, prepared)
+        return Prepared(self._fitting_query(query), prepared)
+
+    def _fitting_query(self, query: Query) -> Query:
+        """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
+        text, instruction = self.sanitize(query.text), self.sanitize(query.instruction)
+        most = self._prompt_tokens // (2 * self.template.query_repeats) - len(self.token_ends(instruction))
+        cut = first_tokens(text, max(1, most), self.token_ends)
+        return replace(query, text=cut, instruction=instruction, is_truncated=query.is_truncated or cut != text)
 
     def prompt(self, window: Window, names: Sequence[str], answer_tokens: int = 0) -> ListwisePrompt:
         """Returns the prompt of a window whose query and passages are sanitized.

@@ -60,6 +60,12 @@ class Template:
         return any("{instruction}" in part for part in (self.prefix, self.body, self.suffix))
 
     @property
+    def query_repeats(self) -> int:
+        """The number of times that a prompt contains the query or, if more often, the instruction."""
+        text = self.prefix + self.body + self.suffix
+        return max(1, text.count("{query}"), text.count("{instruction}"))
+
+    @property
     def has_early_exit(self) -> bool:
         """True if a causal LM has read a passage where its identifier stands; see `rerank.models.early_exit`."""
         return self.body.find("{rank}") > self.body.find("{candidate}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from rerank.errors import InvalidRequest
 
 #: Few texts have more characters per token; English has four to five.
@@ -31,6 +34,16 @@ def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
     while end < len(text) and count(text[:end]) < tokens + _MARGIN_TOKENS:
         end *= 2
     return text[:end]
+
+
+def first_tokens(text: str, tokens: int, token_ends: Callable[[str], Sequence[int] | npt.NDArray[np.int64]]) -> str:
+    """Returns the text up to the end of its first `tokens` tokens; the whole text if it has no more.
+
+    Args:
+        token_ends: text → the end of each of its tokens, in characters.
+    """
+    ends = token_ends(beginning(text, tokens, lambda start: len(token_ends(start))))
+    return text if len(ends) <= tokens else text[: ends[tokens - 1]]
 
 
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:

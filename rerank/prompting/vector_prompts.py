@@ -9,10 +9,10 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
-from rerank.prompting.truncate import beginning
+from rerank.prompting.truncate import beginning, first_tokens
 from rerank.types import Passage, Query
 from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 
@@ -39,7 +39,6 @@ class VectorPrompts:
     Attributes:
         reads_text: the template shows the text of passages.
         reads_query_vector: the template has a slot for the query's vector.
-        query_repeats: the number of times that the prompt contains the query or, if more often, the instruction.
     """
 
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase, in_chat: bool, text_tokens: int) -> None:
@@ -48,7 +47,6 @@ class VectorPrompts:
         parts = (template.prefix, template.body, template.suffix)
         self.reads_text = "{text}" in template.body
         self.reads_query_vector = any("{query_vector}" in part for part in parts)
-        self.query_repeats = max(1, *("".join(parts).count(field) for field in ("{query}", "{instruction}")))
         self._template = template
         self._tokenizer = tokenizer
         self._text_tokens = text_tokens
@@ -71,9 +69,22 @@ class VectorPrompts:
         start = beginning(
             passage.text, self._text_tokens, lambda text: len(self._renderer.token_ends(self._sanitize(text)))
         )
-        text = self._sanitize(start)
-        ends = self._renderer.token_ends(text)
-        return text[: ends[self._text_tokens - 1]] if len(ends) > self._text_tokens else text
+        return first_tokens(self._sanitize(start), self._text_tokens, self._renderer.token_ends)
+
+    def fitting(self, query: Query, most: int) -> Query:
+        """Returns the sanitized query with its text cut, so that it has `most` tokens in a prompt, with instruction.
+
+        Raises: InvalidRequest if the instruction leaves no room for the query.
+        """
+        instruction = len(self._renderer.token_ends(query.instruction))
+        if instruction >= most:
+            raise InvalidRequest(
+                "query.instruction",
+                f"the instruction is {instruction} tokens long, and with the query at most {most} are read; shorten it",
+                {"tokens": str(instruction), "limit": str(most)},
+            )
+        text = first_tokens(query.text, most - instruction, self._renderer.token_ends)
+        return query if text == query.text else replace(query, text=text, is_truncated=True)
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Returns token ids and slots of a sanitized query, and of passages with their `shown_text`, in their order."""

@@ -105,6 +105,7 @@ def _execution(trace: Trace) -> pb.Execution:
         precision=trace.precision,
         set_back=[_similar_passage(each) for each in trace.set_back],
         dropped=[_similar_passage(each) for each in trace.dropped],
+        query_truncated=trace.query_truncated,
     )
 
 

@@ -6,7 +6,7 @@ The model is any that sentence-transformers' `CrossEncoder` loads; its scores ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from rerank.models.beginnings import TokenIds
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
-from rerank.prompting.truncate import beginning
+from rerank.prompting.truncate import beginning, first_tokens
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -79,21 +79,35 @@ class CrossEncoderRanker:
         """Divides special tokens in the texts, and cuts off the ends that are never read.
 
         Raises:
-            InvalidRequest: the query leaves too little room for the passages.
+            InvalidRequest: the instruction leaves too little room for query and passages.
         """
-        text, instruction = self._divide_special_tokens(query.text), self._divide_special_tokens(query.instruction)
-        (empty,) = self._scorer.render(text, [""], instruction, cut=False)
-        tokens, most = len(empty["input_ids"]), self._scorer.max_tokens
-        if tokens + _LEAST_PASSAGE_TOKENS > most:
-            raise InvalidRequest(
-                "query",
-                f"the query takes {tokens} of the {most} tokens that {self.info.model_id} reads, and leaves less than "
-                f"{_LEAST_PASSAGE_TOKENS} for a passage; shorten the query",
-                {"query_tokens": str(tokens), "limit": str(most)},
-            )
         texts = {t: self._beginning(self._divide_special_tokens(t)) for t in {passage.text for passage in passages}}
         prepared = tuple(replace(passage, text=texts[passage.text]) for passage in passages)
-        return Prepared(replace(query, text=text, instruction=instruction), prepared)
+        divided = replace(
+            query,
+            text=self._beginning(self._divide_special_tokens(query.text)),
+            instruction=self._divide_special_tokens(query.instruction),
+        )
+        return Prepared(self._fitting(divided, texts.values()), prepared)
+
+    def _fitting(self, query: Query, passages: Iterable[str]) -> Query:
+        """Cuts a query that leaves a passage no room in a chat; of two bare texts, the library cuts the longer."""
+        tokens, most = self._scorer.count(query.text), self._scorer.max_tokens
+        (empty,) = self._scorer.render(query.text, [""], query.instruction, cut=False)
+        room = most - (len(empty["input_ids"]) - tokens)
+        if room < 2 * _LEAST_PASSAGE_TOKENS:
+            raise InvalidRequest(
+                "query.instruction",
+                f"prompt and instruction take {most - room} of the {most} tokens that {self.info.model_id} reads; "
+                "shorten the instruction",
+                {"tokens": str(most - room), "limit": str(most)},
+            )
+        if tokens <= room // 2:
+            return query
+        if self._scorer.chat_template:
+            return replace(query, text=first_tokens(query.text, room // 2, self._scorer.token_ends), is_truncated=True)
+        longest = max(map(self._scorer.count, passages), default=0)
+        return replace(query, is_truncated=query.is_truncated or tokens + longest > room)
 
     def encode(self, window: Window) -> EncodedPairs:
         """Renders one pair of the query and each passage, as the model's files say."""

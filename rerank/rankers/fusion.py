@@ -9,7 +9,7 @@ feedback, and the cosine is taken again: no forward pass more. A correction that
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,17 @@ from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import (
+    EncodedWindow,
+    Passage,
+    Prepared,
+    Query,
+    ScoreKind,
+    SparseVector,
+    Vector,
+    Window,
+    WindowRanking,
+)
 
 #: Tokens of a batch of texts to encode: some 50 ms of one core in bfloat16. A shorter request runs between two batches.
 _BATCH_TOKENS = 384
@@ -82,20 +92,12 @@ class FusionRanker:
         return passage if self._sparse is None else self._sparse.cache.filled(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Computes the query's vector, and the passages' sparse scores with the query's sparse vector at unit length.
-
-        Raises:
-            InvalidRequest: the query is longer than the encoder reads.
-        """
-        if query.vector is None:
-            self._encoder.check_query(query.text)
-            query = replace(query, vector=self._encoder.encode_queries([query.text])[0])
+        """Computes the query's vectors, and the passages' sparse scores; later slices of a request have the former."""
+        query = self._encoder.with_vector(query)
         if self._sparse is None:
             return Prepared(query, tuple(passages))
-        if (of_query := query.sparse) is None:  # later slices of a request have it
-            of_query = self._sparse.encode_query(query.text).unit()  # a query of many terms has no larger scores
-            query = replace(query, sparse=of_query)
-        scored = tuple(self._sparse.scored(of_query, passages))
+        query = self._sparse.with_vector(query)
+        scored = tuple(self._sparse.scored(cast(SparseVector, query.sparse), passages))
         truncated = tuple(each.doc_id for each in scored if each.sparse and each.sparse.is_truncated)
         return Prepared(query, scored, truncated)
 

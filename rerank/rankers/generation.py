@@ -65,12 +65,13 @@ class GenerationPrompts(TextPrompts):
         identifiers: IdentifierKind,
         generation: AnswerConfig = _AT_ONCE,
     ) -> None:
-        super().__init__(tokenizer, context_tokens, template, thinks=generation.thinking_tokens > 0)
         if generation.thinking_tokens >= context_tokens:
             raise ConfigError(
                 f"thinking_tokens {generation.thinking_tokens} leaves no room for a prompt, as the model reads and "
                 f"writes {context_tokens} tokens at most; use less, such as {context_tokens // 2}"
             )
+        thinking_tokens = generation.thinking_tokens
+        super().__init__(tokenizer, context_tokens, template, thinking_tokens, thinks=thinking_tokens > 0)
         self._thinking_tokens, self._answer_is = generation.thinking_tokens, generation.answer
         self._slack_tokens = _SLACK_TOKENS_AFTER_THINKING if generation.thinking_tokens else _SLACK_TOKENS
         self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
@@ -80,7 +81,7 @@ class GenerationPrompts(TextPrompts):
     def encode(self, window: Window) -> EncodedWindow:
         """Renders the prompt, which leaves tokens for the longest reasoning and answer. All of them count."""
         answer_tokens = self.new_tokens(len(window.passages))
-        prompt = self.renderer.prompt(window, self._names, answer_tokens)
+        prompt = self.renderer.prompt(window, self._names, answer_tokens - self._thinking_tokens)
         tokens = len(prompt.token_ids) + answer_tokens
         return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
 

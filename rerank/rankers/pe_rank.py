@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
-from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.models.loading import pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
@@ -72,7 +71,8 @@ class PERankRanker:
         self._reader = make_last_token_reader(loaded.transformer, picked)
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
-        half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for the passages
+        self._query_repeats = prompt.query_repeats
+        half = loaded.context_tokens // (2 * prompt.query_repeats)  # the other half is for the passages
         self._max_query_tokens = min(encoder.id.max_tokens, half)
         self.info = RankerInfo(
             kind="pe-rank",
@@ -104,10 +104,8 @@ class PERankRanker:
         A passage counts as truncated if its vector covers only the beginning of its text; text shown beside the vector
         is meant to be an extract.
         """
-        sanitized = self._prompts.sanitize(query)
-        self._check_query(sanitized)
-        if query.vector is None:
-            sanitized = replace(sanitized, vector=self._encoder.encode_queries([query.text])[0])
+        query = self._encoder.with_vector(query)  # of the text as it was sent
+        fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
         missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
         vectors = iter(self._encoder.encode_passages(missing, self._encoder_dtype))
         truncated = iter(self._encoder.is_truncated(missing))
@@ -117,7 +115,7 @@ class PERankRanker:
         ]
         if self._prompts.reads_text:
             encoded = [replace(passage, text=self._prompts.shown_text(passage)) for passage in encoded]
-        return Prepared(sanitized, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
+        return Prepared(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
     def _with_vector(self, passage: Passage, vector: Vector, is_truncated: bool) -> Passage:
         """Returns the passage with the vector of its text, which is kept for later requests."""
@@ -176,19 +174,8 @@ class PERankRanker:
     def _max_positions(self, n: int) -> int:
         """Positions of a window of n passages with the longest query and the longest text beside each vector."""
         text = n * (self._text_tokens + _SLACK_TOKENS) if self._prompts.reads_text else 0
-        query = self._prompts.query_repeats * self._max_query_tokens
+        query = self._query_repeats * self._max_query_tokens
         return self._prompts.length(n) + query + text + self._decode_steps(n)
-
-    def _check_query(self, query: Query) -> None:
-        added = len(self._prompts.token_ids(query, ())) - self._prompts.length(0)
-        tokens = -(-added // self._prompts.query_repeats)
-        if tokens > self._max_query_tokens:
-            raise InvalidRequest(
-                "query",
-                f"query and instruction are {tokens} tokens long, {self.info.model_id} reads at most "
-                f"{self._max_query_tokens}; shorten them",
-                {"tokens": str(tokens), "limit": str(self._max_query_tokens)},
-            )
 
 
 def _signals(window: Window) -> dict[str, tuple[float, ...]]:

@@ -27,7 +27,6 @@ from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
-from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
@@ -288,13 +287,9 @@ class AsyncReranker:
 
     def _retrieve(self, index: Index, first_stage: FirstStage, depth: int, query: Query) -> tuple[Query, Found]:
         """Finds candidates; returns the query, too, with its vector if the first stage reads it."""
-        encoded = self._with_vector(query) if first_stage.reads_vectors and query.vector is None else query
+        query = replace(query, is_truncated=query.is_truncated or not index.reads_whole(first_stage, query))
+        encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
-
-    def _with_vector(self, query: Query) -> Query:
-        """Encodes the query. Raises: InvalidRequest if the query is longer than the encoder reads."""
-        self._encoder.check_query(query.text, "shorten it, or search by bm25")
-        return with_vector(self._encoder, query)
 
     async def _resolve(self, candidates: Iterable[CandidateLike]) -> Found:
         """Makes candidates with their texts, and with their vectors if they are in the index."""

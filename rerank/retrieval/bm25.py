@@ -50,6 +50,9 @@ class BM25Retriever:
         self._searcher.set_bm25(K1, B)
         _allow_long_queries()
 
+    def reads_whole(self, query: Query) -> bool:
+        return True
+
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
         """As `Retriever.search`. Raises: IndexMismatch if Lucene finds the index damaged where it reads it."""
         try:

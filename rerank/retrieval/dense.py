@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,16 +34,14 @@ class DenseRetriever:
         scores, rows = self.index.search(query_vectors(self.encoder, queries), depth)
         return [_scored_rows(s, r) for s, r in zip(scores, rows, strict=True)]
 
+    def reads_whole(self, query: Query) -> bool:
+        return self.encoder.reads_whole_query(query.text)
+
 
 def query_vectors(encoder: Encoder, queries: Sequence[Query]) -> Matrix:
     """(len(queries), D): the vectors of the queries; encodes those that have none yet."""
     missing = iter(encoder.encode_queries([query.text for query in queries if query.vector is None]))
     return np.stack([next(missing) if query.vector is None else query.vector for query in queries])
-
-
-def with_vector(encoder: Encoder, query: Query) -> Query:
-    """The query with its vector, so that it is encoded only once."""
-    return replace(query, vector=query_vectors(encoder, [query])[0])
 
 
 def _scored_rows(scores: np.ndarray, rows: np.ndarray) -> list[ScoredRow]:

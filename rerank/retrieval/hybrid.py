@@ -47,6 +47,9 @@ class HybridRetriever:
         runs = [[{hit.row: hit.score for hit in hits} for hits in result] for result in results]
         return [self._fuse(of_query, depth) for of_query in zip(*runs, strict=True)]
 
+    def reads_whole(self, query: Query) -> bool:
+        return all(retriever.reads_whole(query) for retriever in self.retrievers)
+
     def _fuse(self, runs: Sequence[Mapping[int, float]], depth: int) -> list[ScoredRow]:
         fused = best(self.fusion(runs), depth)
         if not self.has_bm25:

@@ -132,12 +132,19 @@ class Index:
         Raises:
             NotConfigured: the first stage reads sparse vectors, and there are none.
         """
+        return self._retriever(first_stage).search(queries, depth)
+
+    def reads_whole(self, first_stage: FirstStage, query: Query) -> bool:
+        """Returns False if a first stage reads only the beginning of the query. Raises: NotConfigured."""
+        return self._retriever(first_stage).reads_whole(query)
+
+    def _retriever(self, first_stage: FirstStage) -> Retriever:
         if first_stage not in self._retrievers:
             raise NotConfigured(
                 f"first stage {first_stage} reads sparse vectors, which the index of {self.manifest.collection} lacks; "
                 f"build it again with `rerank index`, or use {', '.join(self._retrievers)}"
             )
-        return self._retrievers[first_stage].search(queries, depth)
+        return self._retrievers[first_stage]
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Candidate, ...]:
         """The best passages of a query, with text and vector, best first."""

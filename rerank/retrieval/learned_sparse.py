@@ -33,6 +33,9 @@ class LearnedSparseRetriever:
         """As `Retriever.search`; passages that share no term with the query are not found."""
         return [self._search(self.encoder.encode_query(query.text), depth) for query in queries]
 
+    def reads_whole(self, query: Query) -> bool:
+        return self.encoder.reads_whole_query(query.text)
+
     def _search(self, query: SparseVector, depth: int) -> list[ScoredRow]:
         scores = np.zeros(self.passages, dtype=np.float32)
         for term, weight in zip(query.terms.tolist(), query.weights, strict=True):

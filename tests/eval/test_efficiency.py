@@ -51,9 +51,10 @@ def test_costs_are_means_and_warnings_are_sums() -> None:
         "tokens": "200",
         "completeness": "COMPLETENESS_PARTIAL",
         "truncated_doc_ids": ["a", "b"],
+        "query_truncated": True,
         "repaired_identifiers": 3,
     }
     found = efficiency([response(1, 1, **served), response(1, 2, **partial)])
     assert found is not None
     assert (found.windows, found.rounds, found.tokens) == (5.0, 5.0, 1000.0)
-    assert (found.incomplete, found.truncated, found.repaired) == (1, 2, 3)
+    assert (found.incomplete, found.truncated, found.repaired, len(found.truncated_queries)) == (1, 2, 3, 1)

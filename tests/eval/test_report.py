@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rerank_eval.efficiency import Efficiency
@@ -13,9 +14,9 @@ from rerank_eval.sources import FIRST_STAGE
 from rerank_eval.statistics import holm, paired_differences, t_test
 
 
-def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: int) -> SystemResult:
+def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: Any) -> SystemResult:
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
-    warnings = {"incomplete": 0, "truncated": 0, "repaired": 0} | counts
+    warnings = {"incomplete": 0, "truncated": 0, "truncated_queries": (), "repaired": 0} | counts
     cost = Efficiency(10.0, 20.0, 30.0, 2.5, windows=9.0, rounds=9.0, tokens=1800.0, **warnings)
     return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), cost)
 
@@ -58,6 +59,11 @@ def test_p_values_are_adjusted_over_all_comparisons() -> None:
 def test_partial_lists_truncated_passages_and_repairs_are_reported() -> None:
     text = markdown(evaluation(result("a", [0.5] * 4, incomplete=1, truncated=7, repaired=2)))
     assert "1 lists were reranked only in part, 7 passages were truncated, 2 identifiers" in text
+
+
+def test_truncated_queries_are_named() -> None:
+    text = markdown(evaluation(result("a", [0.5] * 4, truncated_queries=("q7", "q12"))))
+    assert "a: 2 queries are longer than a model reads and were truncated: q7, q12." in text
 
 
 def test_missing_queries_of_several_systems_are_named_once() -> None:

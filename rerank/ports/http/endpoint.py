@@ -113,12 +113,13 @@ class Endpoint:
 
 
 def _warnings(trace: Trace) -> list[str]:
-    """Warnings about a ranking: passages that were truncated or not read, and doubts about the model."""
+    """Warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
+    query = "the query is longer than the model reads and was truncated" if trace.query_truncated else ""
     cut = len(trace.truncated_doc_ids)
     truncated = f"{cut} documents are longer than the model reads and were truncated" if cut else ""
     dropped = [f"document {each.doc_id} was dropped as a near duplicate of {each.similar_to}" for each in trace.dropped]
     set_back = [f"document {each.doc_id} was set back, as it is like {each.similar_to}" for each in trace.set_back]
-    return [each for each in (truncated, trace.reason, trace.model_warning, *dropped, *set_back) if each]
+    return [each for each in (query, truncated, trace.reason, trace.model_warning, *dropped, *set_back) if each]
 
 
 async def _send(record: CallRecord, exchange: Exchange, send: Send) -> None:

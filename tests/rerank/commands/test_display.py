@@ -102,8 +102,8 @@ def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) ->
             "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms",
         ),
         (
-            pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3),
-            " · deadline reached · 2 truncated · 3 repaired",
+            pb.Execution(query_truncated=True, truncated_doc_ids=["a", "b"], repaired_identifiers=3),
+            " · query truncated · 2 truncated · 3 repaired",
         ),
     ],
 )

@@ -52,7 +52,20 @@ def test_short_passages_leave_their_room_to_long_ones() -> None:
     assert len(beside_short.token_ids) > 880
 
 
-def test_query_that_leaves_too_little_room_is_refused_with_the_numbers() -> None:
+@each_family
+def test_long_query_is_truncated_to_half_of_the_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+    renderer = renderer_of(tokenizer, 600)
+    short, long = (Query("abc " * n, instruction="be exact") for n in (5, 900))
+    assert not renderer.prepare(short, []).query.is_truncated
+    prepared = renderer.prepare(long, [Passage("a", "word " * 900), Passage("b", "tiny")])
+    assert prepared.query.is_truncated
+    tokens = [len(renderer.token_ends(text)) for text in (prepared.query.text, prepared.query.instruction)]
+    assert 145 < sum(tokens) <= 150  # the template shows the query twice
+    prompt = renderer.prompt(Window(prepared.query, prepared.passages), NAMES)
+    assert (len(prompt.token_ids) <= 599, prompt.truncated) == (True, (0,))
+
+
+def test_prompt_that_leaves_too_little_room_is_refused_with_the_numbers() -> None:
     empty = len(renderer_of(byte_level()).prompt(window(*[""] * 10), NAMES).token_ids)
     expected = rf"leave 3 of the model's {empty + 50} tokens for each of the 10 passages of a window, at least 8 are"
     with pytest.raises(InvalidRequest, match=expected):

@@ -107,9 +107,26 @@ def test_text_that_is_the_address_of_an_image_is_read_as_text(folders: dict[str,
     assert len(address["input_ids"]) == len(other["input_ids"])
 
 
-def test_query_that_leaves_no_room_is_refused(ranker: CrossEncoderRanker) -> None:
-    with pytest.raises(InvalidRequest, match=rf"takes \d+ of the {MAX_TOKENS} tokens .* shorten the query"):
-        window(ranker, ["w1"], query="w1 " * 300)
+@pytest.mark.parametrize("architecture", ARCHITECTURES[:3])
+def test_long_query_has_the_scores_of_predict(folders: dict[str, Path], architecture: str) -> None:
+    """Of two texts, the library cuts the longer one first."""
+    ranker, library = CrossEncoderRanker(folders[architecture], "cpu"), CrossEncoder(str(folders[architecture]))
+    long, text = " ".join(f"w{place % 9}" for place in range(2 * MAX_TOKENS)), "w2 " * 2 * MAX_TOKENS
+    for query, passages, truncated in ((long, ["w1"], True), (long, [text], True), ("w3", ["w1", text], False)):
+        prepared = window(ranker, passages, query=query)
+        expected = library.predict([(query, passage) for passage in passages], show_progress_bar=False)
+        assert rank_windows(ranker, [prepared])[0].scores == pytest.approx(expected.tolist(), abs=1e-4)
+        assert prepared.query.is_truncated == truncated
+
+
+def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders: dict[str, Path]) -> None:
+    ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
+    prepared = window(ranker, ["w1", "w2 " * 9], query="w3 " * ranker._scorer.max_tokens)
+    assert prepared.query.is_truncated
+    full, other = (pair["input_ids"] for pair in ranker.encode(prepared).pairs)
+    assert len(full) < len(other) < 0.7 * ranker._scorer.max_tokens
+    with pytest.raises(InvalidRequest, match=r"prompt and instruction take .*; shorten the instruction"):
+        window(ranker, ["w1"], instruction="w3 " * ranker._scorer.max_tokens)
 
 
 def test_pair_tokens_limits_the_pairs(folders: dict[str, Path]) -> None:

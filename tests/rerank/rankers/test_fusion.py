@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rerank.config import FusionModel
-from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
@@ -185,6 +184,10 @@ def test_other_work_runs_between_two_batches(encoder: Encoder, sparse_encoder: S
     assert len(pauses) >= 2
 
 
-def test_query_longer_than_the_encoder_reads_is_refused(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    with pytest.raises(InvalidRequest, match=r"is 400 tokens long, but .* reads at most 254; shorten it"):
-        fusion(encoder, sparse_encoder).prepare(Query("flea " * 400), [])
+def test_query_longer_than_an_encoder_reads_is_truncated(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    """MiniLM reads 254 tokens, splade-tiny 510."""
+    ranker = fusion(encoder, sparse_encoder)
+    fits, longer, longest = (ranker.prepare(Query("flea " * n), []).query for n in (254, 400, 9000))
+    assert [query.is_truncated for query in (fits, longer, longest)] == [False, True, True]
+    np.testing.assert_allclose(np.stack([longer.vector, longest.vector]), np.stack([fits.vector] * 2), atol=1e-5)
+    assert [sparse_encoder.reads_whole_query("flea " * n) for n in (510, 511, 9000)] == [True, False, False]

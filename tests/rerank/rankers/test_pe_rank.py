@@ -109,11 +109,15 @@ def test_prepare_reports_truncated_passages(ranker: PERankRanker, encoder: Encod
     assert prepared.truncated_doc_ids == ("a", "stored")
 
 
-def test_query_longer_than_the_model_reads_is_rejected(ranker: PERankRanker, encoder: Encoder) -> None:
-    limit = encoder.id.max_tokens
-    ranker.prepare(Query("a " * limit), [])
-    with pytest.raises(InvalidRequest, match=rf"{limit + 1} tokens long, .* reads at most {limit}; shorten"):
-        ranker.prepare(Query("a " * (limit + 1)), [])
+def test_query_longer_than_the_model_reads_is_truncated(ranker: PERankRanker, encoder: Encoder) -> None:
+    limit = encoder.max_query_tokens
+    fits, longer, longest = (ranker.prepare(Query("a " * n), []).query for n in (limit, limit + 1, 3 * limit))
+    assert [query.is_truncated for query in (fits, longer, longest)] == [False, True, True]
+    assert len(longest.text.split()) == encoder.id.max_tokens
+    np.testing.assert_allclose(longest.vector, fits.vector, atol=1e-5)
+    instructed = Query("a", instruction="a " * encoder.id.max_tokens)
+    with pytest.raises(InvalidRequest, match=rf"is {encoder.id.max_tokens} tokens long, .* at most 256 are read"):
+        ranker.prepare(instructed, [])
 
 
 @pytest.mark.parametrize(("instructions", "reads"), [(None, False), (0, False), (3, True)])

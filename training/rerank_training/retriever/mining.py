@@ -10,7 +10,6 @@ from rerank.collections import beir
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
-from rerank.retrieval.dense import with_vector
 from rerank.retrieval.index import Index
 from rerank.types import Candidate, FirstStage, Passage, Query
 from rerank_training.lists.sampling import Pool, make_pool
@@ -82,5 +81,5 @@ class ListMiner:
         doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
         passages = {passage.doc_id: passage for passage in self.base.store.passages(doc_ids) if passage.text.strip()}
         candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]
-        pool = make_pool(with_vector(self.encoder, query), candidates, grades={})
+        pool = make_pool(self.encoder.with_vector(query), candidates, grades={})
         return pool, tuple(passages.values())

@@ -84,10 +84,10 @@ def candidates_of(texts: Iterable[RankedText | str]) -> list[CandidateSource]:
 
 
 def refuse_truncated(ranking: Ranking, field: str, way_out: str) -> None:
-    """Raises: InvalidRequest if the model did not read a passage to its end. `way_out`: how the request allows that."""
-    if too_long := ranking.trace.truncated_doc_ids:
-        problem = f"the text is longer than the model reads; shorten it, or {way_out}"
-        raise InvalidRequest(f"{field}[{too_long[0]}]", problem)
+    """Raises: InvalidRequest if the model did not read a text to its end. `way_out`: how the request allows that."""
+    fields = [f"{field}[{doc_id}]" for doc_id in ranking.trace.truncated_doc_ids]
+    if too_long := (["query"] if ranking.trace.query_truncated else fields):
+        raise InvalidRequest(too_long[0], f"the text is longer than the model reads; shorten it, or {way_out}")
 
 
 def as_object(document: Document) -> dict[str, Any]:

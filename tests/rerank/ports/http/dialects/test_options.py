@@ -241,5 +241,9 @@ def test_truncated_text_is_an_error_for_those_who_say_so(path: str, body: dict[s
     ranking = Ranking((), ScoreKind.RANK, trace_of(truncated_doc_ids=("1",)))
     with pytest.raises(InvalidRequest, match=way_out):
         dialect.translate({"query": query} | body).reply(ranking, [])
+    of_query = Ranking((), ScoreKind.RANK, trace_of(query_truncated=True))
+    with pytest.raises(InvalidRequest, match=way_out.replace(way_out.partition(":")[0], "^query")):
+        dialect.translate({"query": query} | body).reply(of_query, [])
     allowed = {name: value for name, value in body.items() if name in ("passages", "documents", "texts")}
-    assert dialect.translate({"query": query} | allowed).reply(ranking, [])
+    for truncated in (ranking, of_query):
+        assert dialect.translate({"query": query} | allowed).reply(truncated, [])
