@@ -58,7 +58,8 @@ class Limits(Settings):
         max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
             Default: 16 MiB.
         max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
-        max_calls: number of calls in flight; further ones fail with RESOURCE_EXHAUSTED. Default: 1,000.
+        max_calls: number of calls in flight, three quarters of them of one caller; further ones fail with
+            RESOURCE_EXHAUSTED, unless a call gives way whose message has not come. Default: 1,000.
         max_bytes_in_flight: bytes of all requests and answers in flight, without messages of up to 64 KiB; calls whose
             message exceeds it fail with RESOURCE_EXHAUSTED. A message alone may exceed it. Default: 64 MiB.
         max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request

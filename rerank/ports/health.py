@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from grpc_health.v1 import health_pb2
-from grpc_health.v1.health import aio
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from rerank.errors import InvalidRequest, NotFound
 from rerank.names import LIVENESS, SERVICE
@@ -25,45 +25,67 @@ _MAX_NAME_CHARS = 1000
 _FOLLOW_S = 0.5
 
 
-class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+class Health:
     """The statuses of `health_statuses`, and SERVING under LIVENESS."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._names: set[str] = set()
+        self._statuses: dict[str, HealthStatus] = {}
+        self._changed = asyncio.Event()
+        self._is_shutting_down = False
 
-    async def check(self, request: health_pb2.HealthCheckRequest) -> Any:
+    def check(self, request: health_pb2.HealthCheckRequest) -> HealthCheckResponse:
         """The status of a service. Raises: NotFound for one that has none, InvalidRequest for a long name."""
-        if request.service == LIVENESS:
-            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
-        _check_name(request.service)
-        if request.service not in self._names:
+        status = self._status(request.service)
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
             known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # models are not told without a key
             raise NotFound(f"there is no health status of {request.service!r}; ask for {known}")
-        return await self.Check(request, None)
+        return HealthCheckResponse(status=status)
 
-    async def watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
-        """Sends the status of a service, and again when it changes. Raises: InvalidRequest for a long name."""
-        _check_name(request.service)  # which is kept while the call lasts
-        await self.Watch(request, context)
+    async def watch(self, request: health_pb2.HealthCheckRequest) -> AsyncIterator[HealthCheckResponse]:
+        """The status of a service, and again when it has changed. Raises: InvalidRequest for a long name."""
+        last = None
+        while True:
+            changed, status = self._changed, self._status(request.service)
+            if status != last:
+                yield HealthCheckResponse(status=status)
+                last = status
+            await changed.wait()
 
-    async def set_statuses(self, models: Sequence[ModelDescription]) -> None:
+    def set_statuses(self, models: Sequence[ModelDescription]) -> None:
         """Sets the statuses of the service and of its models."""
-        for name, status in health_statuses(models).items():
-            self._names.add(name)
-            await self.set(name, status)
+        if not self._is_shutting_down:
+            self._set(health_statuses(models))
+
+    def shut_down(self) -> None:
+        """Sets all statuses to NOT_SERVING for good."""
+        self._is_shutting_down = True
+        self._set(dict.fromkeys(self._statuses, HealthCheckResponse.NOT_SERVING))
+
+    def _status(self, service: str) -> HealthStatus:
+        if len(service) > _MAX_NAME_CHARS:
+            problem = f"{len(service)} characters exceed the limit of {_MAX_NAME_CHARS}; send the name of a service"
+            raise InvalidRequest("service", problem)
+        if service == LIVENESS:
+            return HealthCheckResponse.SERVING
+        return self._statuses.get(service, HealthCheckResponse.SERVICE_UNKNOWN)
+
+    def _set(self, statuses: dict[str, HealthStatus]) -> None:
+        if statuses != self._statuses:
+            self._statuses = statuses
+            self._changed.set()
+            self._changed = asyncio.Event()
 
 
 @asynccontextmanager
-async def health_of(reranker: AsyncReranker) -> AsyncIterator[HealthServicer]:
+async def health_of(reranker: AsyncReranker) -> AsyncIterator[Health]:
     """Health checks whose statuses follow the models until the block ends."""
-    health = HealthServicer()
-    await health.set_statuses(reranker.models())
+    health = Health()
+    health.set_statuses(reranker.models())
 
     async def follow() -> None:
         while any(model.servers for model in reranker.config.models):
             await asyncio.sleep(_FOLLOW_S)
-            await health.set_statuses(reranker.models())
+            health.set_statuses(reranker.models())
 
     following = asyncio.create_task(follow())
     try:
@@ -79,12 +101,5 @@ def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatu
     return {"": default, SERVICE: default} | statuses
 
 
-def _check_name(service: str) -> None:
-    if len(service) > _MAX_NAME_CHARS:
-        raise InvalidRequest(
-            "service", f"{len(service)} characters exceed the limit of {_MAX_NAME_CHARS}; send the name of a service"
-        )
-
-
 def _health(model: ModelDescription) -> HealthStatus:
-    return health_pb2.HealthCheckResponse.NOT_SERVING if model.problem else health_pb2.HealthCheckResponse.SERVING
+    return HealthCheckResponse.NOT_SERVING if model.problem else HealthCheckResponse.SERVING

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
 from rerank.errors import InvalidRequest
-from rerank.ports.health import HealthServicer
+from rerank.ports.health import Health
 from rerank.protobuf.field_count import check_field_count
 from rerank.protobuf.replies import list_models_response, rerank_response, search_response
 from rerank.protobuf.requests import rerank_request, search_request
@@ -61,12 +61,11 @@ def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd)
     }
 
 
-def health_methods(health: HealthServicer, calls: CallsInFlight) -> dict[str, Method]:
+def health_methods(health: Health, calls: CallsInFlight) -> dict[str, Method]:
     """The health check; its calls are logged at level DEBUG, because they come often."""
 
     async def check(message: health_pb2.HealthCheckRequest, _: CallRecord) -> Message:
-        response: Message = await health.check(message)
-        return response
+        return health.check(message)
 
     return {"Check": _method("Check", health_pb2.HealthCheckRequest, check, calls, partial(log.debug, "%s"))}
 

@@ -20,7 +20,7 @@ from rerank.errors import ConfigError
 from rerank.ports.connection_bounds import connection_bounds, raise_open_files_limit
 from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
 from rerank.ports.grpc.server import add_services, bind, server_options
-from rerank.ports.health import HealthServicer, health_of
+from rerank.ports.health import Health, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.in_flight import CallsInFlight
 from rerank.service.startup import description
@@ -55,7 +55,7 @@ class RunningServer:
         metrics_address: str,
         server: grpc.aio.Server,
         calls: CallsInFlight,
-        health: HealthServicer,
+        health: Health,
     ) -> None:
         self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.calls = calls
@@ -89,7 +89,7 @@ class RunningServer:
         await asyncio.shield(self._draining)
 
     async def _drain(self, drain_s: float) -> None:
-        await self._health.enter_graceful_shutdown()
+        self._health.shut_down()
         self.calls.begin_drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)

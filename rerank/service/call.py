@@ -7,6 +7,7 @@ import re
 import reprlib
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -41,8 +42,12 @@ class Call(Protocol):
         """The client's deadline on the event loop's clock, known once the message is read; infinity if it set none."""
         ...
 
-    async def read(self) -> bytes | bytearray:
-        """Reads the message. Raises: RerankError if it is refused, CancelledError if the client hangs up."""
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes | bytearray:
+        """Reads the message. Raises: RerankError if it is refused, CancelledError if the client hangs up.
+
+        Args:
+            place: waits for a place among the messages that are received; a large message needs one.
+        """
         ...
 
     def on_done(self, function: Callable[[], object]) -> None:

@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from weakref import WeakValueDictionary
 
 from rerank.access.callers import Caller, CallerLimits
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.errors import Overloaded, ShuttingDown
 from rerank.service.call import Call, header
+from rerank.service.receiving import ReceivingPlaces
 
 log = logging.getLogger(__name__)
 
-#: Messages that are received at the same time, in all and from one connection. Further calls wait, so that a message of
-#: the largest size needs memory only when it is its turn, and slow clients leave places for other connections.
-_RECEIVING, _RECEIVING_FROM_ONE = 16, 2
-#: Seconds that calls have to send the rest of their messages when all places are taken.
-_HURRY_S = 0.15
+#: A caller may have this many times as many calls as are free, so that others always find room.
+_SHARE = 3
+#: Calls without a message that may be ending at the same time, because a client that does not read delays their end.
+_MAX_ENDING = 100
 #: Messages up to this size are converted at once and do not count as bytes in flight: `max_calls` bounds them.
 SMALL_MESSAGE = 64 * 1024
 
 
 @dataclass(slots=True)
 class _Held:
-    """The caller of a call, the bytes that it holds, and the timer of its answer."""
+    """A call in flight.
+
+    Attributes:
+        caller: the holder of its key.
+        sharer: by whom its place is counted: the name of the key, or else the connection.
+        size: the bytes of its message, then of its answer.
+        arrival: the time limit of its message while that is awaited.
+        unread: ends the connection if the answer is not read.
+    """
 
     caller: Caller
+    sharer: str
     size: int = 0
-    timer: asyncio.TimerHandle | None = None
+    arrival: asyncio.Timeout | None = None
+    unread: asyncio.TimerHandle | None = None
 
 
 class CallsInFlight:
@@ -54,11 +64,12 @@ class CallsInFlight:
         self._keys = keys
         self._anyone = Caller("", CallerLimits())
         self._held: dict[Call, _Held] = {}
+        self._ending: set[Call] = set()
+        self._calls_of = Counter[str]()
+        self._bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._receiving = asyncio.Semaphore(_RECEIVING)
-        self._receiving_from: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._timeouts: set[asyncio.Timeout] = set()
+        self._places = ReceivingPlaces()
         self._drained = False
         self._until_drained: set[asyncio.Timeout] = set()
 
@@ -87,55 +98,59 @@ class CallsInFlight:
     def enter(self, call: Call) -> Caller:
         """Counts a call as in flight until its answer was read, and returns its caller.
 
+        If there is no room, the call ends that waits for its message for longest.
+
         Raises: Unauthenticated, ShuttingDown, Overloaded.
         """
         caller = self.authenticate(call)
         if self.is_shutting_down:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
-        if len(self._held) >= self.limits.max_calls:
-            raise _overloaded("max_calls", f"{len(self._held)} calls are in flight, the most that may be")
+        sharer = caller.name or call.peer
+        self._make_room(sharer)
         caller.enter()
-        self._held[call] = _Held(caller)
+        self._held[call] = _Held(caller, sharer)
+        self._calls_of[sharer] += 1
         self._idle.clear()
         call.on_done(partial(self._leave, call))
         return caller
 
+    def _make_room(self, sharer: str) -> None:
+        """Ends a call that waits for its message if there is no room for another one. Raises: Overloaded."""
+        calls, own, limit = len(self._held) - len(self._ending), self._calls_of[sharer], self.limits.max_calls
+        is_full = calls >= limit
+        if not is_full and own <= _SHARE * (limit - calls):
+            return
+        for call, held in self._held.items() if len(self._ending) < _MAX_ENDING else ():
+            arrival, may_end = held.arrival, (is_full or held.sharer == sharer) and call not in self._ending
+            if may_end and arrival is not None and not arrival.expired():
+                self._ending.add(call)
+                arrival.reschedule(0)
+                return
+        raise _overloaded("max_calls", f"{calls} calls are in flight, {own} of them yours, the most that may be")
+
     async def receive(self, call: Call) -> bytes | bytearray:
-        """Reads the message of a call.
+        """Reads the message of a call that has entered.
 
         Raises: Overloaded if it does not come in time, and what `Call.read` raises.
         """
-        timeout = asyncio.timeout(None)
+        held, limit_s = self._held[call], self.limits.max_transfer_s
         try:
-            async with self._receiving_from.setdefault(call.peer, asyncio.Semaphore(_RECEIVING_FROM_ONE)):
-                if self._receiving.locked():
-                    self._hurry()
-                async with self._receiving, timeout:
-                    allowed_s = _HURRY_S if self._receiving.locked() else self.limits.max_transfer_s
-                    timeout.reschedule(asyncio.get_running_loop().time() + allowed_s)
-                    self._timeouts.add(timeout)
-                    message = await call.read()
+            async with asyncio.timeout(limit_s) as held.arrival:
+                message = await call.read(self._places.place(call.peer, held.arrival, limit_s))
         except TimeoutError as error:
             raise _overloaded("max_transfer_s", "the request did not arrive in time; send it faster") from error
         finally:
-            self._timeouts.discard(timeout)
+            held.arrival = None
         await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         return message
-
-    def _hurry(self) -> None:
-        """Gives the calls that are receiving only a short time more."""
-        soon_s = asyncio.get_running_loop().time() + _HURRY_S
-        for timeout in self._timeouts:
-            if not timeout.expired():  # it may have passed a moment ago, and its call not have learned of it yet
-                timeout.reschedule(min(timeout.when() or soon_s, soon_s))
 
     def hold(self, call: Call, size: int) -> None:
         """Reserves bytes in flight; the reply's size replaces the request's. Raises: Overloaded."""
         held, limit = self._held[call], self.limits.max_bytes_in_flight
-        others = sum(each.size for each in self._held.values()) - held.size
+        others = self._bytes - held.size
         if others and others + size > limit and size > SMALL_MESSAGE:
             raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
-        held.size = size
+        held.size, self._bytes = size, others + size
 
     def expect_read(self, call: Call, size: int) -> None:
         """Counts the bytes of an answer until the client has read it; one that is too slow loses its connection.
@@ -144,21 +159,26 @@ class CallsInFlight:
         """
         self.hold(call, size)
         later = asyncio.get_running_loop().call_later
-        self._held[call].timer = later(self.limits.max_transfer_s, self._end_unread, call)
+        self._held[call].unread = later(self.limits.max_transfer_s, self._end_unread, call)
 
     def _leave(self, call: Call) -> None:
         held = self._held.pop(call)
         held.caller.leave()
-        if held.timer is not None:
-            held.timer.cancel()
+        self._ending.discard(call)
+        self._calls_of[held.sharer] -= 1
+        if not self._calls_of[held.sharer]:
+            del self._calls_of[held.sharer]
+        self._bytes -= held.size
+        if held.unread is not None:
+            held.unread.cancel()
         if not self._held:
             self._idle.set()
 
     def _end_unread(self, call: Call) -> None:
         """Ends a connection once, although several of its answers may be late together."""
         for other, held in self._held.items():
-            if other.peer == call.peer and held.timer is not None:
-                held.timer.cancel()
+            if other.peer == call.peer and held.unread is not None:
+                held.unread.cancel()
         log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
         call.hang_up()
 

@@ -7,13 +7,14 @@ import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from scripts.attacks import engine, http, memory
+from scripts.attacks import engine, grpc_calls, http, memory
 from scripts.attacks.probes import Report, probe_while
 from scripts.attacks.target import Attack, Target
 from scripts.service import running_service
 
 ATTACKS: dict[str, Attack] = {
-    each.__name__.replace("_", "-"): each for each in (*engine.ATTACKS, *memory.ATTACKS, *http.ATTACKS)
+    each.__name__.replace("_", "-"): each
+    for each in (*engine.ATTACKS, *memory.ATTACKS, *grpc_calls.ATTACKS, *http.ATTACKS)
 }
 _SETTINGS = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank", "first")]

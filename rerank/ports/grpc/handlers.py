@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 import grpc
@@ -14,15 +15,12 @@ from rerank.errors import InvalidRequest, RerankError
 from rerank.protobuf.status import status_of
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID
-from rerank.service.in_flight import CallsInFlight
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
 Handler: TypeAlias = Any
 #: Ends the connection of a client, which has the form of gRPC's peers.
 HangUp: TypeAlias = Callable[[str], None]
-#: Message from its bytes. Raises: InvalidRequest.
-Parse: TypeAlias = Callable[[bytes], Any]
 
 
 class GrpcCall:
@@ -40,9 +38,10 @@ class GrpcCall:
         remaining_s = context.time_remaining()
         self.deadline_s = math.inf if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
 
-    async def read(self) -> bytes:
-        """The message. Raises: InvalidRequest if there is none."""
-        message: Any = await self._context.read()
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
+        """The message. Its size is not known before. Raises: InvalidRequest if there is none."""
+        async with place:
+            message: Any = await self._context.read()
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "the call ended without a message; send one")
         return bytes(message)
@@ -76,18 +75,6 @@ def _handle(method: Method, hang_up: HangUp) -> Callable[[object, Context], Any]
         return await context.abort(status.code, status.details, (*status.trailing_metadata, request_id))
 
     return handle
-
-
-def watch_handler(watch: Callable[[Any, Context], Any], parse: Parse, calls: CallsInFlight, hang_up: HangUp) -> Handler:
-    """The handler of a method that answers one message with a stream."""
-
-    async def handle(_: object, context: Context) -> None:
-        try:
-            await watch(parse(bytes(await calls.receive(GrpcCall(context, hang_up)))), context)
-        except RerankError as error:
-            await abort(context, error)
-
-    return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
 
 
 async def abort(context: Context, error: RerankError) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 import grpc
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 
 from rerank.access.tls import server_credentials
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import SERVICE
 from rerank.ports.connection_bounds import HANDSHAKE_S, connection_bounds
-from rerank.ports.grpc.handlers import unary_handlers, watch_handler
-from rerank.ports.health import HealthServicer
-from rerank.ports.message_methods import health_methods, parser, rerank_methods
+from rerank.ports.grpc.handlers import unary_handlers
+from rerank.ports.grpc.streams import reflection_handler, watch_handler
+from rerank.ports.health import Health
+from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
 from rerank.service.in_flight import CallsInFlight
@@ -25,8 +26,11 @@ _MAX_PORT = 65_535
 #: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and
 #: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 is no compression.
 _NO_COMPRESSION = 1
-#: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE.
-_MAX_STREAMS = 1000
+#: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. gRPC itself
+#: refuses calls of a connection that has half as many more that were cancelled and have not ended here.
+_MAX_STREAMS = 100
+#: Calls that may wait until this process looks at them. Beyond 1,000, gRPC would by default end some with CANCELLED.
+_MAX_PENDING = 2**31 - 1
 #: Bytes of the metadata (headers) of a call; calls with more are refused.
 _MAX_METADATA_BYTES = 16_384
 
@@ -47,6 +51,8 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
         ("grpc.max_allowed_incoming_connections", connection_bounds(config).per_port),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
+        ("grpc.server.max_pending_requests", _MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),  # by default gRPC refuses some at random
     ]
@@ -82,7 +88,7 @@ def add_services(
     reranker: AsyncReranker,
     calls: CallsInFlight,
     on_end: OnEnd,
-    health: HealthServicer,
+    health: Health,
     hang_up: Callable[[str], None],
 ) -> None:
     """Registers RerankService, the health checks, and reflection if the settings want it.
@@ -97,9 +103,12 @@ def add_services(
     """
     config = reranker.config
     server.add_registered_method_handlers(SERVICE, unary_handlers(rerank_methods(reranker, calls, on_end), hang_up))
-    calls = CallsInFlight(config.limits)  # of services that need no key
-    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest, calls), calls, hang_up)
-    checks = unary_handlers(health_methods(health, calls), hang_up) | {"Watch": watch}
-    server.add_registered_method_handlers(_HEALTH.full_name, checks)
+    checks = CallsInFlight(config.limits)  # apart from the others, and without keys
+    handlers = unary_handlers(health_methods(health, checks), hang_up) | {
+        "Watch": watch_handler(health, checks, hang_up)
+    }
+    server.add_registered_method_handlers(_HEALTH.full_name, handlers)
     if config.reflection or (config.reflection is None and config.keys is None):
-        reflection.enable_server_reflection((SERVICE, _HEALTH.full_name, reflection.SERVICE_NAME), server)
+        described = (SERVICE, _HEALTH.full_name, REFLECTION)
+        handler = reflection_handler(described, calls, hang_up)
+        server.add_registered_method_handlers(REFLECTION, {"ServerReflectionInfo": handler})

@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
 from rerank.service.call import EndedByPort
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 
 T = TypeVar("T")
 
@@ -55,8 +56,11 @@ class HttpCall(EndedByPort):
         self._receive = receive
         self._max_bytes = max_bytes
 
-    async def read(self) -> bytearray:
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytearray:
         """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
+
+        Args:
+            place: taken for a body that is not small, so that small ones never wait.
 
         Raises:
             HungUp: the client has hung up.
@@ -66,8 +70,12 @@ class HttpCall(EndedByPort):
         """
         self._check_headers()
         body = bytearray()
-        async with self._until_drained():
+        async with self._until_drained(), AsyncExitStack() as places:
+            is_small = True
             while True:
+                if is_small and len(body) > SMALL_MESSAGE:
+                    await places.enter_async_context(place)
+                    is_small = False
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise HungUp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ class RayCall(EndedByPort):
         remaining_s = float(dict(self.headers).get(TIME_REMAINING, math.inf))
         self.deadline_s = asyncio.get_running_loop().time() + remaining_s
 
-    async def read(self) -> bytes:
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
         """The bytes of the request."""
         return self._message
 

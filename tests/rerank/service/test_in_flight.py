@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from rerank.config import Limits
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
+from rerank.service.call import EndedByPort
 from rerank.service.in_flight import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import (
@@ -143,23 +145,92 @@ def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) 
         assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
 
 
-class SilentCall:
-    """A call over a connection of its own whose message never arrives."""
+def test_calls_without_messages_on_one_connection_all_end_in_time(encoder: Encoder) -> None:
+    with (
+        identity_service(encoder, limits={"max_transfer_s": 0.5}) as (served, _, _),
+        half_sent(served.address, 50) as calls,
+    ):
+        start_s = time.perf_counter()
+        for call in calls:
+            assert "did not arrive in time" in refusal(lambda call=call: call.result(TIMEOUT_S)).message
+        assert time.perf_counter() - start_s < 6  # two at a time would take 12.5
 
-    def __init__(self, number: int) -> None:
-        self.peer = f"ipv4:127.0.0.1:{number}"
 
-    async def read(self) -> bytes:
-        await asyncio.Event().wait()
+def test_call_without_a_message_gives_way_when_there_is_no_room(encoder: Encoder) -> None:
+    """The oldest one, so that a connection with as many calls as there may be locks out nobody."""
+    with (
+        identity_service(encoder, limits={"max_calls": 4}) as (served, _, stub),
+        half_sent(served.address, 4) as silent,
+    ):
+        served.wait_for_calls(4)
+        for _ in range(3):
+            assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+        assert sum(call.done() for call in silent) <= 3
+
+
+class FakeCall(EndedByPort):
+    """A call of a connection whose message arrives when it is set."""
+
+    def __init__(self, connection: int) -> None:
+        super().__init__()
+        self.peer, self.headers, self.deadline_s = f"ipv4:127.0.0.1:{connection}", (), math.inf
+        self.message = asyncio.Event()
+
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
+        async with place:
+            await self.message.wait()
         return b""
+
+    def hang_up(self) -> None:
+        pass
+
+
+async def test_caller_leaves_room_to_others() -> None:
+    calls = CallsInFlight(Limits(max_calls=100))
+    for _ in range(76):
+        calls.enter(FakeCall(1))
+    with pytest.raises(Overloaded, match="76 calls are in flight, 76 of them yours"):
+        calls.enter(FakeCall(1))
+    for connection in range(2, 26):
+        calls.enter(FakeCall(connection))
+    assert calls.number == 100
+
+
+async def test_last_call_of_a_small_service_is_anyones() -> None:
+    calls = CallsInFlight(Limits(max_calls=3))
+    for _ in range(3):
+        calls.enter(FakeCall(1))
+    with pytest.raises(Overloaded, match="3 calls are in flight, 3 of them yours"):
+        calls.enter(FakeCall(1))
+
+
+async def test_connection_that_sent_its_messages_in_time_goes_first() -> None:
+    """A hundred connections that send nothing wait for a place among those that messages are received in."""
+    calls, honest = CallsInFlight(Limits()), FakeCall(1)
+
+    def receive(call: FakeCall) -> asyncio.Task[bytes | bytearray]:
+        calls.enter(call)
+        return asyncio.create_task(calls.receive(call))
+
+    honest.message.set()
+    assert await receive(honest) == b""
+    silent = [receive(FakeCall(connection)) for connection in range(2, 102)]
+    await asyncio.sleep(0)
+    again = FakeCall(1)
+    again.message.set()
+    assert await asyncio.wait_for(receive(again), 5) == b""
+    assert sum(task.done() for task in silent) <= 32
+    for task in silent:
+        task.cancel()
 
 
 async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_bug() -> None:
-    seconds, late = 0.1, list[asyncio.Task[bytes]]()
+    seconds, late = 0.1, list[asyncio.Task[Any]]()
     calls = CallsInFlight(Limits(max_transfer_s=seconds))
 
-    def receive(number: int) -> asyncio.Task[bytes]:
-        call: Any = SilentCall(number)
+    def receive(connection: int) -> asyncio.Task[Any]:
+        call = FakeCall(connection)
+        calls.enter(call)
         return asyncio.create_task(calls.receive(call))
 
     waiting = [receive(number) for number in range(16)]

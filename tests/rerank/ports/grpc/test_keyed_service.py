@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
@@ -29,20 +30,29 @@ def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(encoder: Encode
 
 
 @pytest.mark.parametrize(
-    ("has_keys", "setting", "is_told"),
-    [(True, None, False), (True, True, True), (False, None, True), (False, False, False)],
+    ("has_keys", "setting", "sends_key", "refused"),
+    [
+        (True, None, True, grpc.StatusCode.UNIMPLEMENTED),
+        (True, True, False, UNAUTHENTICATED),
+        (True, True, True, None),
+        (False, None, False, None),
+        (False, False, False, grpc.StatusCode.UNIMPLEMENTED),
+    ],
 )
-def test_with_keys_reflection_is_off_unless_asked_for(
-    encoder: Encoder, tmp_path: Path, has_keys: bool, setting: bool | None, is_told: bool
+def test_with_keys_reflection_is_off_unless_asked_for_and_needs_a_key(
+    encoder: Encoder, tmp_path: Path, has_keys: bool, setting: bool | None, sends_key: bool, refused: Any
 ) -> None:
     keys = tmp_path / "keys.yaml"
-    keys.write_text("[]")
+    key = add_key(keys, "a", CallerLimits())
+    credentials = Credentials(api_key=key if sends_key else None)
     with identity_service(encoder, keys=keys if has_keys else None, reflection=setting) as (_, channel, _):
-        database = ProtoReflectionDescriptorDatabase(channel)
-        if is_told:
-            assert SERVICE in database.get_services()
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        answers = stub.ServerReflectionInfo(iter([request]), metadata=credentials.metadata, timeout=TIMEOUT_S)
+        if refused is None:
+            assert SERVICE in [service.name for service in next(answers).list_services_response.service]
         else:
-            assert refusal(database.get_services).code is grpc.StatusCode.UNIMPLEMENTED
+            assert refusal(lambda: next(answers)).code is refused
 
 
 def test_client_sends_its_key_and_names_the_refusal(encoder: Encoder, tmp_path: Path) -> None:

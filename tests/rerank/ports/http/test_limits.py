@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -189,6 +189,17 @@ def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(
             received = connection.recv(1000)
             assert received.startswith(answer) if answer else received == b""
         served.wait_until_idle()
+
+
+def test_bodies_that_never_arrive_hold_up_no_small_request(http: HttpClient) -> None:
+    with ExitStack() as stack:
+        for _ in range(400):
+            half = stack.enter_context(socket.create_connection(http.host_and_port, TIMEOUT_S))
+            half.sendall(raw_request(b"{", "content-length: 100"))
+        time.sleep(0.5)  # until they are waited for
+        start_s = time.perf_counter()
+        assert http.post("/rerank", BODY).status == 200
+        assert time.perf_counter() - start_s < 2  # 16 at a time for .15 s each would take 3.75 s
 
 
 def test_request_behind_another_one_is_not_aborted_while_it_is_computed(encoder: Encoder) -> None:

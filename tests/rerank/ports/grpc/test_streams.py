@@ -1,0 +1,109 @@
+"""Health watches and reflection: their answers, and the bounds on their number, size and time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
+
+from rerank.access.credentials import PLAIN
+from rerank.client.health_check import check_health
+from rerank.models.encoder import Encoder
+from rerank.names import LIVENESS, SERVICE
+from scripts.http2_frames import call, message, preface
+from tests.serving import TIMEOUT_S, identity_service, refusal
+
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def watch(channel: grpc.Channel, service: str = "") -> Any:
+    """A watch of the health, after its first status has come."""
+    statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service))
+    next(statuses)
+    return statuses
+
+
+def described(channel: grpc.Channel, *names: str) -> Any:
+    """The answers of a stream of reflection about these symbols."""
+    requests = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names]
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(requests), timeout=TIMEOUT_S)
+
+
+def open_stream(channel: grpc.Channel) -> Any:
+    """A stream of reflection that sends one request and then nothing."""
+
+    def requests() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        threading.Event().wait(TIMEOUT_S)
+
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(requests())
+
+
+def test_watch_tells_the_status_of_models_and_of_the_process(encoder: Encoder) -> None:
+    with identity_service(encoder) as (_, channel, _):
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service, status in {"": "SERVING", LIVENESS: "SERVING", "other": "SERVICE_UNKNOWN"}.items():
+            answer = next(stub.Watch(health_pb2.HealthCheckRequest(service=service)))
+            assert health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status) == status
+
+
+def test_watches_of_a_connection_are_bounded_and_leave_checks_alone(encoder: Encoder) -> None:
+    with identity_service(encoder) as (served, channel, _):
+        watches = [watch(channel) for _ in range(8)]
+        assert refusal(lambda: watch(channel)).code is EXHAUSTED
+        assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
+        watches.pop().cancel()
+
+
+def test_oldest_watch_of_the_busiest_connection_gives_way(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.ports.grpc.streams._WATCHES", (8, 3))
+    with identity_service(encoder) as (served, one, _), grpc.insecure_channel(served.address, OWN_CONNECTION) as other:
+        honest = watch(other)
+        first, second = watch(one), watch(one)
+        third = watch(one)
+        assert refusal(lambda: next(first)).code is EXHAUSTED
+        assert not any(each.done() for each in (honest, second, third))
+
+
+def test_reflection_describes_the_service_by_one_file(encoder: Encoder) -> None:
+    with identity_service(encoder) as (_, channel, _):
+        found, missing = described(channel, SERVICE, "none")
+        assert len(found.file_descriptor_response.file_descriptor_proto) == 1
+        assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+def test_large_request_of_reflection_is_refused(encoder: Encoder) -> None:
+    with identity_service(encoder) as (_, channel, _):
+        error = refusal(lambda: next(described(channel, "x" * 5000)))
+        assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "exceed the limit of 4096" in error.message
+
+
+def test_streams_of_reflection_are_bounded_and_silent_ones_end(encoder: Encoder) -> None:
+    with identity_service(encoder, limits={"max_transfer_s": 0.5}) as (_, channel, _):
+        streams = [open_stream(channel) for _ in range(2)]
+        for stream in streams:
+            assert SERVICE in [service.name for service in next(stream).list_services_response.service]
+        assert refusal(lambda: next(open_stream(channel))).code is EXHAUSTED
+        for stream in streams:
+            assert "did not arrive in time" in refusal(lambda stream=stream: next(stream)).message
+        assert next(open_stream(channel))
+
+
+def test_connection_that_does_not_read_answers_of_reflection_ends(encoder: Encoder) -> None:
+    """Its client allows no byte of an answer, by its settings."""
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE).SerializeToString()
+    with identity_service(encoder, limits={"max_transfer_s": 0.3}) as (served, _, _):
+        host, port = served.address.split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as unread:
+            unread.sendall(preface(window=0) + call(1, f"/{REFLECTION}/ServerReflectionInfo") + message(1, request))
+            while unread.recv(65_536):
+                pass
