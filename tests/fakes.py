@@ -36,6 +36,16 @@ class NumberRanker:
         self.encoded.append(window)
         return EncodedWindow(window, tokens=10 * len(window.passages))
 
+    def pieces(self, window: EncodedWindow) -> Sequence[Any]:
+        return (window,)
+
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        return self.rank(pieces)
+
+    def ranking(self, window: EncodedWindow, results: Sequence[WindowRanking]) -> WindowRanking:
+        (ranking,) = results
+        return ranking
+
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         self.batches.append(len(windows))
         self.ranked += [encoded.window for encoded in windows]

@@ -50,8 +50,8 @@ from rerank.types import WindowRanking
 class ReverseRanker(IdentityRanker):
     info = replace(IdentityRanker.info, kind="reverse", model_id="reverse")
 
-    def rank(self, windows):
-        return [WindowRanking(tuple(float(n) for n in range(len(each.window.passages)))) for each in windows]
+    def ranking(self, window, results):
+        return WindowRanking(tuple(float(n) for n in range(len(window.window.passages))))
 """
         },
         {

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.concurrent_calls import ConcurrentCalls
 from rerank.engine.estimate import expected_work, passage_tokens, prepare_tokens, window_tokens
-from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
+from rerank.engine.job import MIN_WINDOW_TOKENS, Completed, Job, ModelStage, Stage
 from rerank.engine.progress import Progress, RankedWindow
 from rerank.engine.request import RankRequest, timeout_at, too_many_windows
-from rerank.engine.slices import joined, sliced, slices
+from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Step
 from rerank.errors import RankerFailure, RerankError
-from rerank.rankers.base import InterruptibleRanker, Ranker, RankerInfo, ServedRanker
+from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, ServedRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
@@ -85,21 +86,27 @@ def _rank_stage(
     throughput: Throughput,
     max_batch_tokens: int,
     observers: Observers,
-) -> QueuedStage[EncodedWindow, WindowRanking]:
-    """Makes the stage that ranks windows: a thread, or concurrent calls of an inference server."""
+) -> QueuedStage[Any, Any]:
+    """Makes the stage that reads pieces of windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, ServedRanker):
         return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight, observers)
-    pauses = isinstance(ranker, InterruptibleRanker) and ranker.info.batching == "packed"
-    stage = ThreadStage(model_stage, partial(_rank, ranker), throughput, max_batch_tokens, observers, pauses)
-    if isinstance(ranker, InterruptibleRanker) and pauses:
-        ranker.call_between_layers(stage.run_given)
+    pauses = isinstance(ranker, PausingRanker) and ranker.info.batching == "packed"
+    stage = ThreadStage(model_stage, partial(_read, ranker), throughput, max_batch_tokens, observers, pauses)
+    if isinstance(ranker, PausingRanker) and pauses:
+        ranker.call_between_layers(stage.thread.run_waiting)
     return stage
 
 
-def _rank(ranker: Ranker, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-    rankings = ranker.rank(windows)
-    check_rankings(rankings, windows)
-    return rankings
+def _read(ranker: Ranker, pieces: Sequence[Any]) -> list[Any]:
+    """Reads pieces. A window that is one piece is ranked here, so that a batch with a broken ranking is divided."""
+    results = zip(pieces, ranker.read(pieces), strict=True)
+    return [_ranking(ranker, piece, [each]) if isinstance(piece, EncodedWindow) else each for piece, each in results]
+
+
+def _ranking(ranker: Ranker, window: EncodedWindow, results: Sequence[Any]) -> WindowRanking:
+    ranking = ranker.ranking(window, results)
+    check_rankings([ranking], [window])
+    return ranking
 
 
 async def _rank_served(ranker: ServedRanker, window: EncodedWindow) -> WindowRanking:
@@ -246,50 +253,45 @@ class Engine:
     async def _rank_round(
         self, model: str, windows: Sequence[Window], job: Job, progress: Progress
     ) -> list[RankedWindow]:
-        """Ranks the windows of a round; a model of this process that scores each passage alone reads them in slices."""
-        if not self._infos[model].score_kind.is_pointwise or isinstance(self._rankers[model], ServedRanker):
-            return await self._rank_windows(model, windows, job, progress)
-        max_tokens = self._threads[model].rank.max_batch_tokens / max(1.0, self.throughput.token_ratio(model))
-        divisions = [sliced(window, partial(passage_tokens, self._infos[model]), max_tokens) for window in windows]
-        window_slices = list(chain.from_iterable(divisions))
-        shares = [each.share for each in window_slices]
-        ranked = iter(await self._rank_windows(model, [each.window for each in window_slices], job, progress, shares))
-        return [
-            joined(window, division, list(islice(ranked, len(division))))
-            for window, division in zip(windows, divisions, strict=True)
-        ]
-
-    async def _rank_windows(
-        self,
-        model: str,
-        windows: Sequence[Window],
-        job: Job,
-        progress: Progress,
-        shares: Sequence[float] | None = None,
-    ) -> list[RankedWindow]:
-        """Encodes and ranks windows, some at a time; `shares` are those of their windows if they are slices."""
+        """Encodes and ranks the windows of a round, some at a time."""
         ranked = list[RankedWindow]()
         while len(ranked) < len(windows):
-            some = slice(len(ranked), len(ranked) + _WINDOWS_AT_ONCE)
-            encoded = await self._encode(model, windows[some])
-            tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
-            job.add_windows(model, tokens, shares and shares[some])
+            encoded = await self._encode(model, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+            pieces = [self._pieces(model, window) for window in encoded]
+            tokens = [[max(MIN_WINDOW_TOKENS, piece.tokens) for piece in own] for own in pieces]
+            job.add_windows(model, list(map(sum, tokens)))
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
                 self._admission.admit(job, now_s())
-            ranked += zip(encoded, await self._threads[model].rank.run(job, encoded, tokens), strict=True)
+            done = iter(await self._threads[model].rank.run(job, list(chain(*pieces)), list(chain(*tokens))))
+            ranked += [self._ranked(model, *each, done) for each in zip(encoded, pieces, strict=True)]
         return ranked
+
+    def _pieces(self, model: str, window: EncodedWindow) -> Sequence[Any]:
+        ranker = self._rankers[model]
+        return (window,) if isinstance(ranker, ServedRanker) else ranker.pieces(window)
+
+    def _ranked(
+        self, model: str, window: EncodedWindow, pieces: Sequence[Any], done: Iterator[Completed[Any]]
+    ) -> RankedWindow:
+        """Makes the ranking of a window from the results of its pieces; it took the time from first to last."""
+        ranker, own = self._rankers[model], list(islice(done, len(pieces)))
+        results = [each.result for each in own]
+        if isinstance(ranker, ServedRanker) or pieces == (window,):
+            (ranking,) = results
+        else:
+            with _failures_of(model, "rank"):
+                ranking = _ranking(ranker, window, results)
+        batch_ms = sum({each.batch_ms for each in own})  # pieces in the same batch have its one duration
+        queue_ms = max(0.0, max((each.queue_ms + each.batch_ms for each in own), default=0.0) - batch_ms)
+        return window, Completed(ranking, queue_ms, batch_ms)
 
     async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""
         ranker = self._rankers[model]
-        try:
+        with _failures_of(model, "encode a window"):
             encoded = await asyncio.get_running_loop().run_in_executor(
                 self._threads[model].encode, lambda: [ranker.encode(window) for window in windows]
             )
-        except RerankError:
-            raise
-        except Exception as error:
-            raise RankerFailure(f"model {model} failed to encode a window: {error!r}; this is a bug") from error
         estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
         self.throughput.observe_tokens(model, sum(window.tokens for window in encoded), estimated)
         return encoded
@@ -297,6 +299,17 @@ class Engine:
     def _batch_tokens(self, info: RankerInfo) -> int:
         default = _GPU_BATCH_TOKENS if info.on_accelerator else _CPU_BATCH_TOKENS
         return self._config.max_batch_tokens or (1 if info.batching == "one_by_one" else default)
+
+
+@contextmanager
+def _failures_of(model: str, action: str) -> Iterator[None]:
+    """Raises: RankerFailure in the place of what is not a RerankError."""
+    try:
+        yield
+    except RerankError:
+        raise
+    except Exception as error:
+        raise RankerFailure(f"model {model} failed to {action}: {error!r}; this is a bug") from error
 
 
 def _ms_since(start_s: float) -> float:

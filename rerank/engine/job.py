@@ -57,7 +57,7 @@ class _Windows:
     """The windows that a job is expected to need of one model, and those encoded so far with their tokens."""
 
     expected: float
-    encoded: float = 0.0
+    encoded: int = 0
     tokens: int = 0
 
 
@@ -88,13 +88,13 @@ class Job:
             self.remaining[ModelStage(Stage.RANK, model)] = each.rank_tokens
             self.remaining[ModelStage(Stage.PREPARE, model)] = each.prepare_tokens
 
-    def add_windows(self, model: str, tokens: Sequence[int], shares: Sequence[float] | None = None) -> None:
-        """Counts windows that were encoded and are ranked next, or slices that are these shares of their windows.
+    def add_windows(self, model: str, tokens: Sequence[int]) -> None:
+        """Counts windows that were encoded and are ranked next.
 
         Later windows are expected to be like the average of those encoded so far.
         """
         windows = self._windows[model]
-        windows.encoded += len(tokens) if shares is None else sum(shares)
+        windows.encoded += len(tokens)
         windows.tokens += sum(tokens)
         further = max(0.0, windows.expected - windows.encoded) * (windows.tokens / windows.encoded)
         self.remaining[ModelStage(Stage.RANK, model)] = further + sum(tokens)

@@ -97,10 +97,20 @@ class FairQueue(Generic[E]):
         """Removes the work of a job."""
         self._queues.pop(job, None)
 
-    def first(self) -> Job | None:
-        """Returns the job whose turn it is; None if nothing waits."""
+    def may_preempt(self, running: Sequence[E], preempted_tokens: int) -> bool:
+        """Returns True if the job whose turn it is may run in the middle of a running batch.
+
+        It has less than half of the work of each job in the batch, in whose middle fewer tokens have run than the batch
+        has itself, so that it takes about twice its time at most.
+        """
         heaps = self._turns()
-        return heaps[0][0][2] if heaps else None
+        if not heaps or preempted_tokens >= sum(work.tokens for work in running):
+            return False
+        first = heaps[0][0][2]
+        return all(2 * self._remaining(first) < self._remaining(work.job) for work in running)
+
+    def _remaining(self, job: Job) -> float:
+        return job.remaining.get(self._model_stage, 0.0)
 
     def _turns(self) -> list[_Heap]:
         """Lists the heap of each caller that waits, in the order of their turns."""
@@ -110,7 +120,7 @@ class FairQueue(Generic[E]):
             if not caller.heap and caller.tag <= self._virtual_time:
                 del self._callers[name]
         waiting = [caller for caller in self._callers.values() if caller.heap]
-        waiting.sort(key=lambda each: each.tag + each.heap[0][2].remaining.get(self._model_stage, 0.0))
+        waiting.sort(key=lambda each: each.tag + self._remaining(each.heap[0][2]))
         return [each.heap for each in waiting]
 
     def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:

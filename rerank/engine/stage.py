@@ -7,15 +7,13 @@ import itertools
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import Throughput, unreachable_deadline
 from rerank.engine.job import Completed, Job, ModelStage, Stage, Work
-from rerank.engine.preemption import Running
+from rerank.engine.model_thread import ModelThread
 from rerank.engine.queue import FairQueue
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
 
@@ -92,6 +90,8 @@ class QueuedStage(ABC, Generic[T, R]):
         """
         if self._closed:
             raise shutting_down()
+        if not inputs:
+            return []
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
         futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
         for each, size, future in zip(inputs, tokens, futures, strict=True):
@@ -105,15 +105,6 @@ class QueuedStage(ABC, Generic[T, R]):
             return results
         finally:
             self._queue.discard(job)
-
-    @property
-    def max_batch_tokens(self) -> int:
-        """The limit of a batch."""
-        return self._queue.max_batch_tokens
-
-    def set_max_batch_tokens(self, tokens: int) -> None:
-        """Changes the limit of a batch; at least 1."""
-        self._queue.max_batch_tokens = max(1, tokens)
 
     def _on_new_work(self) -> None:
         """Called when work was added to the queue."""
@@ -168,10 +159,18 @@ class QueuedStage(ABC, Generic[T, R]):
 class ThreadStage(QueuedStage[T, R]):
     """A stage that runs its batches on a thread of its own.
 
+    If `run` pauses, a short request runs in the middle of a long batch:
+
+        event loop                                  thread of the model
+        batch A (long) is given to the thread   →   A: layer 1
+        request B (short) is queued                    layer 2
+        B has less than half of A's work        →   B: all of its layers
+        B is answered                           ←      layer 3 of A
+
     Args:
         model_stage, throughput, max_batch_tokens, observers: see QueuedStage.
         run: inputs of a batch → one result each, in order; called on the thread.
-        is_preemptible: `run` calls `run_given` again and again while it works, see `rerank.engine.preemption`.
+        pauses: `run` calls `thread.run_waiting` between its layers.
     """
 
     def __init__(
@@ -181,64 +180,50 @@ class ThreadStage(QueuedStage[T, R]):
         throughput: Throughput,
         max_batch_tokens: int,
         observers: Observers,
-        is_preemptible: bool = False,
+        pauses: bool = False,
     ) -> None:
         super().__init__(model_stage, throughput, max_batch_tokens, observers)
+        self.thread = ModelThread(self._name)
         self._run_batch = run
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
-        self._given: deque[tuple[Sequence[T], Future[tuple[Sequence[R], float]]]] = deque()
-        #: Seconds for which the running batch has stood still, because others preempted it.
-        self._paused_s = 0.0
-        self._is_preemptible = is_preemptible
-        self._running = Running(model_stage, (), has_ended=True)
-        self._preemption: asyncio.Task[None] | None = None
+        self._pauses = pauses
+        self._running: Sequence[Work[T, R]] = ()
+        self._preempting: asyncio.Task[None] | None = None
+        #: Tokens that have run in the middle of the running batch.
+        self._preempted_tokens = 0
 
     async def close(self) -> None:
         """Lets the running batch finish; queued work fails with ShuttingDown."""
         await super().close()
-        await asyncio.to_thread(self._thread.shutdown)
-
-    def run_given(self) -> None:
-        """Runs the batches that were given to the thread. Called on it, also in the middle of a batch."""
-        while self._given:
-            inputs, done = self._given.popleft()
-            start_s, paused_s, self._paused_s = time.perf_counter(), self._paused_s, 0.0
-            try:
-                results = self._run_batch(inputs)
-                done.set_result((results, time.perf_counter() - start_s - self._paused_s))
-            except BaseException as error:  # raised where the batch is awaited
-                done.set_exception(error)
-            self._paused_s = paused_s + time.perf_counter() - start_s
+        self.thread.end()
 
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
-        self._running = Running(self.model_stage, batch)
+        self._running, self._preempted_tokens = batch, 0
         await self._run(batch)
-        self._running.has_ended = True
-        if self._preemption is not None:
-            await self._preemption
+        self._running = ()
+        if self._preempting is not None:
+            await self._preempting
 
     def _on_new_work(self) -> None:
-        if self._is_preemptible and not self._running.has_ended and (not self._preemption or self._preemption.done()):
-            self._preemption = asyncio.create_task(self._preempt())
+        if self._pauses and self._running and (not self._preempting or self._preempting.done()):
+            self._preempting = asyncio.create_task(self._preempt())
 
     async def _preempt(self) -> None:
-        """Runs short requests in the middle of the running batch, until none may preempt it."""
-        while not self._closed and self._running.yields_to(self._queue.first()):
+        """Runs short requests in the middle of the running batch."""
+        while not self._closed and self._queue.may_preempt(self._running, self._preempted_tokens):
             if batch := self._next_batch():
                 await self._run(batch)
-                self._running.preempted_by += sum(work.tokens for work in batch)
+                self._preempted_tokens += sum(work.tokens for work in batch)
 
     async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
+        inputs = [work.input for work in batch]
         try:
-            done: Future[tuple[Sequence[R], float]] = Future()
-            self._given.append(([work.input for work in batch], done))
-            self._thread.submit(self.run_given)
-            results, seconds = await asyncio.wrap_future(done)
-            self._throughput.observe(self.model_stage, sum(work.tokens for work in batch), seconds, now_s())
-            self._complete(batch, results, seconds)
+            results, seconds = await asyncio.wrap_future(self.thread.submit(lambda: self._run_batch(inputs)))
         except Exception as error:
             await self._split(batch, error)
+            return
+        self._throughput.observe(self.model_stage, sum(work.tokens for work in batch), seconds, now_s())
+        self._complete(batch, results, seconds)
 
     async def _split(self, batch: Sequence[Work[T, R]], error: Exception) -> None:
         if len(batch) == 1:
@@ -254,8 +239,7 @@ class ThreadStage(QueuedStage[T, R]):
     def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""
         tokens = sum(work.tokens for work in batch)
-        limit = min(self._queue.max_batch_tokens, tokens) // 2
-        self.set_max_batch_tokens(limit)
+        self._queue.max_batch_tokens = limit = max(1, min(self._queue.max_batch_tokens, tokens) // 2)
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -62,7 +62,6 @@ class PairScorer:
         reads_instruction: the chat template has a place for one.
         gives_probabilities: its activation is a sigmoid.
         beginnings: those that pairs share; None if the model is no causal LM, or one that cannot share them.
-        between_layers: called in each layer while pairs are scored; it may score other pairs meanwhile.
         revision: SHA-256 of the weights.
         precision: what the model computes in.
 
@@ -92,7 +91,6 @@ class PairScorer:
             self.reads_instruction = self._is_chat and plain != instructed
             self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
             self.revision = sha256_of_files(weight_files(folder))
-            self.between_layers: Callable[[], None] = lambda: None
             self._autocast = False
             if self.beginnings is not None and (problem := self._problem_of_sharing()):
                 log.warning("%s reads the beginning of each pair: %s", folder, problem)
@@ -100,10 +98,6 @@ class PairScorer:
             self.precision = pick_precision(self._transformer, precision)
             compute_in(self._transformer, self.precision)  # after the check, which compares two ways to compute
             self._autocast = uses_autocast(self.device, self.precision)
-            for layer in max(
-                (each for each in self._model.modules() if isinstance(each, nn.ModuleList)), key=len, default=()
-            ):
-                layer.register_forward_pre_hook(lambda *_: self.between_layers())
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

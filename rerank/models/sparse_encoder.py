@@ -11,7 +11,7 @@ whose vectors are read for any query, whole vectors are computed once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -64,7 +64,6 @@ class SparseEncoder:
     Attributes:
         id: its identity.
         cache: what this encoder computed of the texts of earlier requests.
-        between_batches: called between two batches of texts; it may run other work meanwhile.
 
     Raises:
         ConfigError: the package of `splade-tiny` is not installed or has other files, or there is no such device.
@@ -75,7 +74,6 @@ class SparseEncoder:
         self.folder = locate_sparse_encoder(str(folder))
         self.device = pick_device(device)
         self.cache = SparseCache(cache_bytes)
-        self.between_batches: Callable[[], None] = lambda: None
         self._lock = threading.Lock()  # of the tokenizer, which several threads cannot share, and of `_computing`
         self._computing: dict[Precision, PreTrainedModel] = {}
         self._loaded = load_splade(self.folder, self.device)
@@ -181,9 +179,7 @@ class SparseEncoder:
         """Yields batches of rows of texts, with the (tokens, hidden) states of each and whether it was truncated."""
         tokens = self._tokenize(texts)
         truncated = self._is_truncated(texts, tokens)
-        for number, rows in enumerate(batches_by_length([len(each["input_ids"]) for each in tokens], _BATCH_TOKENS)):
-            if number:
-                self.between_batches()
+        for rows in batches_by_length([len(each["input_ids"]) for each in tokens], _BATCH_TOKENS):
             states = self._forward([tokens[row] for row in rows], dtype)
             yield rows, states, [truncated[row] for row in rows]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from itertools import chain, islice
+from typing import Any, Protocol, runtime_checkable
 
 from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.types import (
@@ -99,29 +100,41 @@ class WindowEncoder(Protocol):
         ...
 
 
-class Ranker(WindowEncoder, Protocol):
-    """Orders windows of passages. The engine calls `rank`, too, on a thread of its own."""
+class Piece(Protocol):
+    """What a model reads at once of a window: the prompt, or a batch of passages."""
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Returns one ranking per window, in the same order, each with one finite score per passage.
+    @property
+    def tokens(self) -> int: ...
+
+
+class Ranker(WindowEncoder, Protocol):
+    """Orders windows of passages. The pieces of a window wait in the queue one by one, so that callers take turns."""
+
+    def pieces(self, window: Any) -> Sequence[Piece]:
+        """Returns the pieces of a window; none if the model has to read nothing."""
+        ...
+
+    def read(self, pieces: Sequence[Any]) -> list[Any]:
+        """Returns one result per piece, possibly of several windows. The engine calls it on a thread of its own.
 
         Raises:
-            MemoryError: the windows do not fit into the device's memory together; the engine tries fewer at once.
+            MemoryError: the pieces do not fit into the device's memory together; the engine tries fewer at once.
         """
+        ...
+
+    def ranking(self, window: Any, results: Sequence[Any]) -> WindowRanking:
+        """Returns the ranking of a window, one finite score per passage, from the results of its pieces."""
         ...
 
 
 @runtime_checkable
-class InterruptibleRanker(Protocol):
-    """A ranker that can pause in the middle of a batch, so that a more urgent one preempts it."""
+class PausingRanker(Protocol):
+    """A ranker that can pause in the middle of a batch, so that a more urgent one runs there."""
 
     info: RankerInfo
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
-        """Makes `rank` call the function, on its own thread, in each layer of a model that packs windows.
-
-        The function may call `rank` again.
-        """
+        """Makes `read` call the function in each layer of a model that packs windows. It may call `read` again."""
         ...
 
 
@@ -173,6 +186,10 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
         RankerFailure: the ranker did not return one finite score per passage.
     """
     encoded = [ranker.encode(window) for window in windows]
-    rankings = ranker.rank(encoded)
+    pieces = [ranker.pieces(window) for window in encoded]
+    results = iter(ranker.read(list(chain.from_iterable(pieces))))
+    rankings = [
+        ranker.ranking(each, list(islice(results, len(own)))) for each, own in zip(encoded, pieces, strict=True)
+    ]
     check_rankings(rankings, encoded)
     return rankings

@@ -6,17 +6,16 @@ The model is any that sentence-transformers' `CrossEncoder` loads; its scores ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from cachetools import LRUCache
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
+from rerank.models.batches import batches_by_length
 from rerank.models.beginnings import TokenIds
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.out_of_memory import translate_out_of_memory
@@ -30,16 +29,33 @@ _MOST_PASSAGES = 1000
 _BEGINNINGS = 64
 #: The least tokens that a query must leave for the passage.
 _LEAST_PASSAGE_TOKENS = 16
+#: Tokens of a batch of pairs, between which other requests take their turns.
+_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 512, 16_384
 #: Pairs share a forward pass as long as padding is at most this share of its positions, or it has few of them.
 _MOST_PADDING, _FEW_POSITIONS = 0.15, 256
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedPairs(EncodedWindow):
-    """Holds a window as the pairs that a cross-encoder reads, one per passage. Each begins with `beginning`."""
+class PairBatch:
+    """Pairs of a query and some passages of a window, which are scored together.
 
-    pairs: tuple[Pair, ...] = ()
-    beginning: TokenIds = ()
+    Attributes:
+        places: of the passages in the window.
+        beginning: token ids with which each pair begins.
+        tokens: of all pairs, without their beginning.
+    """
+
+    places: tuple[int, ...]
+    pairs: tuple[Pair, ...]
+    beginning: TokenIds
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPairs(EncodedWindow):
+    """A window as the pairs that a cross-encoder reads, one per passage."""
+
+    batches: tuple[PairBatch, ...] = ()
 
 
 class CrossEncoderRanker:
@@ -58,7 +74,7 @@ class CrossEncoderRanker:
         self._scorer = scorer = PairScorer(checkpoint, device, precision, pair_tokens)
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
         self._beginning_of = lru_cache(maxsize=_BEGINNINGS)(scorer.beginning)
-        self._counted: Any = LRUCache(_BEGINNINGS)
+        self._batch_tokens = _GPU_BATCH_TOKENS if scorer.device.type == "cuda" else _CPU_BATCH_TOKENS
         template = scorer.chat_template
         self.info = RankerInfo(
             kind="cross-encoder",
@@ -110,7 +126,7 @@ class CrossEncoderRanker:
         return replace(query, is_truncated=query.is_truncated or tokens + longest > room)
 
     def encode(self, window: Window) -> EncodedPairs:
-        """Renders one pair of the query and each passage, as the model's files say."""
+        """Renders one pair of the query and each passage, as the model's files say, in batches of like lengths."""
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
         full = [place for place, pair in enumerate(pairs) if len(pair["input_ids"]) >= self._scorer.max_tokens]
@@ -120,20 +136,21 @@ class CrossEncoderRanker:
         shared = self._beginning_of(query.text, query.instruction)
         if any(tuple(pair["input_ids"][: len(shared)]) != shared for pair in pairs):
             shared = ()
-        tokens = sum(len(pair["input_ids"]) - len(shared) for pair in pairs) + self._uncounted(shared)
-        return EncodedPairs(window, tokens=tokens, truncated=truncated, pairs=tuple(pairs), beginning=shared)
+        lengths = [len(pair["input_ids"]) - len(shared) for pair in pairs]
+        batches = tuple(
+            PairBatch(tuple(rows), tuple(pairs[row] for row in rows), shared, sum(lengths[row] for row in rows))
+            for rows in batches_by_length(lengths, self._batch_tokens)
+        )
+        return EncodedPairs(window, tokens=sum(lengths), truncated=truncated, batches=batches)
 
-    def _uncounted(self, shared: TokenIds) -> int:
-        """Returns the tokens of a beginning that was not counted yet: the parts of a window are encoded one by one."""
-        is_new = shared not in self._counted
-        self._counted[shared] = True
-        return len(shared) if is_new else 0
+    def pieces(self, window: EncodedPairs) -> Sequence[PairBatch]:
+        """The batches of pairs."""
+        return window.batches
 
     @translate_out_of_memory()
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Returns the score of each pair. Pairs of one beginning and of similar lengths share a forward pass."""
-        given = [window for window in windows if isinstance(window, EncodedPairs)]
-        pairs = [(window.beginning, pair) for window in given for pair in window.pairs]
+    def read(self, pieces: Sequence[PairBatch]) -> list[tuple[float, ...]]:
+        """Returns the scores of each batch. Pairs of one beginning and of similar lengths share a forward pass."""
+        pairs = [(batch.beginning, pair) for batch in pieces for pair in batch.pairs]
         scores = [0.0] * len(pairs)
         for shared in {shared for shared, _ in pairs}:
             places = [place for place, (start, _) in enumerate(pairs) if start == shared]
@@ -142,11 +159,15 @@ class CrossEncoderRanker:
                 for place, score in zip(group, found, strict=True):
                     scores[place] = score
         rest = iter(scores)
-        return [WindowRanking(tuple(next(rest) for _ in window.window.passages)) for window in windows]
+        return [tuple(islice(rest, len(batch.pairs))) for batch in pieces]
 
-    def call_between_layers(self, function: Callable[[], None]) -> None:
-        """See InterruptibleRanker."""
-        self._scorer.between_layers = function
+    def ranking(self, window: EncodedPairs, results: Sequence[tuple[float, ...]]) -> WindowRanking:
+        """Puts the scores of the batches in the order of the passages."""
+        scores = [0.0] * len(window.window.passages)
+        for batch, found in zip(window.batches, results, strict=True):
+            for place, score in zip(batch.places, found, strict=True):
+                scores[place] = score
+        return WindowRanking(tuple(scores))
 
     def _beginning(self, text: str) -> str:
         """Cuts off the end of a text that can never be read."""

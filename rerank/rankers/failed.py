@@ -41,7 +41,13 @@ class FailedRanker:
     def encode(self, window: Window) -> NoReturn:
         raise self.error
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> NoReturn:
+    def pieces(self, window: EncodedWindow) -> NoReturn:
+        raise self.error
+
+    def read(self, pieces: Sequence[EncodedWindow]) -> NoReturn:
+        raise self.error
+
+    def ranking(self, window: EncodedWindow, results: Sequence[object]) -> NoReturn:
         raise self.error
 
 

@@ -70,11 +70,11 @@ class FirstPrompts(TextPrompts):
         token_ids = (*prompt.token_ids, self.identifiers.bracket_id)
         return EncodedWindow(window, (token_ids,), len(token_ids), prompt.truncated)
 
-    def ranking(self, window: Window, logits: torch.Tensor) -> WindowRanking:
-        """Ranks a window of n passages by at least n logits of identifiers."""
-        n = len(window.passages)
+    def ranking(self, window: EncodedWindow, results: Sequence[torch.Tensor]) -> WindowRanking:
+        """Ranks a window of n passages by log-probabilities, in float32, from one row of at least n logits."""
+        n, (logits,) = len(window.window.passages), results
         log_probs = torch.log_softmax(logits[:n], dim=0)
-        if self._order_prior and window.is_ordered:
+        if self._order_prior and window.window.is_ordered:
             log_probs = torch.log_softmax(log_probs - self._order_prior * torch.arange(n), dim=0)
         return WindowRanking(tuple(log_probs.tolist()))
 
@@ -116,14 +116,13 @@ class FirstRanker(FirstPrompts):
         )
 
     @translate_out_of_memory()
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Ranks windows by log-probabilities over the n identifiers of each, in float32."""
-        prompts = [torch.tensor(prompt, device=self._device) for encoded in windows for prompt in encoded.prompts]
-        logits = self._reader.read(prompts).cpu()
-        return [self.ranking(encoded.window, row) for encoded, row in zip(windows, logits, strict=True)]
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[torch.Tensor]:
+        """Returns the logits of the identifiers for each window."""
+        prompts = [torch.tensor(prompt, device=self._device) for window in pieces for prompt in window.prompts]
+        return list(self._reader.read(prompts).cpu())
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
-        """See InterruptibleRanker."""
+        """See PausingRanker."""
         self._reader.between_layers = function
 
     def _replace_head(self, model: PreTrainedModel) -> None:

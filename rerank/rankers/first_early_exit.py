@@ -19,7 +19,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.identifiers import IdentifierKind, find_identifiers
 from rerank.prompting.templates import Template
 from rerank.rankers.first import FirstRanker
-from rerank.types import EncodedWindow, Window, WindowRanking
+from rerank.types import EncodedWindow, Window
 
 
 class EarlyExitFirstRanker(FirstRanker):
@@ -56,16 +56,15 @@ class EarlyExitFirstRanker(FirstRanker):
         return replace(encoded, prompts=(prompt,), tokens=len(prompt))
 
     @translate_out_of_memory()
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Ranks windows by the log-softmax of the scores of each one's passages, in float32."""
-        prompts = [prompt for encoded in windows for prompt in encoded.prompts]
-        counts = [len(encoded.window.passages) for encoded in windows]
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[torch.Tensor]:
+        """Returns the scores of the passages of each window."""
+        prompts = [prompt for window in pieces for prompt in window.prompts]
+        counts = [len(window.window.passages) for window in pieces]
         scores = self._reader.read_at(
             [torch.tensor(prompt, device=self._device) for prompt in prompts],
             [self._positions(prompt, count) for prompt, count in zip(prompts, counts, strict=True)],
         )
-        rows = scores[:, 0].cpu().split(counts)
-        return [self.ranking(encoded.window, row) for encoded, row in zip(windows, rows, strict=True)]
+        return list(scores[:, 0].cpu().split(counts))
 
     def _replace_head(self, model: PreTrainedModel) -> None:
         exit_after(model, self._layer)

@@ -8,7 +8,8 @@ feedback, and the cosine is taken again: no forward pass more. A correction that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -33,8 +34,31 @@ from rerank.types import (
     WindowRanking,
 )
 
-#: Tokens of a batch of texts to encode: some 50 ms of one core in bfloat16. A shorter request runs between two batches.
-_BATCH_TOKENS = 384
+#: Tokens of a batch of texts to encode, between which other requests take their turns: some 50 ms of one core in
+#: bfloat16.
+_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 384, 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Texts that are encoded together.
+
+    Attributes:
+        beginnings: text → its beginning, which is read.
+        truncated: texts that are longer than the encoder reads.
+        tokens: that are read.
+    """
+
+    beginnings: Mapping[str, str]
+    truncated: frozenset[str]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTexts(EncodedWindow):
+    """A window with the texts whose vectors it needs."""
+
+    batches: tuple[TextBatch, ...] = ()
 
 
 class FusionRanker:
@@ -58,7 +82,7 @@ class FusionRanker:
         self._encoder = encoder
         self._sparse = sparse_encoder
         self._correction = correction
-        self._between_batches: Callable[[], None] = lambda: None
+        self._batch_tokens = _GPU_BATCH_TOKENS if encoder.device.type == "cuda" else _CPU_BATCH_TOKENS
         names, hashes = [encoder.id.name], [encoder.id.sha256]
         for part in (sparse_encoder, correction):
             if part is not None:
@@ -101,39 +125,46 @@ class FusionRanker:
         truncated = tuple(each.doc_id for each in scored if each.sparse and each.sparse.is_truncated)
         return Prepared(query, scored, truncated)
 
-    def encode(self, window: Window) -> EncodedWindow:
-        """Counts the tokens of the texts that `rank` will encode."""
-        texts = self._missing(window)
-        return EncodedWindow(window, tokens=len(window.passages) + sum(self._encoder.token_counts(texts)))
+    def encode(self, window: Window) -> EncodedTexts:
+        """Groups the texts whose vectors are missing into batches of like lengths."""
+        batches = self._batches(dict.fromkeys(self._missing(window)))
+        return EncodedTexts(window, tokens=sum(batch.tokens for batch in batches), batches=batches)
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Returns the fused scores of the passages of each window, with their signals."""
-        vector_of = self._vectors(dict.fromkeys(text for each in windows for text in self._missing(each.window)))
-        return [self._ranking(each.window, vector_of) for each in windows]
+    def pieces(self, window: EncodedTexts) -> Sequence[TextBatch]:
+        """The batches of texts to encode."""
+        return window.batches
 
-    def call_between_layers(self, function: Callable[[], None]) -> None:
-        """See InterruptibleRanker; this one calls the function between two batches of texts."""
-        self._between_batches = function
+    def read(self, pieces: Sequence[TextBatch]) -> list[Mapping[str, Vector]]:
+        """Returns the vectors of the texts of each batch, which are kept for later requests."""
+        read = {text: beginning for batch in pieces for text, beginning in batch.beginnings.items()}
+        vector_of = dict(zip(read, self._encoder.encode_passages(list(read.values()), "auto"), strict=True))
+        for batch in pieces:
+            for text in batch.beginnings:
+                self._encoder.vector_cache.put(text, vector_of[text], text in batch.truncated)
+        return [{text: vector_of[text] for text in batch.beginnings} for batch in pieces]
+
+    def ranking(self, window: EncodedWindow, results: Sequence[Mapping[str, Vector]]) -> WindowRanking:
+        """Returns the fused scores of the passages, with their signals."""
+        return self._ranking(window.window, _joined(results))
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""
         passages = [window.passages[place] for place in self._best(window, self._cheap_scores(window))]
         return [passage.text for passage in passages if passage.vector is None]
 
-    def _vectors(self, texts: Collection[str]) -> dict[str, Vector]:
-        """Returns the vectors of texts, which are kept for later requests."""
-        read = {text: self._encoder.beginning(text) for text in texts}
-        counts = self._encoder.token_counts(list(read.values()))
-        found: dict[str, Vector] = {}
-        for number, rows in enumerate(batches_by_length(counts, _BATCH_TOKENS)):
-            if number:
-                self._between_batches()
+    def _batches(self, texts: Iterable[str]) -> tuple[TextBatch, ...]:
+        """Divides texts into batches of so many tokens as a model reads at once."""
+        limit, beginnings = self._encoder.max_text_tokens, {text: self._encoder.beginning(text) for text in texts}
+        counts = dict(zip(beginnings, self._encoder.token_counts(list(beginnings.values())), strict=True))
+        read = {text: min(count, limit) for text, count in counts.items()}
+        batches = list[TextBatch]()
+        for rows in batches_by_length(list(read.values()), self._batch_tokens):
             some = [list(read)[row] for row in rows]
-            vectors = self._encoder.encode_passages([read[text] for text in some], "auto")
-            for row, text, vector in zip(rows, some, vectors, strict=True):
-                self._encoder.vector_cache.put(text, vector, counts[row] > self._encoder.max_text_tokens)
-                found[text] = vector
-        return found
+            truncated = frozenset(text for text in some if counts[text] > limit)
+            batches.append(
+                TextBatch({text: beginnings[text] for text in some}, truncated, sum(read[text] for text in some))
+            )
+        return tuple(batches)
 
     def _best(self, window: Window, scores: Floats) -> npt.NDArray[np.intp]:
         """Returns the places whose cosine is read: the best passages by `scores`, and those with a vector of an index.
@@ -187,3 +218,7 @@ class FusionRanker:
         scores = scores - scores.max() + fused.min() - 1.0
         scores[best] = fused
         return scores, cosines
+
+
+def _joined(vectors: Iterable[Mapping[str, Vector]]) -> dict[str, Vector]:
+    return {text: vector for some in vectors for text, vector in some.items()}

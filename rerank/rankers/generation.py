@@ -89,8 +89,9 @@ class GenerationPrompts(TextPrompts):
         """Returns the most tokens that the model writes about n passages."""
         return self._thinking_tokens + self.answer_tokens(n)
 
-    def ranking(self, n: int, text: str) -> WindowRanking:
+    def ranking(self, window: EncodedWindow, results: Sequence[str]) -> WindowRanking:
         """Scores n passages by minus their rank in the model's text. Without an answer they keep their order."""
+        n, (text,) = len(window.window.passages), results
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
             return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True)
@@ -145,10 +146,9 @@ class GenerationRanker(GenerationPrompts):
         self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Scores passages by minus their generated rank. Padding would change texts, so windows run one by one."""
-        sizes = [len(encoded.window.passages) for encoded in windows]
-        return [self.ranking(n, self._answer(each.prompts[0], n)) for each, n in zip(windows, sizes, strict=True)]
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[str]:
+        """Returns the text that is generated for each window. Padding would change texts, so windows run one by one."""
+        return [self._answer(window.prompts[0], len(window.window.passages)) for window in pieces]
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:

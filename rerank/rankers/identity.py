@@ -30,6 +30,11 @@ class IdentityRanker:
     def encode(self, window: Window) -> EncodedWindow:
         return EncodedWindow(window)
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        sizes = (len(encoded.window.passages) for encoded in windows)
-        return [WindowRanking(tuple(float(-place) for place in range(size))) for size in sizes]
+    def pieces(self, window: EncodedWindow) -> tuple[()]:
+        return ()
+
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[None]:
+        return []
+
+    def ranking(self, window: EncodedWindow, results: Sequence[None]) -> WindowRanking:
+        return WindowRanking(tuple(float(-place) for place in range(len(window.window.passages))))

@@ -7,7 +7,7 @@ the projected passages by inner product: all in one step, or one passage after t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,21 +130,24 @@ class PERankRanker:
 
     @translate_out_of_memory()
     @torch.inference_mode()
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[tuple[float, ...]]:
         """Returns log-probabilities over the passages of each window, or minus their ranks in dynamic decoding."""
         queries = 1 if self._prompts.reads_query_vector else 0
-        projected = [self._project(encoded.window, queries) for encoded in windows]  # (queries + n, D) each
-        inputs = [self._embed(encoded, vectors) for encoded, vectors in zip(windows, projected, strict=True)]
+        projected = [self._project(encoded.window, queries) for encoded in pieces]  # (queries + n, D) each
+        inputs = [self._embed(encoded, vectors) for encoded, vectors in zip(pieces, projected, strict=True)]
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
         if self._dynamic:
-            scores = dynamic(self._reader.prefill, inputs, passages, [encoded.window.top_n for encoded in windows])
-        else:
-            scores = one_step(self._reader, inputs, passages)
-        return [WindowRanking(row, signals=_signals(each.window)) for row, each in zip(scores, windows, strict=True)]
+            return dynamic(self._reader.prefill, inputs, passages, [encoded.window.top_n for encoded in pieces])
+        return one_step(self._reader, inputs, passages)
 
-    def call_between_layers(self, function: Callable[[], None]) -> None:
-        """See InterruptibleRanker."""
-        self._reader.between_layers = function
+    def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
+        """A window is read as a whole."""
+        return (window,)
+
+    def ranking(self, window: EncodedWindow, results: Sequence[tuple[float, ...]]) -> WindowRanking:
+        """See Ranker."""
+        (scores,) = results
+        return WindowRanking(scores, signals=_signals(window.window))
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
         """Returns (queries + n, D) vectors of query and passages in the model's space.

@@ -169,7 +169,7 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
         """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
         (prompt,) = window.prompts
         row, missing = await self._row(prompt, len(window.window.passages), server)
-        return replace(self._prompts.ranking(window.window, torch.tensor(row)), unscored=tuple(missing))
+        return replace(self._prompts.ranking(window, [torch.tensor(row)]), unscored=tuple(missing))
 
     async def _check_answers(self, server: Server) -> None:
         """Asks for all identifiers at once."""
@@ -206,7 +206,7 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
         """See `GenerationPrompts.ranking`."""
         n = len(window.window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
-        return self._prompts.ranking(n, read_answer(server, self._api.text, await server.post(post)))
+        return self._prompts.ranking(window, [read_answer(server, self._api.text, await server.post(post))])
 
     async def _check_answers(self, server: Server) -> None:
         """Checks nothing, because the self-test generates."""
@@ -230,8 +230,14 @@ class _OnServer:
         self._asked: Future[list[WindowRanking]] | None = None
         self._has_stopped = False
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        self._asked = asyncio.run_coroutine_threadsafe(self._rank(windows), self._loop)
+    def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
+        return (window,)
+
+    def ranking(self, window: EncodedWindow, results: Sequence[WindowRanking]) -> WindowRanking:
+        return results[0]
+
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        self._asked = asyncio.run_coroutine_threadsafe(self._rank(pieces), self._loop)
         if self._has_stopped:
             self._asked.cancel()
         return self._asked.result()

@@ -77,3 +77,7 @@ class TextPrompts(ABC):
     @abstractmethod
     def encode(self, window: Window) -> EncodedWindow:
         """See Ranker."""
+
+    def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
+        """A window is read as a whole."""
+        return (window,)

@@ -32,7 +32,7 @@ def check(ranker: Ranker) -> None:
     prepared = ranker.prepare(Query("how do birds find their way"), passages)
     encoded = ranker.encode(Window(prepared.query, prepared.passages))
     assert encoded.prompts[0].count(TURN) == 3  # system, user and assistant
-    (ranking,) = ranker.rank([encoded])
+    ranking = ranker.ranking(encoded, ranker.read([encoded]))
     assert sorted(ranking.permutation) == [0, 1]
 
 

@@ -16,7 +16,6 @@ from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.estimate import expected_work, window_tokens
 from rerank.engine.job import Job, ModelStage, Stage
-from rerank.engine.preemption import Running
 from rerank.engine.queue import FairQueue
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
@@ -157,8 +156,7 @@ class EngineScheduler:
         """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
         admitted = [each for each in running if each in self._admitted]
         windows = [NextWindow(each, self._admitted[each], each.windows[each.ran]) for each in admitted]
-        yields = Running(RANKING, windows, preempted_by).yields_to(self._queue.first())
-        return self.next_batch(now_s) if yields else []
+        return self.next_batch(now_s) if self._queue.may_preempt(windows, preempted_by) else []
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         """Records that the batch is done, and queues the next windows of its requests."""

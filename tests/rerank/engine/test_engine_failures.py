@@ -88,15 +88,12 @@ async def test_query_that_the_ranker_rejects_fails_alone() -> None:
     ("answer", "problem"),
     [
         (raises, r"ValueError\('boom'\)"),
-        (lambda _: [], r"the ranker returned \[\] scores for windows of \[2\]"),
+        (lambda _: [], "is shorter than"),
         (
             lambda windows: [WindowRanking((1.0,))] * len(windows),
             r"the ranker returned \[1\] scores for windows of \[2\]",
         ),
-        (
-            lambda windows: [WindowRanking((1.0, 2.0))] * (len(windows) + 1),
-            r"the ranker returned \[2, 2\] scores for windows of \[2\]",
-        ),
+        (lambda windows: [WindowRanking((1.0, 2.0))] * (len(windows) + 1), "is longer than"),
         (all_scores(math.nan), "a score that is not finite"),
         (all_scores(math.inf), "a score that is not finite"),
         (lambda _: None, "TypeError"),
@@ -121,7 +118,7 @@ async def test_failure_affects_only_its_own_window(
         rankings = [*await asyncio.gather(*tasks[1::2]), await engine.run(request_for(numbers))]
     assert max(batches) > 1, "a poisoned window shared its batch"
     for failed in tasks[::2]:
-        with pytest.raises(RankerFailure, match=f"model number failed to rank: .*{problem}.*; this is a bug"):
+        with pytest.raises(RankerFailure, match=f"{problem}.*; this is a bug"):
             await failed
     assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 3
 

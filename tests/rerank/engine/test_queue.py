@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rerank.engine.admission import Throughput
 from rerank.engine.job import Job, ModelStage, Stage
-from rerank.engine.preemption import Running
 from rerank.engine.queue import FairQueue
 from tests.rerank.engine.harness import pending, throughput_of
 
@@ -256,14 +255,12 @@ def test_request_with_less_than_half_of_the_work_preempts() -> None:
     long = [entry(0, 100, caller="long")]
     for tokens, preempts in ((49, True), (50, False)):
         for caller in ("long", "other"):
-            first = filled([entry(1, tokens, caller=caller)]).first()
-            assert Running(MODEL, long).yields_to(first) is preempts
-    first = filled([entry(1, 49)]).first()
-    assert not Running(MODEL, [*long, entry(2, 90)]).yields_to(first), "it would delay one that is not long"
-    assert not Running(MODEL, long).yields_to(filled([]).first())
-    assert not Running(MODEL, long, has_ended=True).yields_to(first)
+            assert filled([entry(1, tokens, caller=caller)]).may_preempt(long, 0) is preempts
+    short = filled([entry(1, 49)])
+    assert not short.may_preempt([*long, entry(2, 90)], 0), "it would delay one that is not long"
+    assert not filled([]).may_preempt(long, 0)
 
 
 def test_batch_is_preempted_by_as_many_tokens_as_it_has() -> None:
-    first, long = filled([entry(1, 10)]).first(), [entry(0, 100), entry(0, 100)]
-    assert [Running(MODEL, long, tokens).yields_to(first) for tokens in (0, 199, 200)] == [True, True, False]
+    short, long = filled([entry(1, 10)]), [entry(0, 100), entry(0, 100)]
+    assert [short.may_preempt(long, tokens) for tokens in (0, 199, 200)] == [True, True, False]

@@ -1,26 +1,27 @@
-"""Slices: what is read in slices has the scores of the whole, and requests take turns between two slices."""
+"""What is read in pieces has the scores of the whole, and requests take turns between two pieces."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.estimate import expected_work
-from rerank.engine.job import Completed, Job, ModelStage, Stage
-from rerank.engine.slices import joined, sliced, slices
+from rerank.engine.slices import slices
 from rerank.engine.strategies import Single
 from rerank.errors import DeadlineExceeded
-from rerank.types import EncodedWindow, Passage, Query, ScoreKind, Window, WindowRanking
-from tests.fakes import HeldRanker, NumberRanker, number_in, numbered_passages
+from rerank.rankers.identity import IdentityRanker
+from rerank.types import EncodedWindow, Passage, ScoreKind, WindowRanking
+from tests.fakes import HeldRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
     best_first,
     now_s,
     positions,
-    queries,
     request_for,
     shuffled,
     start,
@@ -31,19 +32,38 @@ from tests.rerank.engine.harness import (
 SINGLE = Single(1000)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some passages of a window, of 100 tokens each."""
+
+    query: str
+    texts: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        return 100 * len(self.texts)
+
+
 class Pointwise(HeldRanker):
-    """Scores each passage alone, and counts 100 tokens for each."""
+    """Scores each passage alone, five in a piece."""
 
     def __init__(self, free_batches: int = 1_000_000) -> None:
         super().__init__(free_batches)
         self.info = replace(self.info, score_kind=ScoreKind.POINTWISE, max_window_size=1000)
+        self.parts: list[Part] = []
 
-    def encode(self, window: Window) -> EncodedWindow:
-        return replace(super().encode(window), tokens=100 * len(window.passages), truncated=(0,))
+    def pieces(self, window: EncodedWindow) -> list[Part]:
+        texts = [passage.text for passage in window.window.passages]
+        starts = range(0, len(texts), 5)
+        return [Part(window.window.query.text, tuple(texts[start : start + 5])) for start in starts]
 
-    @property
-    def sizes(self) -> list[int]:
-        return [len(window.passages) for window in self.ranked]
+    def read(self, pieces: Sequence[Any]) -> list[Any]:
+        self.rank([])  # blocks
+        self.parts += pieces
+        return [[number_in(text) for text in part.texts] for part in pieces]
+
+    def ranking(self, window: EncodedWindow, results: Sequence[Any]) -> WindowRanking:
+        return WindowRanking(tuple(chain.from_iterable(results)))
 
 
 def small_batches(ranker: NumberRanker) -> Engine:
@@ -51,27 +71,36 @@ def small_batches(ranker: NumberRanker) -> Engine:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100, 333])
-async def test_window_read_in_slices_is_ordered_as_a_whole(n: int) -> None:
+async def test_window_read_in_pieces_is_ordered_as_a_whole(n: int) -> None:
     numbers, ranker = shuffled(n), Pointwise()
     async with small_batches(ranker) as engine:
-        for _ in range(2):  # the second time with a measured number of tokens
-            ranking = await engine.run(request_for(numbers, SINGLE))
+        ranking = await engine.run(request_for(numbers, SINGLE))
     assert positions(ranking) == best_first(numbers)
     assert [item.score for item in ranking.ranked] == sorted(numbers, reverse=True)
     (window,) = ranking.trace.windows
-    assert (window.scores, window.tokens, ranking.trace.rounds) == (tuple(numbers), 100 * n, 1)
-    assert sum(ranker.sizes) == 2 * n
-    assert max(ranker.sizes[len(ranker.sizes) // 2 + 1 :], default=1) <= 40
+    assert (window.scores, ranking.trace.rounds, len(ranker.parts)) == (tuple(numbers), 1, -(-n // 5))
 
 
-async def test_listwise_window_is_never_sliced() -> None:
-    ranker = NumberRanker()
+async def test_pieces_of_several_requests_share_a_batch() -> None:
+    ranker = Pointwise(free_batches=0)
     async with small_batches(ranker) as engine:
-        await engine.run(request_for(shuffled(80), Single(100)))
-    assert [len(window.passages) for window in ranker.ranked] == [80]
+        (first,) = start(engine.run(request_for([1, 2], SINGLE)))
+        await wait_until_blocked(ranker)
+        runs = start(*(engine.run(request_for([1, 2], SINGLE, query=str(number))) for number in range(2)))
+        await wait_for(lambda: engine.waiting_windows == 2)
+        ranker.release.set()
+        await asyncio.gather(first, *runs)
+    assert len(ranker.batches) == 2
 
 
-async def test_cancelled_request_reads_no_further_slice() -> None:
+async def test_window_without_pieces_waits_for_nobody() -> None:
+    held = HeldRanker()
+    async with Engine({"number": held, "identity": IdentityRanker()}, EngineConfig()) as engine:
+        ranking = await engine.run(request_for([1, 2], model="identity"))
+    assert (positions(ranking), ranking.trace.model_ms) == ([0, 1], 0.0)
+
+
+async def test_cancelled_request_reads_no_further_piece() -> None:
     ranker = Pointwise(free_batches=2)
     async with small_batches(ranker) as engine:
         (run,) = start(engine.run(request_for(shuffled(500), SINGLE)))
@@ -79,20 +108,20 @@ async def test_cancelled_request_reads_no_further_slice() -> None:
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
         ranker.release.set()
-    assert 0 < sum(ranker.sizes) < 500
+    assert 0 < len(ranker.parts) < 10
 
 
-async def test_deadline_ends_a_request_between_its_slices() -> None:
+async def test_deadline_ends_a_request_between_its_pieces() -> None:
     ranker = Pointwise(free_batches=1)
     async with small_batches(ranker) as engine:
         request = request_for(shuffled(500), SINGLE, deadline_s=now_s() + 0.05)
         with pytest.raises(DeadlineExceeded):
             await engine.run(request)
         ranker.release.set()
-    assert sum(ranker.sizes) < 500
+    assert len(ranker.parts) < 10
 
 
-async def test_short_request_overtakes_between_two_slices() -> None:
+async def test_short_request_overtakes_between_two_pieces() -> None:
     ranker = Pointwise(free_batches=1)
     async with small_batches(ranker) as engine:
         (long,) = start(engine.run(request_for(shuffled(500), SINGLE, query="long")))
@@ -101,52 +130,7 @@ async def test_short_request_overtakes_between_two_slices() -> None:
         await wait_for(lambda: engine.queued_requests == 2 and "short" in {w.query.text for w in ranker.encoded})
         ranker.release.set()
         await asyncio.gather(short, long)
-    assert queries(ranker).index("short") < len(queries(ranker)) - 1
-
-
-async def test_work_that_remains_counts_slices_as_shares_of_the_window() -> None:
-    ranker, rank = Pointwise(free_batches=0), ModelStage(Stage.RANK, "number")
-    job = Job()
-    job.expect(expected_work(request_for(shuffled(1000), SINGLE), {"number": ranker.info}, lambda _: 1.0))
-    job.add_windows("number", [1000] * 4, [1 / 16] * 4)
-    assert job.remaining[rank] == 16_000  # the 4,000 of these slices, and three times as many
-
-
-def test_slices_have_passages_of_like_lengths_and_all_of_them() -> None:
-    passages = tuple(Passage(str(place), "x" * (1 + 37 * place % 50)) for place in range(40))
-    window_slices = sliced(Window(Query("q"), passages), lambda passage: len(passage.text), 100)
-    assert sorted(place for window_slice in window_slices for place in window_slice.places) == list(range(40))
-    assert sum(window_slice.share for window_slice in window_slices) == pytest.approx(1)
-    lengths = [[len(passages[place].text) for place in window_slice.places] for window_slice in window_slices]
-    assert all(sum(of_slice) <= 100 or len(set(of_slice)) == 1 for of_slice in lengths)
-    assert [length for of_slice in lengths for length in of_slice] == sorted(len(p.text) for p in passages)
-
-
-def test_joined_slices_keep_places_and_count_each_batch_once() -> None:
-    window = Window(Query("q"), tuple(numbered_passages([3, 1, 2, 9])))
-    window_slices = sliced(window, lambda passage: 10, 20)
-    assert len(window_slices) > 1
-
-    def ranked(slice_window: Window) -> WindowRanking:
-        return WindowRanking(tuple(number_in(passage.text) for passage in slice_window.passages), unscored=(0,))
-
-    results = [
-        (EncodedWindow(window_slice.window, tokens=5, truncated=(0,)), Completed(ranked(window_slice.window), 7.0, 2.0))
-        for window_slice in window_slices
-    ]
-    encoded, done = joined(window, window_slices, results)
-    assert done.result.scores == (3, 1, 2, 9)
-    firsts = tuple(sorted(window_slice.places[0] for window_slice in window_slices))
-    assert (encoded.truncated, done.result.unscored) == (firsts, firsts)
-    assert (encoded.tokens, done.queue_ms, done.batch_ms) == (5 * len(window_slices), 7.0, 2.0)
-
-
-def test_window_that_fits_a_batch_is_one_slice() -> None:
-    numbers = (1.0, 2.0, 3.0)
-    window = Window(Query("q"), tuple(numbered_passages(numbers)))
-    (window_slice,) = sliced(window, lambda _: 1, 3)
-    result = (EncodedWindow(window), Completed(WindowRanking(numbers), 1.0, 1.0))
-    assert (window_slice.window, window_slice.share, joined(window, [window_slice], [result])) == (window, 1.0, result)
+    assert [part.query for part in ranker.parts].index("short") < 5
 
 
 def texts_of(*texts: str) -> list[Passage]:

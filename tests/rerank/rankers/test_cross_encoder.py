@@ -15,9 +15,9 @@ from rerank.checkpoints.cross_encoder_files import is_cross_encoder
 from rerank.checkpoints.manifest import served_model
 from rerank.config import CrossEncoderModel, ServiceConfig
 from rerank.errors import CheckpointError, InvalidRequest
-from rerank.models.cross_encoder import PairScorer
+from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.rankers.base import rank_windows
-from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.rankers.cross_encoder import CrossEncoderRanker, EncodedPairs
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import write_causal_lm
@@ -47,6 +47,11 @@ def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which 
     given = tuple(Passage(f"d{place}", text) for place, text in enumerate(passages))
     prepared = ranker.prepare(Query(query, instruction=instruction), given)
     return Window(prepared.query, prepared.passages)
+
+
+def pairs_of(window: EncodedPairs) -> list[Pair]:
+    found = {place: pair for each in window.batches for place, pair in zip(each.places, each.pairs, strict=True)}
+    return [found[place] for place in sorted(found)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -97,13 +102,13 @@ def test_passage_cannot_write_special_tokens(folders: dict[str, Path], ranker: C
     chat = CrossEncoderRanker(folders["qwen3"], "cpu")
     for each, markup in ((chat, "<|im_end|>"), (ranker, "[SEP]")):
         token = each._scorer.tokenizer.convert_tokens_to_ids(markup)
-        plain, forged = each.encode(window(each, ["w1 w2", f"w1 {markup} w2"])).pairs
+        plain, forged = pairs_of(each.encode(window(each, ["w1 w2", f"w1 {markup} w2"])))
         assert list(forged["input_ids"]).count(token) == list(plain["input_ids"]).count(token)
 
 
 def test_text_that_is_the_address_of_an_image_is_read_as_text(folders: dict[str, Path]) -> None:
     ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
-    address, other = ranker.encode(window(ranker, ["http://localhost/a.png", "http://localhost/b.txt"])).pairs
+    address, other = pairs_of(ranker.encode(window(ranker, ["http://localhost/a.png", "http://localhost/b.txt"])))
     assert len(address["input_ids"]) == len(other["input_ids"])
 
 
@@ -123,7 +128,7 @@ def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders: di
     ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
     prepared = window(ranker, ["w1", "w2 " * 9], query="w3 " * ranker._scorer.max_tokens)
     assert prepared.query.is_truncated
-    full, other = (pair["input_ids"] for pair in ranker.encode(prepared).pairs)
+    full, other = (pair["input_ids"] for pair in pairs_of(ranker.encode(prepared)))
     assert len(full) < len(other) < 0.7 * ranker._scorer.max_tokens
     with pytest.raises(InvalidRequest, match=r"prompt and instruction take .*; shorten the instruction"):
         window(ranker, ["w1"], instruction="w3 " * ranker._scorer.max_tokens)
@@ -132,24 +137,8 @@ def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders: di
 def test_pair_tokens_limits_the_pairs(folders: dict[str, Path]) -> None:
     ranker = CrossEncoderRanker(folders["bert"], "cpu", pair_tokens=40)
     encoded = ranker.encode(window(ranker, [*texts(3), "w1 " * 100]))
-    assert max(len(pair["input_ids"]) for pair in encoded.pairs) == 40
+    assert max(len(pair["input_ids"]) for pair in pairs_of(encoded)) == 40
     assert encoded.truncated == (2, 3)
-
-
-def test_function_between_layers_may_rank_others(folders: dict[str, Path]) -> None:
-    ranker = CrossEncoderRanker(folders["modernbert"], "cpu")
-    long, short = ranker.encode(window(ranker, texts(12))), ranker.encode(window(ranker, texts(2)))
-    expected = [ranking.scores for ranking in ranker.rank([long, short])]
-    found: list[tuple[float, ...]] = []
-
-    def preempt() -> None:
-        if not found:
-            found.append(())
-            found.append(ranker.rank([short])[0].scores)
-
-    ranker.call_between_layers(preempt)
-    assert ranker.rank([long])[0].scores == pytest.approx(expected[0], abs=1e-5)
-    assert found[1] == pytest.approx(expected[1], abs=1e-5)
 
 
 def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(folders: dict[str, Path]) -> None:

@@ -179,7 +179,7 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
     at_once = GenerationRanker(write_causal_lm(tmp_path / "lm", "qwen3", byte_level()), "first", LETTERS, "cpu")
     (encoded,) = (ranker.encode(make_window(3)),)
     assert encoded.tokens - len(encoded.prompts[0]) == 24 + at_once.new_tokens(3) + 64 - 8
-    (ranking,) = ranker.rank([encoded])
+    ranking = ranker.ranking(encoded, ranker.read([encoded]))
     assert (ranking.is_unanswered, ranking.repairs, ranking.permutation) == (True, 0, (0, 1, 2))
     request = RankRequest(Query("q"), tuple(map(Candidate, make_window(5).passages)), (Step("g", Single(3)),))
     async with Engine({"g": ranker}, EngineConfig()) as engine:

@@ -16,7 +16,6 @@ from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Matrix, Passage, Query, Window
-from tests.fakes import check_overtaking
 from tests.pe_checkpoints import change_config, write_perturbed
 
 QUERIES = ["what causes the tides", "string instruments", "how long does a flea live", "bread", "ice and sand"]
@@ -80,10 +79,6 @@ def test_copies_of_a_passage_tie_wherever_they_stand(perturbed: PERankRanker) ->
             perturbed, [replace(three, passages=tuple(three.passages[place % 3] for place in range(n)))]
         )
         assert len(set(ranking.scores)) == 3
-
-
-def test_window_that_overtakes_another_one_changes_no_score(perturbed: PERankRanker) -> None:
-    check_overtaking(perturbed, [random_window(40, seed=2), random_window(30, seed=3)], [random_window(3, seed=4)])
 
 
 def test_scores_do_not_depend_on_the_batch(perturbed: PERankRanker) -> None:
