@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -11,6 +11,8 @@ from rerank.errors import ConfigError
 from rerank.util.validation import joined, problems_of
 from rerank.util.yaml_files import parse_yaml
 
+#: Poolings of token states, as sentence-transformers names them.
+Pooling: TypeAlias = Literal["mean", "cls", "lasttoken"]
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -25,12 +27,18 @@ class EncoderConfig(Settings):
             config_sentence_transformers.json, or none.
         document_prompt: text in front of every passage. Default: the folder's prompt `document`, `passage` or
             `corpus`, or none.
+        pooling: how the states of the tokens become one vector: mean, cls (the first) or lasttoken; for a folder
+            without modules.json, which does not say it. Default: that of the folder.
+        end_token: token behind every query and passage, for a tokenizer that writes none, such as "<|endoftext|>".
+            Default: none.
     """
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
     published_name: str = ""
     query_prompt: str | None = None
     document_prompt: str | None = None
+    pooling: Pooling | None = None
+    end_token: str = ""
 
     @model_validator(mode="before")
     @classmethod

@@ -18,13 +18,14 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer
+from sentence_transformers.sentence_transformer import modules as modules_of
+from tokenizers import Tokenizer, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.settings_files import read_settings, refuse_code
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
-from rerank.config.encoder import EncoderConfig
+from rerank.config.encoder import EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
@@ -55,7 +56,10 @@ _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpac
 
 @dataclass(frozen=True, slots=True)
 class EncoderId:
-    """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with."""
+    """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with.
+
+    `pooling` and `end_token` are those of the settings; empty if they are the folder's.
+    """
 
     name: str
     sha256: str
@@ -63,21 +67,32 @@ class EncoderId:
     max_tokens: int
     query_prompt: str = ""
     document_prompt: str = ""
+    pooling: Pooling | Literal[""] = ""
+    end_token: str = ""
 
     def __str__(self) -> str:
-        prompts = f"query prompt {self.query_prompt!r}, document prompt {self.document_prompt!r}"
-        return f"encoder {self.name} (SHA-256 {self.sha256}, {prompts})"
+        around = {"query prompt": self.query_prompt, "document prompt": self.document_prompt}
+        around |= {"pooling": self.pooling or "of the folder", "end token": self.end_token}
+        texts = ", ".join(f"{name} {text!r}" for name, text in around.items())
+        return f"encoder {self.name} (SHA-256 {self.sha256}, {texts})"
 
     @property
     def settings(self) -> EncoderConfig:
         """The settings that load it."""
-        return EncoderConfig(name=self.name, query_prompt=self.query_prompt, document_prompt=self.document_prompt)
+        return EncoderConfig(
+            name=self.name,
+            query_prompt=self.query_prompt,
+            document_prompt=self.document_prompt,
+            pooling=self.pooling or None,
+            end_token=self.end_token,
+        )
 
     @property
     def vectors_sha256(self) -> str:
-        """SHA-256 of what the vectors depend on: the weights, together with the prompts if there are any."""
-        prompts = "\0".join((self.query_prompt, self.document_prompt))
-        return self.sha256 if prompts == "\0" else hashlib.sha256(f"{self.sha256}\0{prompts}".encode()).hexdigest()
+        """SHA-256 of what the vectors depend on: the weights, and the settings if there are any."""
+        settings = (self.query_prompt, self.document_prompt, self.pooling, self.end_token)
+        content = "\0".join((self.sha256, *settings)).encode()
+        return hashlib.sha256(content).hexdigest() if any(settings) else self.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +151,9 @@ class Encoder:
         self._lock = threading.Lock()
         self.vector_cache = VectorCache(vector_cache_bytes)
         with loading("encoder", folder):
-            self._model = _load(folder, device)
+            self._model = _load(folder, device, settings.pooling)
+            if settings.end_token:
+                _write_end_token(self._model.tokenizer, settings.end_token)
             prompts = resolve_prompts(folder, self._model.prompts, settings.query_prompt, settings.document_prompt)
             self.id = EncoderId(
                 name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
@@ -145,6 +162,8 @@ class Encoder:
                 max_tokens=int(self._model.max_seq_length or 0),
                 query_prompt=prompts.query,
                 document_prompt=prompts.document,
+                pooling=settings.pooling or "",
+                end_token=settings.end_token,
             )
             if self.id.max_tokens < 1:
                 raise CheckpointError(f"encoder {folder} reads {self.id.max_tokens} tokens; correct max_seq_length")
@@ -173,6 +192,10 @@ class Encoder:
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
         """Copies the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
         return copy.deepcopy(self._model.tokenizer)
+
+    def copy_model(self) -> SentenceTransformer:
+        """Copies the model, for a training."""
+        return copy.deepcopy(self._model)
 
     @property
     def prompts(self) -> Prompts:
@@ -337,20 +360,38 @@ def _locate(name: str) -> Path:
         ) from error
 
 
-def _load(folder: Path, device: str) -> SentenceTransformer:
+def _load(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
     """Returns the model, if its architecture is known without code of its folder and all of its weights are there."""
     settings = read_settings(folder / "config.json")
     if is_jina_bert(settings):
         with native_folder(folder, settings) as native:
-            return _load_complete(native, device)
+            return _load_complete(native, device, pooling)
     refuse_code(folder, settings, "encoder")
-    return _load_complete(folder, device)
+    return _load_complete(folder, device, pooling)
 
 
-def _load_complete(folder: Path, device: str) -> SentenceTransformer:
-    model = SentenceTransformer(
-        str(folder), device=str(pick_device(device)), local_files_only=True, trust_remote_code=False
-    )
+def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
+    """Raises: CheckpointError if both or neither of settings and modules.json say how vectors are pooled."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    picked, is_stated = str(pick_device(device)), (folder / "modules.json").is_file()
+    if is_stated != (pooling is None):
+        stated = "states its pooling in modules.json; leave encoder.pooling out"
+        missing = "does not say how to pool, as it has no modules.json; set encoder.pooling"
+        raise CheckpointError(f"encoder {folder} {stated if is_stated else missing}")
+    if pooling is None:
+        model = SentenceTransformer(str(folder), device=picked, **options)
+    else:
+        plain_text: Any = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+        states = modules_of.Transformer(
+            str(folder),
+            model_kwargs=dict(options),
+            processor_kwargs=dict(options),
+            config_kwargs=dict(options),
+            modality_config=plain_text,
+            module_output_name="token_embeddings",
+        )
+        modules = [states, modules_of.Pooling(states.get_embedding_dimension(), pooling_mode=pooling)]
+        model = SentenceTransformer(modules=modules, device=picked)
     transformer = getattr(model[0], "auto_model", None)
     if isinstance(transformer, PreTrainedModel):
         # Reads the names of the weights only: on the device `meta` they have no content.
@@ -359,6 +400,18 @@ def _load_complete(folder: Path, device: str) -> SentenceTransformer:
         )
         check_complete(folder, info, _NOT_POOLED)
     return model
+
+
+def _write_end_token(tokenizer: PreTrainedTokenizerBase, token: str) -> None:
+    """Makes a tokenizer write a token behind each text, also behind one that is cut.
+
+    Raises: CheckpointError if it has no such token.
+    """
+    if (token_id := tokenizer.get_vocab().get(token)) is None:
+        raise CheckpointError(f"its tokenizer does not have the end_token {token!r}; correct encoder.end_token")
+    backend: Tokenizer = cast(Any, tokenizer).backend_tokenizer
+    ending = processors.TemplateProcessing(single=f"$A {token}", special_tokens=[(token, token_id)])
+    backend.post_processor = processors.Sequence([*filter(None, [backend.post_processor]), ending])
 
 
 def _weight_files(folder: Path) -> list[Path]:

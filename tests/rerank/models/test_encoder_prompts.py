@@ -116,6 +116,40 @@ def test_fusion_and_dense_search_read_queries_and_passages_as_such(qwen: Path) -
     np.testing.assert_allclose(query_vectors(encoder, [query]), queries, atol=1e-5)
 
 
+def test_settings_pool_and_end_texts_where_the_folder_says_nothing(qwen: Path) -> None:
+    """As the folders of E2Rank, whose tokenizer writes no end token."""
+    expected = Encoder(str(qwen), "cpu").encode_passages(TEXTS)
+    (qwen / "modules.json").unlink()
+    change_json(qwen / "tokenizer.json", post_processor=None)
+    change_json(qwen / "tokenizer_config.json", model_max_length=64)
+    ended = EncoderConfig(name=str(qwen), pooling="lasttoken", end_token="<|endoftext|>")
+    encoder = Encoder(ended, "cpu")
+    np.testing.assert_allclose(encoder.encode_passages(TEXTS), expected, atol=1e-5)
+    assert Encoder(encoder.id.settings, "cpu").id == encoder.id
+    without_end = Encoder(ended.model_copy(update={"end_token": ""}), "cpu")
+    assert not np.allclose(without_end.encode_passages(TEXTS), expected, atol=1e-3)
+    assert len({encoder.id.vectors_sha256, without_end.id.vectors_sha256, encoder.id.sha256}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"pooling": None}, r"does not say how to pool, .*; set encoder\.pooling"),
+        ({"end_token": "<end>"}, r"does not have the end_token '<end>'; correct encoder\.end_token"),
+    ],
+)
+def test_missing_pooling_and_unknown_end_token_are_named(qwen: Path, changed: dict[str, str], message: str) -> None:
+    (qwen / "modules.json").unlink()
+    settings = EncoderConfig(name=str(qwen), pooling="lasttoken").model_copy(update=changed)
+    with pytest.raises(CheckpointError, match=message):
+        Encoder(settings, "cpu")
+
+
+def test_pooling_of_a_folder_is_not_replaced(qwen: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"states its pooling in modules\.json; leave encoder\.pooling"):
+        Encoder(EncoderConfig(name=str(qwen), pooling="mean"), "cpu")
+
+
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [

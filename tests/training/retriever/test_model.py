@@ -13,7 +13,6 @@ from rerank_training.retriever.objective import RetrieverCollator
 
 from rerank.config import EncoderConfig
 from rerank.models.encoder import Encoder
-from rerank.models.encoder_prompts import Prompts
 from rerank.types import Passage, Query
 
 pytestmark = pytest.mark.slow
@@ -26,10 +25,10 @@ def vectors(model: TrainableEncoder) -> torch.Tensor:
     return model(tokens["input_ids"], tokens["attention_mask"])
 
 
-def trained(folder: Path, lora_rank: int) -> TrainableEncoder:
+def trained(encoder: Encoder, lora_rank: int) -> TrainableEncoder:
     """A model whose vectors differ clearly from those of the encoder."""
     torch.manual_seed(0)
-    model = TrainableEncoder(folder, Prompts(), lora_rank, lora_alpha=32)
+    model = TrainableEncoder(encoder, lora_rank, lora_alpha=32)
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
     for _ in range(2):  # the first changes only half of the adapter, because the other half starts at zero
         optimizer.zero_grad()
@@ -43,7 +42,7 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
     """With the prompts that the collator writes."""
     settings = EncoderConfig(name=str(encoder.folder), query_prompt="query: ", document_prompt="passage: ")
     prompted = Encoder(settings, "cpu")
-    model = TrainableEncoder(prompted.folder, prompted.prompts, lora_rank, lora_alpha=32).eval()
+    model = TrainableEncoder(prompted, lora_rank, lora_alpha=32).eval()
     passages = tuple(Passage(text, text) for text in TEXTS)
     batch = RetrieverCollator(model.tokenizer, 64, model.prompts)([TrainingList(Query(TEXTS[0]), passages, (1, 0))])
     expected = np.concatenate([prompted.encode_queries(TEXTS[:1]), prompted.encode_passages(TEXTS)])
@@ -53,7 +52,7 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, tmp_path: Path, lora_rank: int) -> None:
-    model = trained(encoder.folder, lora_rank)
+    model = trained(encoder, lora_rank)
     expected = vectors(model).detach().numpy()
     model.save_pretrained(tmp_path / "written")
     written = Encoder(str(tmp_path / "written"), "cpu")

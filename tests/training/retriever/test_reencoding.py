@@ -10,7 +10,6 @@ from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.reencoding import reencode
 
 from rerank.models.encoder import Encoder
-from rerank.models.encoder_prompts import Prompts
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
 
@@ -23,7 +22,7 @@ class Killed(Exception):
 def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """The same model with one changed weight."""
     folder = tmp_path_factory.mktemp("encoders") / "other"
-    model = TrainableEncoder(encoder.folder, Prompts(), lora_rank=0, lora_alpha=1)
+    model = TrainableEncoder(encoder, lora_rank=0, lora_alpha=1)
     model.encoder[0].auto_model.embeddings.LayerNorm.bias.data[0] += 1
     model.save_pretrained(folder)
     return Encoder(str(folder), "cpu")

@@ -125,7 +125,7 @@ class Distillation:
         sample = partial(sample_window, sampling=sampling)
         select_checkpoint(settings, held_out=False)
         set_seed(settings.seed)  # for the initial weights of the adapter
-        model = TrainableEncoder(base.folder, base.prompts, arguments.lora_rank, arguments.lora_alpha)
+        model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
         trainer = RankingTrainer(
             RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale),
             model=model,

@@ -6,30 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, get_peft_model
-from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError
-from rerank.models.encoder_prompts import Prompts
+from rerank.models.encoder import Encoder
 
 
 class TrainableEncoder(nn.Module):
     """Token ids → unit vectors with gradients, in float32.
 
     Args:
-        folder: a sentence-transformers model whose first module is a transformer.
-        prompts: in front of queries and of passages.
+        encoder: the trained one is a copy of it.
         lora_rank: rank of an adapter on all its linear layers; 0: train all weights.
         lora_alpha: scale of the adapter, divided by its rank.
     """
 
-    def __init__(self, folder: Path, prompts: Prompts, lora_rank: int, lora_alpha: int) -> None:
+    def __init__(self, encoder: Encoder, lora_rank: int, lora_alpha: int) -> None:
         super().__init__()
-        self.prompts = prompts
-        self.encoder: Any = SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False).float()
+        self.prompts = prompts = encoder.prompts
+        self.encoder: Any = encoder.copy_model()
         if any(prompts) and not all(getattr(module, "include_prompt", True) for module in self.encoder):
-            raise ConfigError(f"encoder {folder} pools without its prompt, which cannot be trained; use another one")
+            raise ConfigError(f"{encoder.id} pools without its prompt, which cannot be trained; use another one")
         self.encoder.prompts |= prompts._asdict()  # the saved folder states them
         self._adapters: list[Any] = []  # a list, because the weights of a submodule would be saved twice
         if lora_rank:
