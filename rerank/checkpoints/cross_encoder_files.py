@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rerank.checkpoints.settings_files import (
+    ADAPTER_FILE,
     architecture_in,
+    base_folder,
     check_settings,
+    object_at,
     read_modules,
     read_settings,
     refuse_code,
@@ -37,17 +40,19 @@ def check_cross_encoder(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}{looked_for(folder)}; give the folder of a cross-encoder")
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} has no config.json; give the folder of a cross-encoder")
     check_settings(folder)
-    config, modules = read_settings(folder / "config.json"), read_modules(folder)
-    refuse_code(folder, config)
+    base, modules = base_folder(folder), read_modules(folder)
+    if not (base / "config.json").is_file():
+        raise CheckpointError(f"{base} has no config.json; give the folder of a cross-encoder")
+    config = read_settings(base / "config.json")
+    refuse_code(base, config)
     if modules and _kind(folder) != "CrossEncoder":
         raise CheckpointError(
             f"{folder} is a sentence encoder (bi-encoder), which gives vectors and no scores of pairs; give it as "
             "`encoder`, and the folder of a cross-encoder here"
         )
-    _check_head(folder, config, modules)
+    if not read_settings(folder / ADAPTER_FILE).get("modules_to_save"):  # which may have the head
+        _check_head(base, config, modules)
     for patterns, what in ((_WEIGHTS, "weights"), (_TOKENIZER_FILES, "tokenizer")):
         if not any(any(folder.glob(pattern)) for pattern in patterns):
             raise CheckpointError(f"{folder} has no {what} ({' or '.join(patterns)}); copy the checkpoint again")
@@ -58,15 +63,38 @@ def is_causal_without_modules(folder: Path) -> bool:
     return not read_modules(folder) and architecture_in(read_settings(folder / "config.json")).endswith(_CAUSAL)
 
 
+def relevant_label(folder: Path, config: Mapping[str, Any]) -> int | None:
+    """Returns which of two labels of a classifier means that a passage is relevant; None for a model of one label.
+
+    monoBERT (Nogueira et al., arXiv 1910.14424) and its like have two.
+
+    Raises:
+        CheckpointError: there are more, or `id2label` names none of the two "relevant".
+    """
+    names = object_at(config, "id2label")
+    stated = config.get("num_labels")
+    labels = len(names) or (stated if isinstance(stated, int) else 2)  # transformers does not write its default
+    if labels == 1:
+        return None
+    found = [label for label, name in enumerate(names.values()) if f"{name}".lower() == "relevant"]
+    if labels == 2 and len(found) == 1:
+        return found[0]
+    if labels == 2:
+        raise CheckpointError(
+            f"{folder} has a head for two labels ({', '.join(map(str, names.values())) or 'without names'}), and does "
+            'not say which of them means relevant; if it is label 1, as in monoBERT, write "id2label": {"0": '
+            '"irrelevant", "1": "relevant"} into its config.json'
+        )
+    raise CheckpointError(
+        f"{folder} has a head for {labels} labels; a reranker has one, or two of which one is named relevant. Models "
+        "of entailment or of classes cannot rank; use a cross-encoder that was trained with num_labels=1"
+    )
+
+
 def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str, Any]]) -> None:
     architecture = architecture_in(config)
     if architecture.endswith(_HEAD):
-        labels = len(config.get("id2label") or (0, 1))  # two are the default of transformers, which is not written
-        if labels != 1:
-            raise CheckpointError(
-                f"{folder} has a head for {labels} labels; a reranker has one. Models of entailment or of classes "
-                "cannot rank; use a cross-encoder that was trained with num_labels=1"
-            )
+        relevant_label(folder, config)
     elif len(modules) < 2 and not architecture.endswith(_CAUSAL):
         raise CheckpointError(
             f"{folder} is {architecture or 'a model without an architecture'}, which has no head for scores: they "

@@ -18,6 +18,9 @@ from typing import Any
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import read_text
 
+#: Configuration of an adapter of peft, beside its weights.
+ADAPTER_FILE = "adapter_config.json"
+
 #: Modules of sentence-transformers of which encoders, sparse encoders and cross-encoders are made. Asym is the earlier
 #: name of Router.
 _MODULE = re.compile(
@@ -123,6 +126,23 @@ def refuse_code(where: Path, config: Mapping[str, Any], kind: str = "model") -> 
 def object_at(content: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Returns the object at a key, empty if there is something else, which a loader refuses."""
     return value if isinstance(value := content.get(key), dict) else {}
+
+
+def base_folder(folder: Path) -> Path:
+    """Returns the folder of an adapter's base model; of another model, its own folder.
+
+    Raises:
+        CheckpointError: the base is not a folder; a name on the hub is one only after a download.
+    """
+    if not (folder / ADAPTER_FILE).is_file():
+        return folder
+    base = read_settings(folder / ADAPTER_FILE).get("base_model_name_or_path")
+    if not (isinstance(base, str) and Path(base).is_dir()):
+        raise CheckpointError(
+            f"{folder} is an adapter of {base}, and there is no such folder; download it, and set "
+            f"base_model_name_or_path in {ADAPTER_FILE} to its folder"
+        )
+    return Path(base)
 
 
 def architecture_in(config: Mapping[str, Any]) -> str:

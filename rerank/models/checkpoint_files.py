@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
-from rerank.checkpoints.settings_files import read_settings
+from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_errors import loading
@@ -33,6 +33,10 @@ def read_config(checkpoint: Path) -> PretrainedConfig:
     Raises:
         CheckpointError: the folder holds no configuration that transformers can read.
     """
+    if (checkpoint / ADAPTER_FILE).is_file():
+        raise CheckpointError(
+            f"{checkpoint} is an adapter; merge it into its base by merge_and_unload of peft, and give the result"
+        )
     if not (checkpoint / "config.json").is_file():
         raise CheckpointError(f"{checkpoint} holds no config.json; give the folder of a checkpoint")
     with loading("the architecture of", path := checkpoint / "config.json"):

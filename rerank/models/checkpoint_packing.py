@@ -17,9 +17,9 @@ from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints.manifest import MANIFEST_FILE, read_manifest, write_manifest
+from rerank.checkpoints.settings_files import ADAPTER_FILE
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_files import read_weights
-from rerank.models.loading import ADAPTER_FILE
 from rerank.util.files import sha256_of_files
 
 #: Name → tensor.

@@ -13,21 +13,23 @@ from rerank.errors import CheckpointError
 _NAMED = 5
 
 
-def check_complete(source: Path | str, loading_info: Mapping[str, Any], may_differ: str = r"(?!)") -> None:
+def check_complete(
+    source: Path | str, loading_info: Mapping[str, Any], may_have: str = r"(?!)", may_lack: str = r"(?!)"
+) -> None:
     """Compares the weights of a checkpoint with those of the model that its config.json describes.
 
     Args:
         loading_info: what `from_pretrained` returns with `output_loading_info`.
-        may_differ: a regular expression; names that begin with a match may be missing or unexpected.
+        may_have, may_lack: regular expressions; names that begin with a match may be unexpected, or missing.
 
     Raises:
         CheckpointError: a weight is missing, unexpected, or has another shape; the message names it.
     """
-    missing = _others(loading_info["missing_keys"], may_differ)
-    unexpected = _others(loading_info["unexpected_keys"], may_differ)
+    missing = _others(loading_info["missing_keys"], may_lack)
+    unexpected = _others(loading_info["unexpected_keys"], may_have)
     mismatched = sorted(str(key[0]) for key in loading_info["mismatched_keys"])
     named = [
-        f"{what} {_listed(names)}"
+        f"{what} {listed(names)}"
         for what, names in (("without", missing), ("with unknown", unexpected), ("with another shape of", mismatched))
         if names
     ]
@@ -38,10 +40,11 @@ def check_complete(source: Path | str, loading_info: Mapping[str, Any], may_diff
         )
 
 
-def _others(names: Collection[str], may_differ: str) -> list[str]:
-    return sorted(name for name in names if not re.match(may_differ, name))
+def _others(names: Collection[str], pattern: str) -> list[str]:
+    return sorted(name for name in names if not re.match(pattern, name))
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Joins the first names, and counts the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -20,13 +20,14 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.cross_encoder_files import check_cross_encoder, is_causal_without_modules
+from rerank.checkpoints.cross_encoder_files import check_cross_encoder, is_causal_without_modules, relevant_label
+from rerank.checkpoints.settings_files import base_folder
 from rerank.config import Precision
 from rerank.errors import CheckpointError
+from rerank.models.adapters import complete_transformer
 from rerank.models.beginnings import SharedBeginnings, TokenIds
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import weight_files
-from rerank.models.complete import check_complete
 from rerank.models.loading import pick_device, readable_positions
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.tokenizer import load_tokenizer
@@ -43,6 +44,8 @@ _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_t
 _OF_ALL_PAIRS = ("modality", "logits_to_keep", "prompt_length")
 #: Allowed difference of the scores of pairs whose beginning is read once, by rounding in float32 and in bfloat16.
 _FLOAT32_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-3, 0.1
+#: Weights that a checkpoint may have, and scores are computed without.
+_NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
 #: Tokens that the library reads where a causal LM's files name none.
 _DEFAULT_ANSWERS = ("yes", "no")
 
@@ -51,7 +54,8 @@ class PairScorer:
     """A cross-encoder: texts → rendered pairs → scores, as `CrossEncoder.predict` gives them. Safe between threads.
 
     Args:
-        folder: of a model that `CrossEncoder` loads: with a classification head, or a causal LM with `LogitScore`.
+        folder: of a model that `CrossEncoder` loads: with a classification head, or a causal LM with `LogitScore`; or
+            of an adapter of such a model. Of two labels, the score is the probability of the one named relevant.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
         pair_tokens: the most tokens of a pair; 0: as many as the model reads.
@@ -60,7 +64,7 @@ class PairScorer:
         tokenizer: of the model.
         max_tokens: the longest pair, in tokens.
         reads_instruction: the chat template has a place for one.
-        gives_probabilities: its activation is a sigmoid.
+        gives_probabilities: its activation is a sigmoid, or it has two labels.
         beginnings: those that pairs share; None if the model is no causal LM, or one that cannot share them.
         revision: SHA-256 of the weights.
         precision: what the model computes in.
@@ -73,6 +77,7 @@ class PairScorer:
         check_cross_encoder(folder)
         self._folder, self.device = folder, pick_device(device)
         self._lock = threading.Lock()
+        self._relevant: int | None = None
         transformers_logging.disable_progress_bar()
         with loading("cross-encoder", folder):
             if is_causal_without_modules(folder):
@@ -87,10 +92,16 @@ class PairScorer:
                     self.beginnings = SharedBeginnings(self._transformer)
             self._default_prompt = self._model.prompts.get(self._model.default_prompt_name or "") or None
             (plain,) = self.render("a", ["b"])
+            (longest,) = self.render("a", ["b " * self.max_tokens])  # fails for some strategies of truncation
+            if len(longest["input_ids"]) > self.max_tokens:
+                raise CheckpointError(
+                    f"{folder} does not truncate pairs to the {self.max_tokens} tokens that it reads; correct "
+                    "`truncation` in its sentence_bert_config.json"
+                )
             (instructed,) = self.render("a", ["b"], "c d")
             self.reads_instruction = self._is_chat and plain != instructed
             self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
-            self.revision = sha256_of_files(weight_files(folder))
+            self.revision = sha256_of_files(_weight_files(folder))
             self._autocast = False
             if self.beginnings is not None and (problem := self._problem_of_sharing()):
                 log.warning("%s reads the beginning of each pair: %s", folder, problem)
@@ -166,6 +177,8 @@ class PairScorer:
             if beginning and self.beginnings is not None:
                 features |= self.beginnings.inputs_after(beginning, features["attention_mask"])
             outputs = self._model({**features, **self._features_of_all})["scores"]
+        if self._relevant is not None:  # the softmax of two labels is a sigmoid of their difference
+            outputs = outputs[:, self._relevant] - outputs[:, 1 - self._relevant]
         activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
         return [float(score) for score in activated.flatten().tolist()]
 
@@ -207,12 +220,13 @@ class PairScorer:
 
     def _check(self) -> None:
         """Raises: CheckpointError if weights or tokens are missing, or the model scores something else than texts."""
+        is_classifier = getattr(self._model[0], "transformer_task", "") == "sequence-classification"
+        task = "SEQ_CLS" if is_classifier else "CAUSAL_LM"
+        cast(Any, self._model[0]).model = complete_transformer(self._transformer, self._folder, task, _NOT_READ)
+        self._transformer.eval().requires_grad_(False)
         transformer, tokenizer = self._transformer, self.tokenizer
-        _, info = type(transformer).from_pretrained(  # on the device `meta` it reads the names of the weights only
-            self._folder, device_map="meta", output_loading_info=True, local_files_only=True, config=transformer.config
-        )
-        unexpected = [name for name in info["unexpected_keys"] if ".pooler." not in name and "position_ids" not in name]
-        check_complete(self._folder, {**info, "unexpected_keys": unexpected})
+        if is_classifier and (labels := relevant_label(self._folder, transformer.config.to_dict())) is not None:
+            self._relevant, self._model.activation_fn = labels, nn.Sigmoid()
         if others := set(self._model.modalities) - {"text", "message"}:
             raise CheckpointError(
                 f"{self._folder} reads {', '.join(map(str, others))}, and this service ranks texts only"
@@ -222,6 +236,8 @@ class PairScorer:
                 f"the tokenizer of {self._folder} has no pad token, with which pairs of several lengths share a batch; "
                 "name one of its tokens as pad_token in tokenizer_config.json"
             )
+        for config in (transformer.config, transformer.config.get_text_config()):
+            config.pad_token_id = tokenizer.pad_token_id  # decoders with a head score the last token before it
         size = transformer.get_input_embeddings().num_embeddings
         answers = [module for module in self._model if isinstance(module, LogitScore)]
         ids = [token for each in answers for token in (each.true_token_id, each.false_token_id) if token is not None]
@@ -230,6 +246,12 @@ class PairScorer:
                 f"{self._folder} scores by token {missing[0]}, and the model has the tokens 0 to {size - 1}; correct "
                 "the config.json of its LogitScore"
             )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Returns the files of the weights: those of an adapter and of its base."""
+    base = base_folder(folder)
+    return [*weight_files(base), *(sorted(folder.glob("adapter_model.*")) if base != folder else [])]
 
 
 def _check_answers(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -27,9 +27,9 @@ from rerank.checkpoints.settings_files import read_settings, refuse_code
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
 from rerank.config.encoder import EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
+from rerank.models.adapters import complete_transformer
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
-from rerank.models.complete import check_complete
 from rerank.models.encoder_prompts import Prompts, resolve_prompts
 from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
@@ -394,11 +394,8 @@ def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> Senten
         model = SentenceTransformer(modules=modules, device=picked)
     transformer = getattr(model[0], "auto_model", None)
     if isinstance(transformer, PreTrainedModel):
-        # Reads the names of the weights only: on the device `meta` they have no content.
-        _, info = cast(Any, type(transformer)).from_pretrained(
-            transformer.name_or_path, device_map="meta", output_loading_info=True, local_files_only=True
-        )
-        check_complete(folder, info, _NOT_POOLED)
+        whole = complete_transformer(transformer, folder, "FEATURE_EXTRACTION", _NOT_POOLED, _NOT_POOLED)
+        cast(Any, model[0]).model = whole.eval()
     return model
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import PeftModel
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -16,9 +14,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rerank.checkpoints.settings_files import read_settings
+from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
+from rerank.models.adapters import check_vocabulary, merged
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.gguf import gguf_options
@@ -27,9 +26,6 @@ from rerank.models.precision import pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import is_missing_folder, sha256_of_files
-
-#: Configuration of a LoRA adapter, beside its weights.
-ADAPTER_FILE = "adapter_config.json"
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -105,9 +101,10 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
         **gguf,
     )
     check_complete(checkpoint if gguf else base, loading_info)
-    if is_adapter:
-        model = _merge_adapter(model, checkpoint)
     tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base, **gguf)
+    if is_adapter:
+        check_vocabulary(tokenizer, model, checkpoint)
+        model = merged(model, checkpoint, "CAUSAL_LM")
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
     if context_tokens < 1:
@@ -131,16 +128,6 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
         source = checkpoint if has_tokenizer(folder) else locate_causal_lm(base_model_of(folder))
         check_findable(str(source), "tokenizer", "give the folder of a checkpoint")
         return load_tokenizer(source, **gguf)
-
-
-def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Found missing adapter keys")
-        warnings.simplefilter("ignore", FutureWarning)  # of peft's calls of transformers
-        try:
-            return PeftModel.from_pretrained(model, str(checkpoint)).merge_and_unload()
-        except UserWarning as warning:
-            raise CheckpointError(f"the adapter {checkpoint} is incomplete: {warning}; download it again") from warning
 
 
 def base_model_of(checkpoint: Path) -> str:

@@ -125,7 +125,7 @@ def _check_complete(transformer_folders: Iterable[Path]) -> None:
             local_files_only=True,
             trust_remote_code=False,
         )
-        check_complete(each, info, _NOT_READ)
+        check_complete(each, info, _NOT_READ, _NOT_READ)
 
 
 def _check_finite(folder: Path, library: SparseEncoder) -> None:

@@ -46,6 +46,14 @@ def first_tokens(text: str, tokens: int, token_ends: Callable[[str], Sequence[in
     return text if len(ends) <= tokens else text[: ends[tokens - 1]]
 
 
+def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
+    """Returns an end of a text that has the same last tokens, or the whole text if it has few; see `beginning`."""
+    chars = tokens * CHARS_PER_TOKEN
+    while chars < len(text) and count(text[-chars:]) < tokens + _MARGIN_TOKENS:
+        chars *= 2
+    return text[-chars:]
+
+
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
     """Returns the length to which passages are cut so that all fit. Short passages leave their share to long ones.
 

@@ -20,7 +20,7 @@ from rerank.models.beginnings import TokenIds
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
-from rerank.prompting.truncate import beginning, first_tokens
+from rerank.prompting.truncate import beginning, ending, first_tokens
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -92,16 +92,16 @@ class CrossEncoderRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Divides special tokens in the texts, and cuts off the ends that are never read.
+        """Divides special tokens in the texts, and cuts off what is never read.
 
         Raises:
             InvalidRequest: the instruction leaves too little room for query and passages.
         """
-        texts = {t: self._beginning(self._divide_special_tokens(t)) for t in {passage.text for passage in passages}}
+        texts = {t: self._read_part(self._divide_special_tokens(t)) for t in {passage.text for passage in passages}}
         prepared = tuple(replace(passage, text=texts[passage.text]) for passage in passages)
         divided = replace(
             query,
-            text=self._beginning(self._divide_special_tokens(query.text)),
+            text=self._read_part(self._divide_special_tokens(query.text)),
             instruction=self._divide_special_tokens(query.instruction),
         )
         return Prepared(self._fitting(divided, texts.values()), prepared)
@@ -169,9 +169,10 @@ class CrossEncoderRanker:
                 scores[place] = score
         return WindowRanking(tuple(scores))
 
-    def _beginning(self, text: str) -> str:
-        """Cuts off the end of a text that can never be read."""
-        return beginning(text, self._scorer.max_tokens, self._scorer.count)
+    def _read_part(self, text: str) -> str:
+        """Cuts off what can never be read: the end of a text, or its beginning where the tokenizer truncates there."""
+        part = ending if self._scorer.tokenizer.truncation_side == "left" else beginning
+        return part(text, self._scorer.max_tokens, self._scorer.count)
 
 
 def _groups(lengths: Mapping[int, int]) -> Iterator[list[int]]:

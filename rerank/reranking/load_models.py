@@ -297,7 +297,7 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
-    if not isinstance(model, IdentityModel | FusionModel | ApiModel):
+    if not isinstance(model, IdentityModel | ApiModel) and model.path is not None:
         tolerance = self_test.tolerance(pick_device(device).type, ranker.info.precision)
         ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rerank.config import (
@@ -232,6 +234,22 @@ def test_setting_of_another_type_is_refused_or_without_effect(
             problems[key] = repr(error)
         shutil.rmtree(folder)
     assert problems == {}
+
+
+@pytest.mark.parametrize("damage", ["dimension", "weights"])
+def test_correction_that_fails_each_request_is_not_served(
+    folders: Path, encoder: Encoder, tmp_path: Path, damage: str
+) -> None:
+    folder = shutil.copytree(folders / "fusion", tmp_path / "fusion")
+    if damage == "dimension":
+        settings = json.loads((folder / "config.json").read_text()) | {"dimension": 7}
+        FusionCorrection(CorrectionConfig(**settings)).save_pretrained(folder)
+    else:
+        weights = {name: torch.full_like(tensor, 1e30) for name, tensor in load_file(folder / _WEIGHTS).items()}
+        save_file(weights, folder / _WEIGHTS)
+    models = [FusionModel(name="mine", ranker="fusion", path=folder), IdentityModel(name="i", ranker="identity")]
+    mine, _ = load_models(models, ModelLoader(encoder, "cpu")).describe()
+    assert "self-test: the model failed on" in mine.problem
 
 
 def models_with_a_damaged_one(folders: Path, tmp_path: Path) -> tuple[ModelConfig, ModelConfig]:

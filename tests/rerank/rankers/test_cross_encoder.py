@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification, Qwen3Config
 
 from rerank.checkpoints.cross_encoder_files import is_cross_encoder
 from rerank.checkpoints.manifest import served_model
@@ -20,7 +21,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker, EncodedPairs
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
-from tests.causal_lms import write_causal_lm
+from tests.causal_lms import SIZES, write_causal_lm
 from tests.cross_encoders import MAX_TOKENS, write_cross_encoder
 from tests.small_tokenizers import byte_level
 
@@ -64,6 +65,106 @@ def test_scores_are_those_of_predict(folders: dict[str, Path], architecture: str
         assert ranking.scores == pytest.approx(expected.tolist(), abs=1e-4)
     assert max(rankings[0].scores) - min(rankings[0].scores) > 1e-2
     assert ranker.encode(window(ranker, lists[0])).truncated == (9,)
+
+
+def changed(folder: Path, out: Path, file: str, **settings: object) -> Path:
+    copy = Path(shutil.copytree(folder, out))
+    setting_of = json.loads((copy / file).read_text())
+    (copy / file).write_text(json.dumps(setting_of | settings))
+    return copy
+
+
+@pytest.mark.parametrize("strategy", ["longest_first", "only_second", "only_first"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("architecture", ["bert", "xlm-roberta", "qwen3"])
+def test_truncation_is_that_of_the_folder(
+    folders: dict[str, Path], tmp_path: Path, architecture: str, side: str, strategy: str
+) -> None:
+    folder = changed(folders[architecture], tmp_path / "side", "tokenizer_config.json", truncation_side=side)
+    processing = {"text": {"truncation": strategy}}
+    folder = changed(folder, tmp_path / "both", "sentence_bert_config.json", processing_kwargs=processing)
+    if strategy == ("only_second" if architecture == "qwen3" else "only_first"):  # of a single text, or of the query
+        with pytest.raises(CheckpointError, match="Truncation error"):
+            CrossEncoderRanker(folder, "cpu")
+        return
+    passages = ["w1 w2", "moon " * 200 + "w3 " * 20, "w3 " * 200 + "moon " * 20, "w3 " * 900 + "w4 w5 " * 30]
+    ranker = CrossEncoderRanker(folder, "cpu")
+    (ranking,) = rank_windows(ranker, [window(ranker, passages)])
+    expected = CrossEncoder(str(folder), device="cpu").predict([("which w3", text) for text in passages])
+    assert ranking.scores == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_folder_that_does_not_truncate_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    processing = {"text": {"truncation": False}}
+    folder = changed(folders["bert"], tmp_path / "no", "sentence_bert_config.json", processing_kwargs=processing)
+    with pytest.raises(CheckpointError, match=f"does not truncate pairs to the {MAX_TOKENS} tokens"):
+        CrossEncoderRanker(folder, "cpu")
+
+
+def write_decoder(folder: Path, pad_token_id: int | None) -> Path:
+    """A causal LM with a classification head, which scores the last token that is no padding."""
+    tokenizer = byte_level()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        num_labels=1,
+        pad_token_id=pad_token_id,
+        bos_token_id=None,
+        eos_token_id=None,
+        **SIZES,
+    )
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("pad_token_id", [None, 65])
+def test_classifier_pads_with_the_token_of_its_tokenizer(tmp_path: Path, pad_token_id: int | None) -> None:
+    folder = write_decoder(tmp_path / "decoder", pad_token_id)
+    ranker, library = CrossEncoderRanker(folder, "cpu"), CrossEncoder(str(folder), device="cpu")
+    library.model.config.pad_token_id = library.tokenizer.pad_token_id
+    passages = ["A", "a flea lives a year", "glaciers flow"]
+    (ranking,) = rank_windows(ranker, [window(ranker, passages)])
+    pairs = [("which w3", text) for text in passages]
+    alone = [float(library.predict([pair])[0]) for pair in pairs]
+    assert ranking.scores == pytest.approx(alone, abs=1e-4)
+
+
+def write_two_labels(folder: Path, names: dict[int, str] | None) -> Path:
+    """A BERT with two labels, as monoBERT has them."""
+    write_cross_encoder(folder, "bert")
+    for file in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (folder / file).unlink()
+    config = BertConfig.from_pretrained(folder, num_labels=2, **({"id2label": names} if names else {}))
+    torch.manual_seed(3)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("names", "relevant"), [({0: "irrelevant", 1: "relevant"}, 1), ({0: "Relevant", 1: "no"}, 0)])
+def test_score_of_two_labels_is_the_probability_of_the_relevant_one(
+    tmp_path: Path, names: dict[int, str], relevant: int
+) -> None:
+    ranker = CrossEncoderRanker(folder := write_two_labels(tmp_path / "mono", names), "cpu")
+    assert ranker.info.score_kind is ScoreKind.POINTWISE_PROBABILITY
+    (ranking,) = rank_windows(ranker, [window(ranker, texts(5))])
+    pairs = [("which w3", text) for text in texts(5)]
+    both = CrossEncoder(str(folder), device="cpu").predict(pairs, apply_softmax=True)
+    assert ranking.scores == pytest.approx(both[:, relevant].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("names", [None, {0: "NEGATIVE", 1: "POSITIVE"}, {0: "relevant", 1: "relevant"}])
+def test_two_labels_of_which_none_is_named_relevant_are_refused(tmp_path: Path, names: dict[int, str] | None) -> None:
+    with pytest.raises(CheckpointError, match=r"head for two labels \(.*does not say which of them means relevant"):
+        CrossEncoderRanker(write_two_labels(tmp_path / "mono", names), "cpu")
+
+
+def test_number_of_labels_that_is_stated_counts(folders: dict[str, Path], tmp_path: Path) -> None:
+    """transformers reads `num_labels: 1` without names of labels as one label."""
+    config = json.loads((folders["bert"] / "config.json").read_text())
+    without = changed(folders["bert"], tmp_path / "stated", "config.json", num_labels=1)
+    (without / "config.json").write_text(json.dumps({**config, "num_labels": 1, "id2label": None, "label2id": None}))
+    assert CrossEncoderRanker(without, "cpu").info.score_kind is ScoreKind.POINTWISE_PROBABILITY
 
 
 def test_windows_of_a_batch_have_the_scores_that_they_have_alone(ranker: CrossEncoderRanker) -> None:

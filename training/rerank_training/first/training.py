@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.settings_files import ADAPTER_FILE
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.hub import check_findable
-from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
+from rerank.models.loading import base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import FirstCollator, FirstExamples

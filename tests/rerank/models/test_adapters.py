@@ -1,0 +1,199 @@
+"""Adapters: each weight has its place in the base, or the adapter is refused with the weight's name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rerank.config import GenerationModel, PERankModel
+from rerank.errors import CheckpointError
+from rerank.models.cross_encoder import PairScorer
+from rerank.models.encoder import Encoder
+from rerank.models.loading import load_causal_lm
+from rerank.reranking.load_models import load_ranker
+from tests.causal_lms import SIZES, write_causal_lm
+from tests.cross_encoders import write_cross_encoder
+from tests.damaged_folders import setting
+from tests.small_encoder import write_small_encoder
+from tests.small_tokenizers import byte_level
+
+CPU = torch.device("cpu")
+FILE, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LORA: dict[str, Any] = {"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+
+
+def write_base(folder: Path, layers: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(SIZES, "num_hidden_layers", layers)
+    return write_causal_lm(folder, "qwen3", byte_level())
+
+
+def write_adapter(folder: Path, base: Path, served_on: Path | None = None, **settings: Any) -> Path:
+    torch.manual_seed(1)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**LORA | settings))
+    model.save_pretrained(folder)
+    setting(FILE, "base_model_name_or_path", str(served_on or base))(folder)
+    return folder
+
+
+@pytest.fixture
+def bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, Path]:
+    return {layers: write_base(tmp_path / f"base{layers}", layers, monkeypatch) for layers in (2, 4)}
+
+
+def logits(model: Any) -> torch.Tensor:
+    return model.eval()(input_ids=torch.arange(20)[None]).logits.detach()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task_type": "CAUSAL_LM"},
+        {"use_dora": True},
+        {"modules_to_save": ["lm_head", "norm"]},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"trainable_token_indices": [3, 5]},
+    ],
+)
+def test_merged_adapter_computes_as_peft_does(bases: dict[int, Path], tmp_path: Path, settings: dict[str, Any]) -> None:
+    adapter = write_adapter(tmp_path / "adapter", bases[2], **settings)
+    changed = {name: tensor + 0.1 for name, tensor in load_file(adapter / WEIGHTS).items()}
+    save_file(changed, adapter / WEIGHTS, metadata={"format": "pt"})
+    base = AutoModelForCausalLM.from_pretrained(bases[2])
+    expected = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(bases[2]), adapter))
+    assert not torch.allclose(expected, logits(base), atol=1e-2)
+    torch.testing.assert_close(logits(load_causal_lm(adapter, CPU).model), expected, atol=1e-4, rtol=1e-4)
+
+
+def more_layers(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[4], served_on=bases[2])
+
+
+def fewer_layers(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[2], served_on=bases[4])
+
+
+def of_classifier(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[2])
+    setting(FILE, "task_type", "SEQ_CLS")(adapter)
+
+
+def saved_module_lost(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[2], modules_to_save=["lm_head"])
+    kept = {name: tensor for name, tensor in load_file(adapter / WEIGHTS).items() if "lm_head" not in name}
+    save_file(kept, adapter / WEIGHTS, metadata={"format": "pt"})
+
+
+def larger_vocabulary(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[2])
+    tokenizer = AutoTokenizer.from_pretrained(bases[2])
+    tokenizer.add_tokens([f"<new{number}>" for number in range(9)])
+    tokenizer.save_pretrained(adapter)
+
+
+def resized_embeddings(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[2], modules_to_save=["embed_tokens"])
+    weights = load_file(adapter / WEIGHTS)
+    (name,) = (name for name in weights if "embed_tokens" in name)
+    save_file(weights | {name: torch.zeros(7, 64)}, adapter / WEIGHTS, metadata={"format": "pt"})
+
+
+#: What is wrong with an adapter, and what the error says.
+UNFIT: list[tuple[Callable[[Path, dict[int, Path]], None], str]] = [
+    (more_layers, r"has weights that its base has no place for: model\.layers\.2\.self_attn\.q_proj\.lora_A"),
+    (fewer_layers, r"lacks the weights model\.layers\.2\.self_attn\.q_proj\.lora_A.* and 3 more"),
+    (of_classifier, r"is an adapter for the task SEQ_CLS, and this ranker serves CAUSAL_LM"),
+    (saved_module_lost, r"lacks the weights lm_head\.weight"),
+    (larger_vocabulary, r"has a tokenizer of \d+ tokens, and its base embeddings of \d+"),
+    (resized_embeddings, r"has weights of other shapes than its base: .*embed_tokens"),
+]
+
+
+@pytest.mark.parametrize(("damage", "problem"), UNFIT)
+def test_adapter_is_never_served_with_part_of_its_weights(
+    bases: dict[int, Path], tmp_path: Path, damage: Callable[[Path, dict[int, Path]], None], problem: str
+) -> None:
+    damage(adapter := tmp_path / "adapter", bases)
+    with pytest.raises(CheckpointError, match=problem) as caught:
+        load_causal_lm(adapter, CPU)
+    assert str(adapter) in str(caught.value)
+
+
+def test_rankers_of_causal_lms_and_vectors_name_the_adapter(
+    bases: dict[int, Path], tmp_path: Path, encoder: Encoder
+) -> None:
+    more_layers(adapter := tmp_path / "adapter", bases)
+    generation = GenerationModel(name="m", ranker="generation", path=adapter)
+    with pytest.raises(CheckpointError, match="has weights that its base has no place for"):
+        load_ranker(generation, encoder, "cpu")
+    with pytest.raises(CheckpointError, match=r"is an adapter; merge it into its base"):
+        load_ranker(PERankModel(name="m", ranker="pe-rank", path=adapter), encoder, "cpu")
+
+
+def adapt(model: Any, folder: Path, **settings: Any) -> Path:
+    model.add_adapter(LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False, **settings))
+    model.save_pretrained(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("settings", [{"task_type": "SEQ_CLS"}, {}, {"modules_to_save": ["classifier"]}])
+def test_adapter_of_a_cross_encoder_scores_as_the_library_does(tmp_path: Path, settings: dict[str, Any]) -> None:
+    base = write_cross_encoder(tmp_path / "base", "bert")
+    adapter = adapt(CrossEncoder(str(base), device="cpu"), tmp_path / "adapter", **settings)
+    pairs = [("fleas", "a flea lives a year"), ("fleas", "glaciers")]
+    scorer = PairScorer(adapter, "cpu")
+    scores = scorer.scores(scorer.render("fleas", [passage for _, passage in pairs]))
+    np.testing.assert_allclose(scores, CrossEncoder(str(adapter), device="cpu").predict(pairs), atol=1e-5)
+    assert not np.allclose(scores, CrossEncoder(str(base), device="cpu").predict(pairs), atol=1e-5)
+    assert scorer.revision != PairScorer(base, "cpu").revision
+
+
+@pytest.mark.parametrize("damage", ["more layers", "other task", "lost weights"])
+@pytest.mark.parametrize("kind", ["cross-encoder", "encoder"])
+def test_unfit_adapter_of_an_encoder_or_cross_encoder_is_refused(
+    tmp_path: Path, encoder: Encoder, kind: str, damage: str
+) -> None:
+    if kind == "encoder":
+        base = write_small_encoder(tmp_path / "base", encoder).folder
+        adapter = adapt(SentenceTransformer(str(base), device="cpu"), tmp_path / "adapter")
+    else:
+        base = write_cross_encoder(tmp_path / "base", "bert")
+        adapter = adapt(CrossEncoder(str(base), device="cpu"), tmp_path / "adapter")
+    weights = load_file(adapter / WEIGHTS)
+    if damage == "more layers":
+        weights |= {name.replace("layer.0", "layer.7"): tensor.clone() for name, tensor in weights.items()}
+    elif damage == "lost weights":
+        weights = dict(list(weights.items())[1:])
+    save_file(weights, adapter / WEIGHTS, metadata={"format": "pt"})
+    if damage == "other task":
+        setting(FILE, "task_type", "QUESTION_ANS")(adapter)
+    problem = {"more layers": "no place for", "lost weights": "lacks the weights", "other task": "task QUESTION_ANS"}
+    with pytest.raises(CheckpointError, match=problem[damage]):
+        Encoder(str(adapter), "cpu") if kind == "encoder" else PairScorer(adapter, "cpu")
+
+
+def test_adapter_of_an_encoder_encodes_as_the_library_does(tmp_path: Path, encoder: Encoder) -> None:
+    base = write_small_encoder(tmp_path / "base", encoder).folder
+    adapter = adapt(SentenceTransformer(str(base), device="cpu"), tmp_path / "adapter")
+    texts = ["a flea lives a year", "glaciers flow"]
+    expected = SentenceTransformer(str(adapter), device="cpu").encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(Encoder(str(adapter), "cpu").encode_passages(texts), expected, atol=1e-5)
+
+
+def test_adapter_whose_base_is_not_at_hand_says_where_to_name_it(tmp_path: Path) -> None:
+    base = write_cross_encoder(tmp_path / "base", "bert")
+    adapter = adapt(CrossEncoder(str(base), device="cpu"), tmp_path / "adapter")
+    shutil.rmtree(base)
+    with pytest.raises(CheckpointError, match=f"{FILE} to its folder"):
+        PairScorer(adapter, "cpu")
+    assert json.loads((adapter / FILE).read_text())["base_model_name_or_path"] == str(base)
