@@ -13,6 +13,7 @@ from typing import Any
 from rerank.errors import ConfigError
 from rerank.types import ScoredDoc
 from rerank.util.files import report_disk_errors
+from rerank.util.json_files import differences
 from rerank_eval.run_files import WAY_OUT, write_text
 
 
@@ -108,9 +109,9 @@ class TraceFile:
             stored, responses = rows[0]["settings"], [_response(row) for row in rows[1:]]
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{self._path} is not a trace file ({error!r}); choose another --out") from error
-        if differences := _differences(stored, self._fingerprint):
+        if changed := differences(stored, self._fingerprint):
             raise ConfigError(
-                f"{self._path} holds {len(responses)} responses of a run with other settings ({differences}); choose "
+                f"{self._path} holds {len(responses)} responses of a run with other settings ({changed}); choose "
                 "another --out, or remove that folder"
             )
         self.responses = {response.query_id: response for response in responses}
@@ -139,11 +140,6 @@ def _complete_rows(path: Path) -> list[Any]:
         return [json.loads(line) for line in complete.decode().split("\n") if line]
     except ValueError as error:
         raise ConfigError(f"{path} is not a trace file ({error}); choose another --out") from error
-
-
-def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:
-    names = sorted(name for name in stored.keys() | current.keys() if stored.get(name) != current.get(name))
-    return "; ".join(f"{name}: {stored.get(name)} there, {current.get(name)} now" for name in names)
 
 
 def _line(response: Response) -> str:

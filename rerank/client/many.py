@@ -17,6 +17,8 @@ from rerank.v1 import rerank_pb2 as pb
 
 #: Sends a request. Raises: ServiceError.
 Send: TypeAlias = Callable[[pb.RerankRequest], Awaitable[pb.RerankResponse]]
+#: Failures that do not depend on the request.
+_OF_ALL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
 def answers_in_order(
@@ -29,7 +31,7 @@ def answers_in_order(
         messages: a bounded number of them is read ahead of the answers.
 
     Raises:
-        ServiceError: nothing answers at the target.
+        ServiceError: nothing answers, or the error is one that all requests would get.
     """
     with closing(LoopThread("rerank-many")) as loop:
         limit, send = ConcurrencyLimit(_is_refusal), loop.wait(connection.__aenter__())
@@ -38,7 +40,7 @@ def answers_in_order(
             try:
                 return await limit.run(lambda: send(message))
             except ServiceError as error:
-                if error.code is grpc.StatusCode.UNAVAILABLE and not error.reason:
+                if error.code in _OF_ALL or (error.code is grpc.StatusCode.UNAVAILABLE and not error.reason):
                     raise
                 return error
 

@@ -81,8 +81,8 @@ class RankSettings(RankingSettings):
     out: Annotated[
         Path | None,
         typer.Option(
-            help="With --batch: the file for the ranked requests, in the same form and order. If it has some of them "
-            "already, as after a kill, the run goes on behind them."
+            help="With --batch: the file for the ranked requests, in the same form and order. The same command goes on "
+            "after a kill, and sends those again that failed."
         ),
     ] = None
     top_n: options.TopN = 0
@@ -155,13 +155,14 @@ def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> Non
 
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
-    from rerank.commands.rank_file import rank_file
+    from rerank.commands.rank_file import RankedFile, deciding_settings
 
     fields = settings.fields() | {"return_passages": False}
     with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
-        answers = partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)
-        if failed := rank_file(requests, out, answers):
-            console.print(f'{failed} requests failed; their lines in {out} have an "error"')
+        models = client.list_models(settings.timeout_s).models
+        ranked = RankedFile(requests, out, deciding_settings(fields, models))
+        if failed := ranked.rank(partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)):
+            console.print(f'{failed} requests failed; the same command sends them again. Their lines have an "error"')
             raise typer.Exit(1)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from itertools import tee
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -15,106 +17,180 @@ from google.protobuf.json_format import MessageToDict
 from rerank.client.error_details import ServiceError
 from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
-from rerank.errors import CollectionError, ConfigError, RerankError
-from rerank.readers.requests import Request, request_rows
+from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, SelfTestFailed
+from rerank.protobuf.fields import request_message
+from rerank.readers.requests import request_rows
 from rerank.types import CandidateSource
-from rerank.util.files import check_file, report_disk_errors
+from rerank.util.files import atomic_file, check_file, report_disk_errors
+from rerank.util.json_files import differences
 from rerank.v1 import rerank_pb2 as pb
 
 #: Answers the requests in their order: `RerankClient.rerank_many` with its options.
 Answers: TypeAlias = Callable[
     [Iterator[tuple[str, Iterable[CandidateSource]]]], Iterable[pb.RerankResponse | ServiceError]
 ]
-#: A row of the file, and the request in it.
-_Row: TypeAlias = tuple[Mapping[str, Any], Request]
 
 
-def rank_file(path: Path, out: Path, answers: Answers) -> int:
-    """Ranks the requests of a file, in constant memory.
-
-    Each line of `out` is the request with its candidates in their new order, their new scores as "score", and the
-    execution. For a request that failed, it has the query and the "error". Lines that are there already are kept.
-
-    Returns:
-        The number of requests that failed.
+def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> dict[str, Any]:
+    """The settings that decide the answers: fields of RerankRequest, with the model that a service has by this name.
 
     Raises:
-        CollectionError: a line of the file is wrong, or it has none. Nothing was ranked then.
-        ConfigError: `out` holds something else, is being written, or cannot be written.
-        RerankError: see `RerankClient.rerank_many`. What is written then stays.
+        InvalidRequest: a field cannot have its value.
+        NotFound: the service has no such model.
+        SelfTestFailed: it does not serve the model.
     """
-    check_file(path)
-    if not (total := sum(1 for _ in request_rows(path))):
-        raise CollectionError(f"{path} has no requests; write one per line")
-    stderr = PlainConsole(stderr=True)
-    with _opened(out) as file, show_progress(stderr, "requests") as progress:
-        rows = request_rows(path)
-        done, failed = _finished(file, out, rows)
-        progress.report("ranking", done, total)
-        rows, asked = tee(rows)
-        pairs = ((request.query.text, request.candidates) for _, request in asked)
-        try:
-            for (row, _), answer in zip(rows, answers(pairs), strict=True):
-                file.write(json.dumps(_ranked(row, answer), ensure_ascii=False).encode(errors="backslashreplace"))
-                file.write(b"\n")
-                file.flush()
-                done, failed = done + 1, failed + isinstance(answer, ServiceError)
-                progress.report("ranking", done, total)
-        except RerankError:
-            stderr.print(f"{out} has {done:,} of {total:,} requests; the same command goes on with the others")
-            raise
-    return failed
+    request = request_message(pb.RerankRequest, fields)
+    names = {"" if model.is_default else model.name: model for model in models} | {each.name: each for each in models}
+    for name in filter(None, (request.model, request.strategy.preranker)):
+        if name not in names:
+            raise NotFound(f"model {name!r} is not one of {', '.join(model.name for model in models)}")
+    model = names[request.model]
+    if model.problem:
+        raise SelfTestFailed(f"the service does not serve {model.name}: {model.problem}")
+    given = MessageToDict(request, preserving_proto_field_name=True)
+    return given | {"model": model.name, "model_revision": model.model_revision}
+
+
+@dataclass(frozen=True, slots=True)
+class RankedFile:
+    """The file with the rankings of a file of requests.
+
+    A line is a request with its candidates in their new order, their new scores as "score", the "execution" and the
+    "settings". For a request that failed, it has the query, the "error" and the settings.
+
+    Attributes:
+        requests: the file of requests, in RankLLM's form.
+        path: the file. It is written under another name, which ends in ".partial", and renamed at the end.
+        settings: what decides the answers.
+    """
+
+    requests: Path
+    path: Path
+    settings: Mapping[str, Any]
+
+    def rank(self, answers: Answers) -> int:
+        """Ranks the requests that have no ranking yet, in constant memory; those that failed are asked again.
+
+        Returns:
+            The number of requests that failed.
+
+        Raises:
+            CollectionError: a line of the requests is wrong, or there are none. Nothing was ranked then.
+            ConfigError: `path` holds something else, or rankings of other settings, is being written, or cannot be
+                written.
+            RerankError: see `RerankClient.rerank_many`. What was ranked is kept.
+        """
+        check_file(self.requests)
+        partial = self.path.with_name(f"{self.path.name}.partial")
+        with report_disk_errors(self.path, "choose another --out"), _locked(partial) as file:
+            is_ranked = self._is_ranked(file)
+            self._take_over(file)
+            failed = 0 if all(is_ranked) else self._write(file, is_ranked, answers)
+            if all(is_ranked):
+                partial.unlink()
+            else:
+                os.replace(partial, self.path)
+        return failed
+
+    def _is_ranked(self, partial: IO[bytes]) -> list[bool]:
+        """Whether there is a ranking of each request. Raises: CollectionError, ConfigError."""
+        found = list[bool]()
+        rows = (row for row, _ in request_rows(self.requests))
+        with self._lines() as older_lines:
+            for place, (row, newer, older) in enumerate(zip_longest(rows, _whole(partial), older_lines)):
+                ranked = [self._is_ranking(place, row, line) for line in (newer, older) if line is not None]
+                found.append(any(ranked))
+        if not found:
+            raise CollectionError(f"{self.requests} has no requests; write one per line")
+        return found
+
+    def _is_ranking(self, place: int, row: Mapping[str, Any] | None, line: bytes) -> bool:
+        """True for a ranking, False for an error. Raises: ConfigError for anything else."""
+        answer, way_out = _object(line), "choose another --out, or remove it"
+        if row is None or answer.get("query") != row["query"] or not {"execution", "error"} & answer.keys():
+            raise ConfigError(f"{self.path}:{place + 1} is not an answer to request {place + 1}; {way_out}")
+        if changed := differences(answer["settings"], self.settings):
+            raise ConfigError(f"{self.path}:{place + 1} was ranked with other settings ({changed}); {way_out}")
+        return "execution" in answer
+
+    def _take_over(self, partial: IO[bytes]) -> None:
+        """Puts the lines of a run that was killed in the place of those of the run before it."""
+        if partial.seek(0, os.SEEK_END):
+            with atomic_file(self.path) as path, path.open("wb") as merged, self._lines() as older:
+                for line in _whole(partial):
+                    merged.write(line)
+                    next(older, None)
+                merged.writelines(older)
+            partial.truncate(0)
+
+    def _write(self, partial: IO[bytes], is_ranked: Sequence[bool], answers: Answers) -> int:
+        """Writes the lines that there are, and between them those of the other requests, which it has answered."""
+        asked = (
+            (request.query.text, request.candidates)
+            for (_, request), has_ranking in zip(request_rows(self.requests), is_ranked, strict=True)
+            if not has_ranking
+        )
+        results, failed, stderr = iter(answers(asked)), 0, PlainConsole(stderr=True)
+        with self._lines() as lines, show_progress(stderr, "requests") as progress:
+            done, total = sum(is_ranked), len(is_ranked)
+            progress.report("ranking", done, total)
+            for (row, _), has_ranking, line in zip_longest(request_rows(self.requests), is_ranked, lines):
+                if not has_ranking:
+                    try:
+                        answer = next(results)
+                    except RerankError:
+                        stderr.print(f"{done:,} of {total:,} requests are ranked; the same command ranks the others")
+                        raise
+                    line = self._line(row, answer)
+                    done, failed = done + 1, failed + isinstance(answer, ServiceError)
+                    progress.report("ranking", done, total)
+                partial.write(line)
+                partial.flush()
+        return failed
+
+    def _line(self, row: Mapping[str, Any], answer: pb.RerankResponse | ServiceError) -> bytes:
+        """The line of a request that was answered."""
+        if isinstance(answer, ServiceError):
+            outcome = {"query": row["query"], "error": {"code": answer.code.name, "message": str(answer)}}
+        else:
+            candidates = [row["candidates"][each.original_position] | {"score": each.score} for each in answer.results]
+            execution = MessageToDict(answer.execution, preserving_proto_field_name=True)
+            outcome = {**row, "candidates": candidates, "execution": execution}
+        text = json.dumps(outcome | {"settings": self.settings}, ensure_ascii=False)
+        return text.encode(errors="backslashreplace") + b"\n"
+
+    @contextmanager
+    def _lines(self) -> Iterator[Iterator[bytes]]:
+        """The lines of the file; none if there is no file."""
+        if not self.path.exists():
+            yield iter(())
+            return
+        with self.path.open("rb") as file:
+            yield file
 
 
 @contextmanager
-def _opened(out: Path) -> Iterator[IO[bytes]]:
-    """The file, for reading and appending. Raises: ConfigError if it cannot be written, or another process does it."""
-    with report_disk_errors(out, "choose another --out"), ExitStack() as stack:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        file = stack.enter_context(out.open("a+b"))
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """The file, for reading and appending. Raises: ConfigError if another process writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"{out} is being written by another process; wait for its end") from error
+            raise ConfigError(f"{path} is being written by another process; wait for its end") from error
         yield file
 
 
-def _finished(file: IO[bytes], out: Path, rows: Iterator[_Row]) -> tuple[int, int]:
-    """Counts the answers in the file and those that are errors; takes their rows.
-
-    A last line without an end is dropped: its process was killed while it wrote.
-
-    Raises:
-        ConfigError: a line is not the answer to the request of its place.
-    """
+def _whole(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file, without one whose process was killed while it wrote."""
     file.seek(0)
-    end = done = failed = 0
-    for line in file:
-        if not line.endswith(b"\n"):
-            file.truncate(end)
-            break
-        row, _ = next(rows, ({}, None))
-        answer = _object(line)
-        if "query" not in row or answer.get("query") != row["query"] or not {"execution", "error"} & answer.keys():
-            raise ConfigError(
-                f"{out}:{done + 1} is no answer to request {done + 1}; choose another --out, or remove it"
-            )
-        end, done, failed = end + len(line), done + 1, failed + ("error" in answer)
-    return done, failed
+    return (line for line in file if line.endswith(b"\n"))
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
-    """The JSON object in a line; empty if it has none."""
+    """The JSON object in a line, with an object as its settings; empty if the line has none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _ranked(row: Mapping[str, Any], answer: pb.RerankResponse | ServiceError) -> dict[str, Any]:
-    """The line of a request that was answered."""
-    if isinstance(answer, ServiceError):
-        return {"query": row["query"], "error": {"code": answer.code.name, "message": str(answer)}}
-    ranked = [row["candidates"][result.original_position] | {"score": result.score} for result in answer.results]
-    return {**row, "candidates": ranked, "execution": MessageToDict(answer.execution, preserving_proto_field_name=True)}
+    return found if isinstance(found, dict) and isinstance(found.get("settings"), dict) else {}

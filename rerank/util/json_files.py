@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,9 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the key {reprlib.repr(repeated)} is there twice")
     return content
+
+
+def differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:
+    """The settings that differ from those in a file, in words; empty if none does."""
+    names = sorted(name for name in stored.keys() | current.keys() if stored.get(name) != current.get(name))
+    return "; ".join(f"{name}: {stored.get(name)} there, {current.get(name)} now" for name in names)

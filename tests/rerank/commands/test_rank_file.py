@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from rerank.client.client import RerankClient
+from rerank.errors import ShuttingDown
 from rerank.models.encoder import Encoder
 from rerank.readers.requests import read_requests
 from tests.fakes import NumberRanker
@@ -37,7 +39,7 @@ def read(path: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def address(encoder: Encoder) -> Iterator[str]:
-    with serving(reranker_of(encoder, {"number": NumberRanker()})) as served:
+    with serving(reranker_of(encoder, {"number": NumberRanker(), "other": NumberRanker()})) as served:
         yield served.address
 
 
@@ -67,44 +69,101 @@ def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Pa
     assert len(read_requests(paths[1])) == 20  # so that it can be ranked again
 
 
-def test_killed_run_goes_on_behind_its_last_whole_line(
-    batch: Batch, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch()
-    lines = paths[1].read_bytes().splitlines(keepends=True)
-    paths[1].write_bytes(b"".join(lines[:11]) + lines[11][:50])
-    asked = list[str]()
-    whole = RerankClient.rerank_many
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries that are sent to the service."""
+    queries, send = list[str](), RerankClient.rerank_many
 
     def watched(self: RerankClient, requests: Any, **options: Any) -> Any:
         pairs = [*requests]
-        asked.extend(query for query, _ in pairs)
-        return whole(self, pairs, **options)
+        queries.extend(query for query, _ in pairs)
+        return send(self, pairs, **options)
 
     monkeypatch.setattr(RerankClient, "rerank_many", watched)
+    return queries
+
+
+def test_killed_run_goes_on_behind_its_last_whole_line(
+    batch: Batch, paths: tuple[Path, Path], asked: list[str]
+) -> None:
+    batch()
+    lines = paths[1].read_bytes().splitlines(keepends=True)
+    paths[1].unlink()
+    partial_of(paths[1]).write_bytes(b"".join(lines[:11]) + lines[11][:50])
+    asked.clear()
     assert batch().code == 0
     assert asked == [f"query {number}" for number in range(11, 20)]
+    assert paths[1].read_bytes().splitlines(keepends=True)[:11] == lines[:11]
     assert [[c["docid"] for c in row["candidates"]] for row in read(paths[1])] == [["d2", "d1", "d0"]] * 20
-    assert batch().code == 0  # nothing remains
-    assert len(read(paths[1])) == 20
+    assert not partial_of(paths[1]).exists()
+    asked.clear()
+    assert (batch().code, asked) == (0, [])
+
+
+def partial_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
 
 
 def test_failed_request_has_its_error_in_its_place(batch: Batch, paths: tuple[Path, Path]) -> None:
     """Also a request without candidates, one with the same passage twice, and the same query twice."""
     twice = request(2) | {"candidates": request(2)["candidates"] * 2}
     write(paths[0], [request(0), request(1, passages=0), twice, request(0)])
-    assert batch() == Outcome(1, f'2 requests failed; their lines in {paths[1]} have an "error"\n', "")
+    outcome = batch()
+    assert (outcome.code, outcome.out) == (
+        1,
+        '2 requests failed; the same command sends them again. Their lines have an "error"\n',
+    )
     rows = read(paths[1])
     assert ["error" in row for row in rows] == [False, True, True, False]
-    assert rows[1] == {
-        "query": {"qid": 1, "text": "query 1"},
-        "error": {
-            "code": "INVALID_ARGUMENT",
-            "message": "candidates: the list is empty; send at least one candidate",
-        },
-    }
+    assert (rows[1]["query"], rows[1]["error"]) == (
+        {"qid": 1, "text": "query 1"},
+        {"code": "INVALID_ARGUMENT", "message": "candidates: the list is empty; send at least one candidate"},
+    )
     assert "d0" in rows[2]["error"]["message"]
-    assert batch().code == 1  # they are not asked again, and still said
+
+
+def test_failed_requests_are_sent_again_also_after_a_kill(
+    batch: Batch, paths: tuple[Path, Path], asked: list[str]
+) -> None:
+    """The first run fails for two of five; the second one was killed behind the first of them."""
+    write(paths[0], [request(number, passages=number % 2) for number in range(5)])
+    assert batch().code == 1
+    failed = read(paths[1])
+    lines = paths[1].read_bytes().splitlines(keepends=True)
+    write(paths[0], [request(number) | {"candidates": request(number, 1)["candidates"]} for number in range(5)])
+    asked.clear()
+    partial_of(paths[1]).write_bytes(b"".join(lines[:2]))
+    assert ["error" in row for row in failed] == [True, False, True, False, True]
+    assert batch().code == 0
+    assert asked == ["query 0", "query 2", "query 4"]
+    assert ["error" in row for row in read(paths[1])] == [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("args", "changed"),
+    [
+        (("--top-n", "2"), "top_n: None there, 2 now"),
+        (("--model", "other", "--ordered"), "model: number there, other now; ordered: None there, True now"),
+    ],
+)
+def test_answers_of_other_settings_are_never_kept(
+    batch: Batch, paths: tuple[Path, Path], args: Any, changed: str
+) -> None:
+    batch()
+    before = paths[1].read_bytes()
+    outcome = batch(*args)
+    assert outcome.code == 2
+    problem = f"{paths[1]}:1 was ranked with other settings ({changed}); choose another --out, or remove it"
+    assert outcome.error == problem
+    assert paths[1].read_bytes() == before
+    assert batch("--model", "number").code == 0  # the default model by its name
+
+
+@pytest.mark.parametrize("flag", ["--model", "--preranker"])
+def test_unknown_model_is_refused_before_anything_is_ranked(batch: Batch, paths: tuple[Path, Path], flag: str) -> None:
+    outcome = batch(flag, "none")
+    assert (outcome.code, outcome.error) == (2, "model 'none' is not one of number, other")
+    assert not [*paths[1].parent.glob("ranked*")]
 
 
 @pytest.mark.parametrize(
@@ -131,25 +190,26 @@ def test_wrong_file_is_refused_before_anything_is_ranked(
 )
 def test_file_with_something_else_is_left_alone(batch: Batch, paths: tuple[Path, Path], line: str) -> None:
     paths[1].write_text(f"{line}\n", encoding="utf-8")
-    assert batch().error == f"{paths[1]}:1 is no answer to request 1; choose another --out, or remove it"
+    assert batch().error == f"{paths[1]}:1 is not an answer to request 1; choose another --out, or remove it"
     assert paths[1].read_text(encoding="utf-8") == f"{line}\n"
 
 
 def test_file_of_more_requests_is_left_alone(batch: Batch, paths: tuple[Path, Path]) -> None:
     batch()
     write(paths[0], [request(0)])
-    assert batch().error.startswith(f"{paths[1]}:2 is no answer to request 2")
+    assert batch().error.startswith(f"{paths[1]}:2 is not an answer to request 2")
 
 
 def test_input_is_not_written_to(rerank: Command, address: str, paths: tuple[Path, Path]) -> None:
     outcome = rerank("rank", "--batch", paths[0], "--out", paths[0], "--target", address)
-    assert outcome.error.startswith(f"{paths[0]}:1 is no answer")
+    assert outcome.error.startswith(f"{paths[0]}:1 is not an answer")
 
 
 def test_file_that_another_process_writes_is_refused(batch: Batch, paths: tuple[Path, Path]) -> None:
-    with paths[1].open("a") as other:
+    partial = partial_of(paths[1])
+    with partial.open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert batch().error == f"{paths[1]} is being written by another process; wait for its end"
+        assert batch().error == f"{partial} is being written by another process; wait for its end"
 
 
 def test_folder_of_the_rankings_is_made_or_its_problem_named(
@@ -161,13 +221,18 @@ def test_folder_of_the_rankings_is_made_or_its_problem_named(
 
 
 def test_lost_service_leaves_what_is_written(
-    rerank: Command, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    batch: Batch, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
-    outcome = rerank("rank", "--batch", paths[0], "--out", paths[1], "--target", "127.0.0.1:1")
+    def lost(self: RerankClient, requests: Any, **options: Any) -> Iterator[Any]:
+        yield from send(self, itertools.islice(requests, 3), **options)
+        raise ShuttingDown("the service is gone")
+
+    send = RerankClient.rerank_many
+    monkeypatch.setattr(RerankClient, "rerank_many", lost)
+    outcome = batch()
     assert outcome.code == 3
-    assert f"{paths[1]} has 0 of 20 requests; the same command goes on with the others\n" in outcome.err
-    assert "error: no answer from 127.0.0.1:1" in outcome.err
+    assert "3 of 20 requests are ranked; the same command ranks the others\n" in outcome.err
+    assert len(read(partial_of(paths[1]))) == 3
 
 
 @pytest.mark.parametrize(
