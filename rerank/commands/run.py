@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -35,6 +36,16 @@ _EXTRAS = {
     "starlette": "http",
     "uvicorn": "http",
 }
+
+
+#: Loggers of libraries whose lines of level info say nothing to a user; FAISS reports variants that it does not find.
+_VERBOSE = ("faiss.loader", "httpx2", "mcp", "sentence_transformers")
+
+
+def quiet_libraries() -> None:
+    """Keeps libraries from logging what is not at least a warning."""
+    for name in _VERBOSE:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def run(command: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from rerank.commands import options
 from rerank.commands.app import Command
-from rerank.commands.run import console
+from rerank.commands.run import console, quiet_libraries
 from rerank.config.service import LogLevel
 from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
@@ -125,7 +125,6 @@ def serve(settings: ServeSettings) -> None:
     Options override the settings of --config.
     """
     import asyncio
-    import logging
     import os
 
     # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
@@ -153,8 +152,7 @@ def serve(settings: ServeSettings) -> None:
     from rerank.telemetry.logs import set_up_logging
 
     set_up_logging(config.telemetry)
-    for verbose in ("sentence_transformers", "httpx2", "mcp"):
-        logging.getLogger(verbose).setLevel(logging.WARNING)
+    quiet_libraries()
     asyncio.run(server.serve(config, service_process.announce, read_config))
 
 

@@ -99,7 +99,7 @@ def overlooked_models(models: Sequence[ModelConfig]) -> Iterator[str]:
             "under the name `default` (--model default=PATH) it would answer both"
         )
     for model in models:
-        replaced = BUNDLED.get(model.name)
+        replaced = BUNDLED.get(model.name) if model.name != "default" else None
         if replaced and (model.ranker, _checkpoint(model)) != (replaced.ranker, _checkpoint(replaced)):
             by = _checkpoint(model) or model.ranker
             cascade = f" in a cascade behind {replaced.preranker}" if replaced.preranker else ""

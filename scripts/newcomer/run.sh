@@ -174,11 +174,11 @@ step "training lists" build-lists --collection collection --queries sentences --
 step "train, and kill the run" train_until_second_save
 step "resume" output_has "[Rr]esum" "${train[@]}"
 
-step "serve the trained model" start_service --index index --model mine=run/final
-step "rank with it" output_has d2 rerank rank --query "how long does a flea live" candidates.jsonl --model mine \
+step "serve the trained model" start_service --index index --model default=run/final
+step "rank with it" output_has d2 rerank rank --query "how long does a flea live" candidates.jsonl --model default \
   --target "$address"
 step "evaluate it" output_has nDCG eval-beir --collection collection --target "$address" --first-stage bm25 --depth 10 \
-  --model identity --model mine --out results
+  --model identity --model default --out results
 step "report" test -s results/report.md
 step "stop the service" stop_service
 

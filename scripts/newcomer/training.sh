@@ -6,7 +6,7 @@ short_run=(train-first --lists lists.jsonl --eval-lists lists-held-out.jsonl --b
   --use-cpu true --per-device-train-batch-size 1 --max-steps 2 --report-to none)
 
 train_a_short_run() {
-  output_has "serve it: rerank serve --model my-first=runs/first/final" "${short_run[@]}"
+  output_has "serve it: rerank serve --model default=runs/first/final" "${short_run[@]}"
   grep -qE "step +1/2 +nDCG@10" output
   if grep -q "UserWarning" output; then echo "newcomer: the saves warn"; return 1; fi
   [[ -d runs/first/checkpoint-1 && -d runs/first/checkpoint-2 ]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -201,8 +202,8 @@ def test_run_killed_at_every_step_of_a_round_ends_with_the_same_weights(
         assert weights(run / encoder) == weights(finished / encoder)
 
 
-def test_killed_training_resumes_from_its_last_save(
-    finished: Path, index_folder: Path, queries: Path, tmp_path: Path
+def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
+    finished: Path, index_folder: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     for path in (run / "encoder", run / "index", run / "round-2" / "checkpoint-3"):
@@ -210,6 +211,10 @@ def test_killed_training_resumes_from_its_last_save(
     (run / "report.json").unlink()
     distilled(index_folder, queries, run, rounds=2)
     assert weights(run / "encoder") == weights(finished / "encoder")
+    *_, measured, named, served = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"  nDCG@10  0\.\d{4} before, 0\.\d{4} after; p = \S+", measured)
+    assert named == f"encoder and index: {run}"
+    assert served == f"serve it: rerank serve --index {run}/index --encoder {run}/encoder"
 
 
 def test_finished_run_is_not_overwritten(finished: Path, index_folder: Path, queries: Path) -> None:

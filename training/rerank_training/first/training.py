@@ -80,7 +80,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
             early_exit_layer=_probe_layer(model) if arguments.probe_weight and prompt.template.has_early_exit else 0,
         )
         write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest, weights)
-        print_summary(trainer, folder, metrics)
+        print_summary(trainer, folder)
     return folder
 
 

@@ -98,7 +98,7 @@ def train_fusion(
             base_revision=encoder.id.sha256,
         )
         write_checkpoint(folder, network, None, None, manifest)
-        print_summary(trainer, folder, metrics)
+        print_summary(trainer, folder)
         if held_out:
             print(_verdict(Change.of(before, after), len(held_out)), flush=True)
     return folder

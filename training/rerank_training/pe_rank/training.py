@@ -87,7 +87,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
             instructions=sum(bool(each.query.instruction) for each in lists),
         )
         write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
-        print_summary(trainer, folder, metrics, served=arguments.stage == "rank")
+        print_summary(trainer, folder, served=arguments.stage == "rank")
     return folder
 
 

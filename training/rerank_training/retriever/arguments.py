@@ -59,6 +59,9 @@ ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 2e-5
 class RetrieverRunFlags(RunFlags):
     """The flags of a run with defaults for a small encoder with an adapter."""
 
+    output_dir: Annotated[
+        str, "Folder to create; it gets `encoder`, its `index` report.json, and `round-N` with the lists."
+    ]
     learning_rate: Annotated[
         float | None,
         f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "

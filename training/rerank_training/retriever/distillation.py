@@ -82,6 +82,10 @@ class Distillation:
             index = out / INDEX
         if is_main_process():
             self._report()
+            encoder, index = self.folder / ENCODER, self.folder / INDEX
+            console.print(f"encoder and index: {self.folder}")
+            serve = shlex.join(["rerank", "serve", "--index", str(index), "--encoder", str(encoder)])
+            console.print(f"serve it: {serve}", soft_wrap=True)
 
     def _round(self, index: Path, out: Path, work: Path) -> None:
         """Trains the encoder of an index and writes encoder and index to `out`; skips files that exist already.
@@ -162,9 +166,9 @@ class Distillation:
         before = evaluate_index(Path(self.arguments.index), self._device, self.held_out, self.qrels)
         after = evaluate_index(self.folder / INDEX, self._device, self.held_out, self.qrels)
         found = changes(before, after)
-        console.print(f"dense retrieval of {len(self.held_out):,} held-out queries, before and after the training")
+        console.print(f"dense retrieval of {len(self.held_out):,} held-out queries, over all their judged passages:")
         for name, change in found.items():
-            console.print(f"  {name:8} {change.before:.4f} → {change.after:.4f}, p = {change.p:.2g} (paired t-test)")
+            console.print(f"  {name:8} {change.before:.4f} before, {change.after:.4f} after; p = {change.p:.2g}")
         return {"changes": {name: asdict(change) for name, change in found.items()}, "before": before, "after": after}
 
     def _data_hashes(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 import typer
 
-from rerank.commands.run import console, run
+from rerank.commands.run import console, quiet_libraries, run
 from rerank.errors import RerankError
 
 R = TypeVar("R")
@@ -31,6 +31,7 @@ def run_training(command: Callable[[], object]) -> None:
     is_first = is_first_process()
     level = logging.INFO if is_first else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    quiet_libraries()
     console.quiet = not is_first
     try:
         run(command)

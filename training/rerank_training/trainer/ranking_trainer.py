@@ -42,6 +42,8 @@ class RankingTrainer(Trainer):
     def __init__(self, objective: RankObjective, **options: Any) -> None:
         super().__init__(**options)
         self.objective = objective
+        #: nDCG@10 of each held-out window in the last evaluation.
+        self.held_out: list[float] = []
         self.model_accepts_loss_kwargs = False  # `compute_loss` returns a mean, which Trainer divides for accumulation
 
     def compute_loss(
@@ -60,15 +62,12 @@ class RankingTrainer(Trainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """`eval_nDCG@10`: the mean over the held-out windows."""
-        metrics = {f"{metric_key_prefix}_nDCG@10": self.held_out_ndcg(eval_dataset)}
+        self.held_out = self.held_out_values(eval_dataset)
+        metrics = {f"{metric_key_prefix}_nDCG@10": fmean(self.held_out)}
         self.log(dict(metrics))  # a copy, because it adds entries
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self.control.should_save |= self.args.load_best_model_at_end  # the best step can only be loaded if it is saved
         return metrics
-
-    def held_out_ndcg(self, eval_dataset: Any = None) -> float:
-        """nDCG@10 of the model as it is now: the mean over the held-out windows."""
-        return fmean(self.held_out_values(eval_dataset))
 
     @torch.no_grad()
     def held_out_values(self, eval_dataset: Any = None) -> list[float]:

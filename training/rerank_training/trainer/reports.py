@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from transformers import TrainerCallback
 
-from rerank.config.named import BUNDLED
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 
-#: Key in the log history of a run: nDCG@10 before the first step.
+#: Differences with a smaller p of the paired t-test are taken for real.
+SIGNIFICANT = 0.05
+#: Key in the log history of a run: nDCG@10 of each held-out window before the first step.
 _NDCG_BEFORE = "before_nDCG@10"
 _LOGGED = {"loss", "learning_rate", "eval_nDCG@10"}
 
@@ -27,38 +29,43 @@ class MeasureBefore(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not state.global_step:
-            ndcg = self._trainer.held_out_ndcg()
-            state.log_history.append({"step": 0, _NDCG_BEFORE: ndcg})
+            values = self._trainer.held_out_values()
+            state.log_history.append({"step": 0, _NDCG_BEFORE: values})
             if state.is_world_process_zero:
-                print(f"step {0:>6}/{state.max_steps}  nDCG@10 {ndcg:.4f} before the training", flush=True)
+                print(f"step {0:>6}/{state.max_steps}  nDCG@10 {fmean(values):.4f} before the training", flush=True)
 
 
-def print_summary(trainer: RankingTrainer, folder: Path, metrics: Mapping[str, float], served: bool = True) -> None:
+def print_summary(trainer: RankingTrainer, folder: Path, served: bool = True) -> None:
     """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it.
 
     Args:
+        trainer: after the training; without held-out lists nothing was measured.
         folder: of the trained checkpoint, in the folder of the run.
-        metrics: of the selected step, as `train` returns them; empty without held-out lists.
         served: False for a checkpoint that is not served yet.
     """
     state = trainer.state
-    if metrics:
-        history = [entry[_NDCG_BEFORE] for entry in state.log_history if _NDCG_BEFORE in entry]
-        before = f"{history[-1]:.4f}" if history else "not measured"
+    if trainer.held_out:
         step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
         print(f"\n{step} of {state.max_steps}")
-        print(f"held-out nDCG@10: {before} before the training, {metrics['eval_nDCG@10']:.4f} after")
+        history: list[Any] = [entry[_NDCG_BEFORE] for entry in state.log_history if _NDCG_BEFORE in entry]
+        print(_change(history[-1] if history else [], trainer.held_out))
     else:
         print(f"\nlast step: {state.global_step} of {state.max_steps}; nothing was measured, as no lists were held out")
     print(f"model: {folder}", flush=True)
     if served:
-        print(f"serve it: rerank serve --model {shlex.quote(f'{_served_name(folder)}={folder}')}", flush=True)
+        print(f"serve it: rerank serve --model {shlex.quote(f'default={folder}')}", flush=True)
 
 
-def _served_name(folder: Path) -> str:
-    """A name for the model of a run: that of the run's folder, unless a bundled model has it."""
-    name = folder.absolute().parent.name.replace("=", "-")
-    return f"my-{name}" if name in BUNDLED else name
+def _change(before: Sequence[float], after: Sequence[float]) -> str:
+    """The means with the p of their difference. An evaluation over all judged passages gives lower values."""
+    measure = f"nDCG@10 within the passages of {len(after):,} held-out lists"
+    if not before:
+        return f"{measure}: {fmean(after):.4f}"
+    from rerank_training.trainer.change import Change  # needs scipy
+
+    change = Change.of(before, after)
+    verdict = "" if change.p < SIGNIFICANT else ", so the difference may be chance"
+    return f"{measure}: {change.before:.4f} before the training, {change.after:.4f} after; p = {change.p:.2g}{verdict}"
 
 
 class SpeedLog(TrainerCallback):
