@@ -144,11 +144,11 @@ assert requests.rerank_request(message).checked(Limits()).options.strategy == "b
         {},
         {
             "rerank/ports/http/dialects/forms.py": (
-                "class ScoreRequest(Options):",
+                "class WeaviateRequest(Options):",
                 "class LinesRequest(Options):\n    question: str\n    lines: Texts\n\n\n"
                 'LINES = Form(name="lines", passages_field="lines", request=LinesRequest, query="question", '
                 'result={"place": Slot.INDEX, "points": Slot.SCORE}, envelope={"best": Slot.RESULTS})\n\n\n'
-                "class ScoreRequest(Options):",
+                "class WeaviateRequest(Options):",
             ),
             "rerank/ports/http/dialects/table.py": (
                 '    return {\n        "/v1/rerank"',
@@ -163,8 +163,9 @@ from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 of_path = dialects(lambda texts, tokens: texts)
 translated = of_path["/lines"]["lines"].translate({"question": "q", "lines": ["a", "b"]})
-assert translated.request.query.text == "q"
-texts = [candidate.text for candidate in translated.request.candidates]
+(request,) = translated.requests
+assert request.query.text == "q"
+texts = [candidate.text for candidate in request.candidates]
 assert texts == ["a", "b"]
 with Reranker("identity") as reranker:
     reply = json.loads(translated.reply(reranker.rerank("q", texts), []))

@@ -8,7 +8,14 @@ from typing import TypeAlias
 
 from rerank.engine.job import Completed
 from rerank.engine.request import RankRequest
-from rerank.engine.scores import candidate_scores, kendall_tau, reciprocal_ranks, strictly_decreasing, with_first_stage
+from rerank.engine.scores import (
+    candidate_scores,
+    kendall_tau,
+    reciprocal_ranks,
+    strictly_decreasing,
+    warning_of_scores,
+    with_first_stage,
+)
 from rerank.engine.strategies import Positions, Round, Step, describe
 from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, told
 from rerank.rankers.base import RankerInfo
@@ -220,7 +227,8 @@ class Progress:
 
     def _warnings(self) -> str:
         of_steps = (step.warning(len(self.order)) for step in self.request.steps)
-        return "; ".join(filter(None, [self.info.warning, *of_steps]))
+        of_scores = warning_of_scores(self.request.candidates) if self.first_stage_weight else ""
+        return "; ".join(filter(None, [self.info.warning, of_scores, *of_steps]))
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)

@@ -35,6 +35,16 @@ def candidate_scores(candidates: Sequence[Candidate]) -> Sequence[float]:
     return reciprocal_ranks(len(candidates))
 
 
+def warning_of_scores(candidates: Sequence[Candidate]) -> str:
+    """Says that the scores of the first stage do not count, because some candidates have no finite one; else empty."""
+    given = [candidate.score for candidate in candidates if candidate.score is not None]
+    finite = sum(map(math.isfinite, given))
+    if not given or finite == len(candidates):
+        return ""
+    without = f"{len(candidates) - finite} of {len(candidates)} candidates have no finite first-stage score"
+    return f"{without}, so those of the others do not count"
+
+
 def reciprocal_ranks(n: int) -> Sequence[float]:
     """1 / (60 + rank) for the ranks 1 to n."""
     return [1.0 / (RRF_K + rank) for rank in range(1, n + 1)]

@@ -18,7 +18,7 @@ from rerank.protobuf.replies import list_models_response, rerank_response, searc
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method
-from rerank.service.call import CallRecord, OnEnd
+from rerank.service.call import CallRecord, OnEnd, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.methods import RerankMethods, served_models
 from rerank.service.requests import check_number_of_candidates
@@ -76,8 +76,8 @@ def _method(
     """A method that parses messages of a type and serializes the responses that `run` makes of them."""
     parse = parser(kind, calls)
 
-    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
-        return (await run(parse(bytes(message)), record)).SerializeToString()
+    async def respond(message: bytes | bytearray, record: CallRecord) -> Reply:
+        return Reply((await run(parse(bytes(message)), record)).SerializeToString())
 
     return Method(name, respond, calls, on_end)
 

@@ -72,7 +72,9 @@ class ModelRegistry:
         """
         name = options.model or next(iter(self._models))
         if name not in self._models:
-            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {', '.join(self._models)}", {"model": name})
+            way_out = "use one of them; over HTTP, the setting http.model_aliases maps the names of other services"
+            known = ", ".join(self._models)
+            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {known}; {way_out}", {"model": name})
         self._check_served(name, options)
         if instruction and not self.infos[name].reads_instruction:
             raise self._instruction_not_read(name)

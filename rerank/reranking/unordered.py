@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from rerank.engine.scores import warning_of_scores
 from rerank.engine.strategies import Steps
 from rerank.types import (
     Candidate,
@@ -88,7 +89,8 @@ class UnorderedList:
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
             ranked += [replace(item, candidate=self.candidates[place], position=place, score=score) for place in same]
-        trace = self._trace(of_distinct.trace, "" if self.has_scores or not options.first_stage_weight else _NO_SCORES)
+        lost = "" if self.has_scores or not options.first_stage_weight else _NO_SCORES
+        trace = self._trace(of_distinct.trace, warning_of_scores(self.candidates) or lost)
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Candidate]) -> Candidate:

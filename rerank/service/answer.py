@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rerank.errors import RerankError, grpc_status_of
-from rerank.service.call import Call, CallRecord, OnEnd, request_id_of
+from rerank.service.call import Call, CallRecord, OnEnd, Reply, request_id_of
 from rerank.service.in_flight import CallsInFlight
 
 log = logging.getLogger(__name__)
 
 #: Makes the reply to a message; `RerankMethods` fills in request and ranking of the record on the way.
-Respond: TypeAlias = Callable[[bytes | bytearray, CallRecord], Awaitable[bytes]]
+Respond: TypeAlias = Callable[[bytes | bytearray, CallRecord], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,10 @@ async def answer(call: Call, method: Method) -> CallRecord:
         message = await method.calls.receive(call)
         method.calls.hold(call, len(message))
         record.deadline_s = call.deadline_s
-        record.reply = await method.respond(message, record)
-        method.calls.expect_read(call, len(record.reply))
-        record.status = "OK"
+        reply = await method.respond(message, record)
+        method.calls.expect_read(call, len(reply.body))
+        record.reply, record.error = reply, reply.error
+        record.status = "OK" if reply.error is None else grpc_status_of(type(reply.error))
     except Exception as error:
         if not isinstance(error, RerankError):
             log.exception("bug in %s, request %s", method.name, record.request_id)

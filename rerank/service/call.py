@@ -75,6 +75,19 @@ class EndedByPort:
             self._on_done.pop()()
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a call, as its port sends it.
+
+    Attributes:
+        body: the message.
+        error: the exception that the message tells of; None if it holds a result.
+    """
+
+    body: bytes
+    error: Exception | None = None
+
+
 @dataclass
 class CallRecord:
     """A call and what became of it; str() is its line in the log, without any text of the request.
@@ -90,7 +103,7 @@ class CallRecord:
         request: None if the call ended before its request was read, and for a call that ranks nothing.
         ranking: the answer to the request; None unless the call was answered.
         search: the answer to a search, with its first stage.
-        reply: the answer as bytes.
+        reply: the answer; empty if the call ended without one.
         error: the exception that ended the call.
     """
 
@@ -104,7 +117,7 @@ class CallRecord:
     request: RerankRequest | SearchRequest | None = None
     ranking: Ranking | None = None
     search: SearchResult | None = None
-    reply: bytes = b""
+    reply: Reply = Reply(b"")
     error: Exception | None = None
 
     @property

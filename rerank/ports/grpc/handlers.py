@@ -69,7 +69,7 @@ def _handle(method: Method, hang_up: HangUp) -> Callable[[object, Context], Any]
         request_id = (REQUEST_ID, record.request_id)
         if record.error is None:
             context.set_trailing_metadata([request_id])
-            return record.reply
+            return record.reply.body
         status = rpc_status.to_status(status_of(record.error))
         del record  # the exception of `abort` lives on, and holds this frame
         return await context.abort(status.code, status.details, (*status.trailing_metadata, request_id))

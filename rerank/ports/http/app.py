@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.errors import RerankError
 from rerank.ports.http.description import Limited, description_routes, limited_by
@@ -65,15 +66,28 @@ def create_app(
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
         http, way_out = config.http, "--allowed-host NAME, or with keys (--keys FILE)"
         own_hosts = [Middleware(OwnHosts, http.listen, refuse, way_out, http.allowed_hosts)]
-    return Starlette(
+    app = Starlette(
         routes=[
             *routes,
             *description_routes(reranker, calls, by_path, limited),
             *(route for routes in further for route in routes(limited)),
         ],
-        middleware=own_hosts,
+        middleware=[*own_hosts, Middleware(_PlainPaths)],
         exception_handlers={HTTPException: partial(_no_such_route, refuse)},
     )
+    app.router.redirect_slashes = False
+    return app
+
+
+class _PlainPaths:
+    """Middleware that answers paths as clients join them, such as //v1/rerank and /v1/rerank/."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = "/" + "/".join(filter(None, scope["path"].split("/")))
+        await self._app({**scope, "path": path}, receive, send)
 
 
 def _refusal(by_path: Dialects, error: RerankError) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,20 +14,52 @@ from rerank.util.json_values import has_more_values
 _OBJECT = TypeAdapter(dict[str, Any])
 #: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.
 _VALUES_PER_CANDIDATE, _VALUES_OF_OPTIONS = 32, 1000
+_UTF_8 = "utf-8"
+#: In pydantic's errors about half of a surrogate pair, which stands for half of a character such as an emoji.
+_HALF = ("surrogate", "hex escape")
 
 
-def json_object(body: bytes | bytearray, max_candidates: int) -> dict[str, Any]:
-    """The JSON object of a body.
+def json_object(
+    body: bytes | bytearray, max_candidates: int, charset: str = _UTF_8
+) -> tuple[dict[str, Any], list[str]]:
+    """The JSON object of a body, and warnings for the caller.
 
     Raises:
-        InvalidRequest: the body is no JSON object, or has many more values than `max_candidates` candidates need.
+        InvalidRequest: the body is not a JSON object in this charset, or has many more values than `max_candidates`
+            candidates need.
     """
-    check_number_of_values(body, max_candidates)
+    text = _in_utf_8(body, charset)
+    check_number_of_values(text, max_candidates)
     try:
-        return _OBJECT.validate_json(body)
+        return _OBJECT.validate_json(text), []
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        if any(each in problem for each in _HALF) and (repaired := _without_halves(text)) is not None:
+            return repaired, ["half of a surrogate pair, which is not a character, was read as U+FFFD"]
+        try:
+            text.decode(_UTF_8)
+        except UnicodeDecodeError as wrong:
+            problem = f"byte {wrong.start} is 0x{text[wrong.start]:02x}, which is not UTF-8"
         raise InvalidRequest("body", f"{problem}; send a JSON object in UTF-8") from error
+
+
+def _in_utf_8(body: bytes | bytearray, charset: str) -> bytes | bytearray:
+    """The body in UTF-8, without a byte order mark. Raises: InvalidRequest if it is not in this charset."""
+    if charset != _UTF_8:
+        try:
+            body = body.decode(charset).removeprefix("\ufeff").encode(_UTF_8)
+        except UnicodeError as error:
+            raise InvalidRequest("body", f"it is not in {charset}, which its content type names: {error}") from error
+    return body[len(codecs.BOM_UTF8) :] if body.startswith(codecs.BOM_UTF8) else body
+
+
+def _without_halves(text: bytes | bytearray) -> dict[str, Any] | None:
+    """The JSON object with U+FFFD in the place of each half of a surrogate pair; None if it has other faults, too."""
+    try:
+        whole = json.dumps(json.loads(text), ensure_ascii=False)
+        return _OBJECT.validate_json(whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def check_number_of_values(body: bytes | bytearray, max_candidates: int) -> None:

@@ -23,6 +23,21 @@ T = TypeVar("T")
 
 #: The type of the body.
 CONTENT_TYPE = "application/json"
+#: Charsets that a content type may name, and Python's names of them.
+_CHARSETS = {
+    "utf-8": "utf-8",
+    "utf8": "utf-8",
+    "us-ascii": "ascii",
+    "iso-8859-1": "latin-1",
+    "latin-1": "latin-1",
+    "latin1": "latin-1",
+    "windows-1252": "cp1252",
+    "utf-16": "utf-16",
+    "utf-16le": "utf-16-le",
+    "utf-16be": "utf-16-be",
+}
+#: Headers in which programs send a key, beside Authorization.
+_KEY_HEADERS = ("api-key", "x-api-key")
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _MAX_TIMEOUT_MS = 2**31
 _MILLISECONDS = re.compile(r"[1-9][0-9]{0,9}")
@@ -49,7 +64,9 @@ class HttpCall(EndedByPort):
         self.peer = f"http:[{host}]:{port}" if ":" in host else f"http:{host}:{port}"
         self._port: int = scope["server"][1]
         self._headers = Headers(scope=scope)
-        self.headers = self._headers.items()
+        self.headers = _with_key(self._headers)
+        #: The charset of the body, which `read` takes from the headers.
+        self.charset = "utf-8"
         self.deadline_s = math.inf
         self._until_drained = calls.until_drained
         self._arrived_s = asyncio.get_running_loop().time()
@@ -65,7 +82,7 @@ class HttpCall(EndedByPort):
         Raises:
             HungUp: the client has hung up.
             RefusedByHttp: the headers name another form than JSON, or the body is too large.
-            InvalidRequest: the header X-Request-Timeout-Ms is no number of milliseconds.
+            InvalidRequest: the header X-Request-Timeout-Ms is not a number of milliseconds.
             ShuttingDown: the drain has ended before the body was there.
         """
         self._check_headers()
@@ -115,13 +132,17 @@ class HttpCall(EndedByPort):
         end_connection_of(self._port, self.peer)
 
     def _check_headers(self) -> None:
-        """Reads the deadline. Refuses a body that is no JSON, or too large, before it is received."""
+        """Reads the deadline. Refuses a body that is not JSON, or too large, before it is received."""
         self.deadline_s = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
-        content_type, _, parameters = self._headers.get("content-type", "").partition(";")
-        charset = parameters.replace('"', "").strip().lower()
-        if content_type.strip().lower() != CONTENT_TYPE or charset not in ("", "charset=utf-8"):
-            given = self._headers.get("content-type", "")
-            raise _unsupported(f"the content type is {given!r}; send {CONTENT_TYPE}")
+        given = self._headers.get("content-type", "")
+        content_type, *parameters = given.lower().replace('"', "").split(";")
+        if content_type.strip() != CONTENT_TYPE:
+            raise _unsupported(f"the content type is {given[:100]!r}; send {CONTENT_TYPE}")
+        for name, _, value in (each.strip().partition("=") for each in parameters):
+            if name == "charset":
+                if value not in _CHARSETS:
+                    raise _unsupported(f"the charset is {value[:100]!r}; send one of {', '.join(_CHARSETS)}")
+                self.charset = _CHARSETS[value]
         encoding = self._headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise _unsupported(f"the content encoding is {encoding!r}; send the body without compression")
@@ -132,6 +153,13 @@ class HttpCall(EndedByPort):
     def _too_large(self, size: str) -> RefusedByHttp:
         message = f"the request is {size} bytes long, more than the limit of {self._max_bytes}; send fewer passages"
         return RefusedByHttp(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+
+
+def _with_key(headers: Headers) -> list[tuple[str, str]]:
+    """The headers, with the key as gRPC's clients send it, whichever header and form it came in."""
+    others = [(name, value) for name, value in headers.items() if name != "authorization"]
+    given = headers.getlist("authorization") or [headers[name] for name in _KEY_HEADERS if name in headers][:1]
+    return others + [("authorization", value if " " in value else f"Bearer {value}") for value in given]
 
 
 def _unsupported(message: str) -> RefusedByHttp:

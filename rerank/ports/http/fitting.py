@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Translated
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.requests import RerankRequest, SearchRequest
@@ -25,22 +27,35 @@ class RequestFitter:
         self._names = {model.name for model in reranker.config.models}
         self._aliases = reranker.config.http.model_aliases if reranker.config.http else {}
 
-    def fitted(self, translated: Translated, max_candidates: int) -> tuple[RerankRequest | SearchRequest, list[str]]:
-        """The request with the name of a model of this service, and a warning about each change."""
-        request, wishes, warnings = translated.request, translated.wishes, list[str]()
-        options = request.options
+    def fitted(
+        self, translated: Translated, max_candidates: int
+    ) -> tuple[Sequence[RerankRequest | SearchRequest], list[str]]:
+        """The requests with the name of a model of this service, and a warning about each change.
+
+        Raises:
+            InvalidRequest: there are several requests, and the scores of the model compare within a request only.
+        """
+        requests, wishes, warnings = translated.requests, translated.wishes, list[str]()
+        options = requests[0].options
         if (name := self._meant(options.model)) != options.model:
             warnings.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
             options = replace(options, model=name)
         if "min_relevance" in wishes and options.min_relevance is not None and not self._gives_relevance(name):
             warnings.append(f"score_threshold has no effect, as model {name or 'default'} gives no relevance")
             options = replace(options, min_relevance=None)
-        if isinstance(request, RerankRequest) and "max_chunks_per_doc" in wishes and len(request.candidates):
-            most = max(1, max_candidates // len(request.candidates))
+        if len(requests) > 1 and not self._gives_relevance(name):
+            raise InvalidRequest(
+                "request",
+                f"it has {len(requests)} queries, and scores of model {name or 'default'} compare within one query "
+                "only; send one query in a request, or name a model that gives relevance (GET /v1/models)",
+            )
+        candidates = max(len(each.candidates) if isinstance(each, RerankRequest) else 0 for each in requests)
+        if "max_chunks_per_doc" in wishes and candidates:
+            most = max(1, max_candidates // candidates)
             if options.max_chunks_per_doc > most:
-                warnings.append(f"max_chunks_per_doc is {most}, the most for {len(request.candidates)} documents")
+                warnings.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")
                 options = replace(options, max_chunks_per_doc=most)
-        return (replace(request, options=options) if warnings else request), warnings
+        return ([replace(each, options=options) for each in requests] if warnings else requests), warnings
 
     def _meant(self, name: str) -> str:
         if not name or (name in self._names and name not in self._aliases):

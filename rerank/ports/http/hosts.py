@@ -77,8 +77,9 @@ class OwnHosts:
         if matched and matched["name"].lower() in self._names:
             await self._app(scope, receive, send)
             return
+        host = f"the host {given[:100]!r}" if given else "the header Host, which is missing,"
         message = (
-            f"the host {given[:100]!r} is none of {', '.join(sorted(self._names))}, to which this port answers; "
+            f"{host} is none of {', '.join(sorted(self._names))}, to which this port answers; "
             f"use one of these names, or have it started with {self._way_out}"
         )
         await self._refuse(RefusedByHttp(HTTPStatus.BAD_REQUEST, message))(scope, receive, send)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from http import HTTPStatus
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, StreamableHTTPSessionManager
 from starlette.datastructures import Headers
@@ -104,6 +103,5 @@ class McpEndpoint:
 
 def _refusal(error: RerankError) -> Response:
     problem = problem_of(error)
-    headers = problem.headers | ({"www-authenticate": "Bearer"} if problem.status == HTTPStatus.UNAUTHORIZED else {})
     told = {"code": _SERVER_ERROR, "message": problem.message, "data": problem.as_json}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": told}, problem.status, headers)
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": told}, problem.status, problem.headers)

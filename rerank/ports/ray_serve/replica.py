@@ -104,7 +104,7 @@ class Replica:
             context.set_trailing_metadata([request_id])
         else:
             set_status(context, record.error, request_id)
-        return _Serialized(record.reply)
+        return _Serialized(record.reply.body)
 
 
 class RayCall(EndedByPort):

@@ -111,6 +111,15 @@ def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: fl
     assert candidate_scores(candidates) == [1 / 61, 1 / 62]
 
 
+@pytest.mark.parametrize("lost", [None, float("nan")])
+async def test_score_that_turns_those_of_the_others_off_is_told(lost: float | None) -> None:
+    ranking = await ranked([1.0, 2.0, 3.0], [30.0, lost, 10.0], step(Single(20), 2.0))
+    told = "1 of 3 candidates have no finite first-stage score, so those of the others do not count"
+    assert ranking.trace.model_warning == told
+    for scores in ([None] * 3, [30.0, 20.0, 10.0]):
+        assert not (await ranked([1.0, 2.0, 3.0], scores, step(Single(20), 2.0))).trace.model_warning
+
+
 def test_no_candidates_have_no_reciprocal_ranks() -> None:
     assert reciprocal_ranks(0) == []
 

@@ -121,9 +121,8 @@ class CohereDialect(Dialect):
         if request.max_tokens_per_doc is not None:
             texts = self._shortened(texts, request.max_tokens_per_doc)
         chunks = request.max_chunks_per_doc or (_SPAN_CHUNKS if request.has_spans else 0)
-        return request.translated(
-            request.query, candidates_of(texts), partial(self._reply, request, texts), request.top_n, chunks
-        )
+        lists = {request.query: candidates_of(texts)}
+        return request.translated(lists, partial(self._reply, request, texts), request.top_n, chunks)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""

@@ -20,16 +20,16 @@ JsonType: TypeAlias = type[BaseModel] | type[Message]
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A request of the service, and the function that makes its reply.
+    """The requests of the service, and the function that makes its reply.
 
     Attributes:
-        request: the request.
+        requests: one, or one for each query of pairs; these have equal options.
         reply: takes the ranking or the search result, and warnings for the caller; returns JSON.
         wishes: names of options that are followed as far as this service can, with a warning. Others are refused if it
             cannot follow them.
     """
 
-    request: RerankRequest | SearchRequest
+    requests: Sequence[RerankRequest | SearchRequest]
     reply: Callable[[Any, Sequence[str]], bytes]
     wishes: Collection[str] = ()
 
@@ -54,7 +54,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        """Makes a request of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
+        """Makes requests of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """Makes the body of an error. This one has the text under the names that most clients look for."""

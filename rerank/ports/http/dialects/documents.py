@@ -23,7 +23,7 @@ _MAX_RANK_FIELDS = 100
 
 
 def _few(names: Any) -> Any:
-    """Counts the fields before pydantic looks at them, which makes an error of each that is no text."""
+    """Counts the fields before pydantic looks at them, which makes an error of each that is not a text."""
     if isinstance(names, list) and len(names) > _MAX_RANK_FIELDS:
         message = f"{len(names)} fields exceed the limit of {_MAX_RANK_FIELDS}; send at most {_MAX_RANK_FIELDS}"
         raise PydanticCustomError("too_long", message)
@@ -54,7 +54,7 @@ def ranked_texts(documents: Sequence[Document], fields: Sequence[str] | None) ->
     """The text of each document: its fields in the given order, one per line. Without `fields`, title and text.
 
     Raises:
-        InvalidRequest: an object has none of the fields, or one of them is no text.
+        InvalidRequest: an object has none of the fields, or one of them is not a text.
     """
     return [_ranked_text(document, f"documents[{place}]", fields) for place, document in enumerate(documents)]
 
@@ -67,11 +67,11 @@ def _ranked_text(document: Document, path: str, fields: Sequence[str] | None) ->
         wanted = " or ".join(fields or ("text",))
         raise InvalidRequest(path, f"the object has no field {wanted}; name its texts in rank_fields")
     if other := next((name for name, value in values.items() if not isinstance(value, str)), None):
-        problem = f"{reprlib.repr(values[other])} is no text; send it as a text, or name other fields in rank_fields"
+        problem = f"{reprlib.repr(values[other])} is not a text; send it as a text, or name other fields in rank_fields"
         raise InvalidRequest(f"{path}.{other}", problem)
     title = "" if fields else document.get("title") or ""
     if not isinstance(title, str):
-        raise InvalidRequest(f"{path}.title", "it is no text; send a text, or leave it out")
+        raise InvalidRequest(f"{path}.title", "it is not a text; send a text, or leave it out")
     body = "\n".join(values.values())
     text = with_title(body, title)
     return RankedText(text, title, len(text) - len(body))

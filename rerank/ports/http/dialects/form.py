@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, RootModel, create_model
 from pydantic_core import to_json
 
+from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage
 from rerank.ports.http.dialects.documents import as_object, candidates_of, ranked_texts, refuse_truncated
 from rerank.ports.http.dialects.options import Options, TextField, validated
 from rerank.ports.http.dialects.scores import Ranked, Scored, scored
-from rerank.types import Ranking
+from rerank.types import CandidateSource, Ranking
 
 #: Scores stay this far from 0 and 1, because the logits there are infinite and have no JSON.
 _LEAST = 1e-12
@@ -66,7 +67,7 @@ class Form(Dialect):
     Attributes:
         result: the fields of a result. Those whose slot has no value are absent.
         envelope: the fields of a reply; none: a reply is the list of its results.
-        query: the field with the query.
+        query: the field with the query; where it is a list, there is one text for each passage, or one for all.
         top_n: the field with the number of results; empty if the API has none.
         shows_documents: whether results have their document if `return_documents` does not say it.
         in_request_order: whether results come in the order of the request, not best first.
@@ -97,17 +98,25 @@ class Form(Dialect):
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(self.request, body)
         passages = [_text(each) for each in getattr(request, self.passages_field)]
-        texts = ranked_texts(passages, getattr(request, "rank_fields", None))
-        top_n = getattr(request, self.top_n) if self.top_n else None
+        candidates = candidates_of(ranked_texts(passages, getattr(request, "rank_fields", None)))
+        query = getattr(request, self.query)
+        queries = query if isinstance(query, list) else [_text(query)]
+        if len(queries) not in {1, len(passages)}:
+            counts = f"it has {len(queries)} texts, and {self.passages_field} {len(passages)}"
+            raise InvalidRequest(self.query, f"{counts}; send one text, or one for each of {self.passages_field}")
+        by_query: dict[str, list[CandidateSource]] = {}
+        for text, candidate in zip(queries * (len(candidates) if len(queries) == 1 else 1), candidates, strict=True):
+            by_query.setdefault(text, []).append(candidate)
         reply = partial(self._reply, request, passages)
-        return request.translated(_text(getattr(request, self.query)), candidates_of(texts), reply, top_n)
+        top_n = getattr(request, self.top_n) if self.top_n else None
+        return request.translated(by_query or {queries[0]: []}, reply, top_n)
 
     def _reply(self, request: Options, passages: Sequence[Any], ranking: Ranking, _: Sequence[str]) -> bytes:
         if self.truncation is not None:
             path, refuses, allows = self.truncation
             if _at(request, path) == refuses:
                 refuse_truncated(ranking, self.passages_field, f"set {path} to {allows}")
-        found = scored(ranking, len(passages), request.relative_scores)
+        found = scored(ranking, len(passages), request.relative_scores, is_raw=_at(request, "use_activation") is False)
         if self.in_request_order:
             found.sort(key=lambda each: each.index)
         asked = _at(request, "return_documents")

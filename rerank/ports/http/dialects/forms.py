@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, FailFast, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, FailFast, Field, create_model
 
 from rerank.ports.http.dialects.documents import Documents, RankFields, Texts
 from rerank.ports.http.dialects.form import Form, Slot
@@ -128,39 +127,47 @@ WEAVIATE = Form(
 )
 
 
-def _one(value: Any) -> Any:
-    """The text of a list with one."""
-    if isinstance(value, list):
-        if len(value) != 1:
-            raise PydanticCustomError("one", "it has {texts} texts; send one text in a request", {"texts": len(value)})
-        return value[0]
-    return value
-
-
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ScoreRequest(Options):
-    """A request to the score API of vLLM. A text may stand for a list with one."""
-
-    text_1: Annotated[str, BeforeValidator(_one), Field(description="The query.")]
-    text_2: Annotated[Texts, BeforeValidator(_listed), Field(description="The texts to score.")]
+_TextOrTexts: TypeAlias = Annotated[Texts, BeforeValidator(_listed)]
 
 
-SCORE = Form(
-    name="text_1 and text_2 (vLLM's scores)",
-    passages_field="text_2",
-    request=ScoreRequest,
-    query="text_1",
-    in_request_order=True,
-    result={"index": Slot.INDEX, "object": "score", "score": Slot.SCORE, "ranked": Slot.RANKED},
-    envelope={
-        "id": Slot.ID,
-        "object": "list",
-        "created": Slot.CREATED,
-        "model": Slot.MODEL,
-        "data": Slot.RESULTS,
-        "usage": Slot.USAGE,
-    },
-)
+def _score(queries: str, texts: str) -> Form:
+    """The score API of vLLM with these names of its two fields. A text may stand for a list with one."""
+    of_queries = Field(description=f"The query, or one for each of {texts}.")
+    raw = Field(description="false: scores as gRPC returns them, not 0 to 1.")
+    fields: Any = {
+        queries: Annotated[_TextOrTexts, of_queries],
+        texts: _TextOrTexts,
+        "use_activation": (Annotated[Flag, raw], None),
+    }
+    return Form(
+        name=f"{queries} and {texts} (vLLM's scores)",
+        passages_field=texts,
+        request=create_model(f"Score{texts.title().replace('_', '')}Request", __base__=Options, **fields),
+        query=queries,
+        in_request_order=True,
+        result={"index": Slot.INDEX, "object": "score", "score": Slot.SCORE, "ranked": Slot.RANKED},
+        envelope={
+            "id": Slot.ID,
+            "object": "list",
+            "created": Slot.CREATED,
+            "model": Slot.MODEL,
+            "data": Slot.RESULTS,
+            "usage": Slot.USAGE,
+        },
+    )
+
+
+#: By the field with the texts, as vLLM's versions call it.
+SCORES = {
+    texts: _score(queries, texts)
+    for queries, texts in (
+        ("text_1", "text_2"),
+        ("queries", "documents"),
+        ("queries", "items"),
+        ("data_1", "data_2"),
+    )
+}

@@ -115,13 +115,21 @@ class Options(StrictModel):
 
     def translated(
         self,
-        query: str,
-        candidates: Sequence[CandidateSource],
+        lists: Mapping[str, Sequence[CandidateSource]],
         reply: Callable[[Ranking, Sequence[str]], bytes],
         top_n: int | None = None,
         max_chunks_per_doc: int = 0,
     ) -> Translated:
-        """The request of the service. `top_n` None or 0: all results. Raises: InvalidRequest for two thresholds."""
+        """The requests of the service, one for each query.
+
+        Args:
+            lists: query → candidates.
+            reply: makes the reply.
+            top_n: number of results; None or 0: all.
+            max_chunks_per_doc: number of parts of a document; 0: the default.
+
+        Raises: InvalidRequest for two thresholds.
+        """
         if self.min_relevance is not None and self.score_threshold is not None:
             raise InvalidRequest("score_threshold", "min_relevance is given, too, and means the same; send one of them")
         threshold = self.score_threshold if self.min_relevance is None else self.min_relevance
@@ -136,9 +144,12 @@ class Options(StrictModel):
             diversity=self.diversity or 0.0,
             near_duplicates="" if self.return_all else self.near_duplicates or "",
         )
-        request = RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
+        requests = [
+            RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
+            for query, candidates in lists.items()
+        ]
         wishes = ["max_chunks_per_doc", *(["min_relevance"] if self.score_threshold is not None else [])]
-        return Translated(request, reply, wishes)
+        return Translated(requests, reply, wishes)
 
 
 def fields_without_effect(kind: type[Any], body: Mapping[str, Any]) -> list[str]:

@@ -64,7 +64,8 @@ class TEIDialect(Dialect):
         request = validated(TextsRequest, body)
         if (request.truncation_direction or "right").lower() == "left":
             raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
-        return request.translated(request.query, candidates_of(request.texts), partial(_reply, request), request.top_n)
+        lists = {request.query: candidates_of(request.texts)}
+        return request.translated(lists, partial(_reply, request), request.top_n)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.status, "Validation")}

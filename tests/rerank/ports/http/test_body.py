@@ -48,10 +48,10 @@ def test_nested_lists_keys_and_digits_are_counted(sent: bytes) -> None:
 
 @pytest.mark.parametrize("document", ["x", ",", "[{", "\\", '"', '\\\\"', "é\n", "\ud83d\ude00 ", " "])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_characters_of_texts_are_no_values(document: str, ascii_only: bool) -> None:
+def test_characters_of_texts_are_not_values(document: str, ascii_only: bool) -> None:
     document = document.encode("utf-16", "surrogatepass").decode("utf-16")
     sent = {"query": "q", "documents": [document * 200_000, "b"]}
-    assert json_object(json.dumps(sent, ensure_ascii=ascii_only).encode(), 2) == sent
+    assert json_object(json.dumps(sent, ensure_ascii=ascii_only).encode(), 2) == (sent, [])
 
 
 def test_largest_requests_are_allowed() -> None:
@@ -66,9 +66,10 @@ def test_largest_requests_are_allowed() -> None:
         for number in range(1000)
     ]
     sent = {"query": "q", "candidates": candidates}
-    assert json_object(json.dumps(sent, indent=8).encode(), 1000) == sent
+    assert json_object(json.dumps(sent, indent=8).encode(), 1000) == (sent, [])
     documents = [{f"field {place}": number for place in range(25)} for number in range(1000)]
-    assert len(json_object(json.dumps({"documents": documents}).encode(), 1000)["documents"]) == 1000
+    read, _ = json_object(json.dumps({"documents": documents}).encode(), 1000)
+    assert len(read["documents"]) == 1000
 
 
 def test_pieces_do_not_divide_an_escaped_character(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +79,72 @@ def test_pieces_do_not_divide_an_escaped_character(monkeypatch: pytest.MonkeyPat
         for _ in range(100):
             texts = ["".join(draw.choices('\\",[n', k=draw.randrange(12))) for _ in range(3)]
             sent: dict[str, Any] = {"documents": texts}
-            assert json_object(json.dumps(sent).encode(), 1) == sent
+            assert json_object(json.dumps(sent).encode(), 1) == (sent, [])
 
 
 @pytest.mark.parametrize("sent", [b"", b"[]", b"1", b'"', b"{", b"\xff", b'{"a": "\\', b"\\" * 9])
-def test_what_is_no_json_object_is_refused(sent: bytes) -> None:
+def test_what_is_not_a_json_object_is_refused(sent: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"^body: .*send a JSON object in UTF-8"):
         json_object(sent, 10)
+
+
+@pytest.mark.parametrize(
+    ("half", "read"),
+    [
+        (rb"\ud83d", "\ufffd"),
+        (rb"\ude00", "\ufffd"),
+        (rb"a \uD83D b", "a \ufffd b"),
+        (rb"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (rb"\\ud83d \ud83d", "\\ud83d \ufffd"),
+    ],
+)
+@pytest.mark.parametrize("passages", ["documents", "texts", "candidates"])
+def test_half_of_an_emoji_is_read_as_a_replacement_with_a_warning(
+    http: HttpClient, passages: str, half: bytes, read: str
+) -> None:
+    body = b'{"query": "q", "%s": ["a", "%s"], "return_documents": true}' % (passages.encode(), half)
+    if passages != "documents":
+        body = body.replace(b', "return_documents": true', b"")
+    reply = http.send("POST", "/rerank", body, {"content-type": "application/json"})
+    assert reply.status == 200, reply.body
+    assert "was read as U+FFFD" in reply.headers["x-rerank-warnings"]
+    if passages == "documents":
+        assert {row["document"]["text"] for row in reply.json["results"]} == {"a", read}
+
+
+@pytest.mark.parametrize(
+    ("charset", "encoding"),
+    [
+        ("utf-8", "utf-8-sig"),
+        ("UTF8", "utf-8"),
+        ("iso-8859-1", "latin-1"),
+        ("Windows-1252", "cp1252"),
+        ("utf-16", "utf-16"),
+    ],
+)
+def test_body_in_a_named_charset_or_with_a_byte_order_mark_is_read(
+    http: HttpClient, charset: str, encoding: str
+) -> None:
+    sent = json.dumps({"query": "q", "documents": ["é"], "return_documents": True}, ensure_ascii=False).encode(encoding)
+    reply = http.send("POST", "/v2/rerank", sent, {"content-type": f'application/json; v=1; charset="{charset}"'})
+    assert (reply.status, reply.json["results"][0]["document"]) == (200, {"text": "é"})
+
+
+@pytest.mark.parametrize(
+    ("sent", "content_type", "status", "message"),
+    [
+        (b'{"query": "caf\xe9"}', "application/json", 400, "body: byte 14 is 0xe9, which is not UTF-8; send"),
+        (b'{"query": "\xed\xa0\xbd"}', "application/json", 400, "body: byte 11 is 0xed, which is not UTF-8; send"),
+        (b'{"query": "\xe9"}', "application/json; charset=us-ascii", 400, "body: it is not in ascii, which its"),
+        (b"\xff{}", "application/json; charset=utf-16", 400, "body: it is not in utf-16, which its content type names"),
+        (b"{}", "application/json; charset=koi8-r", 415, "the charset is 'koi8-r'; send one of utf-8, "),
+    ],
+)
+def test_body_in_another_charset_is_told_by_name(
+    http: HttpClient, sent: bytes, content_type: str, status: int, message: str
+) -> None:
+    reply = http.send("POST", "/v2/rerank", sent, {"content-type": content_type})
+    assert (reply.status, reply.json["message"][: len(message)]) == (status, message)
 
 
 @pytest.mark.parametrize("field", ["documents", "texts", "candidates"])

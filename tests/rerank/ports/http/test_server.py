@@ -70,7 +70,8 @@ def test_without_keys_other_host_names_are_refused(http: HttpClient, host: str, 
     assert reply.status == status
     if status == 400:
         assert reply.json.keys() >= {"message", "detail", "error", "error_type", "code"}
-        assert reply.json["message"].startswith(f"the host {host!r} is none of 127.0.0.1, ::1, localhost, ")
+        told = f"the host {host!r}" if host else "the header Host, which is missing,"
+        assert reply.json["message"].startswith(f"{told} is none of 127.0.0.1, ::1, localhost, ")
 
 
 def test_host_names_of_the_settings_are_answered_without_keys(encoder: Encoder) -> None:
@@ -95,6 +96,44 @@ def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_na
     tls = {"certificate": files.certificate, "key": files.key, "client_ca": authority.certificate}
     with http_service(encoder, tls=tls) as (_, client):
         assert ask(client, authority, authority.issue("client"), "search.example") == 200
+
+
+@pytest.mark.parametrize("path", ["/rerank/", "//rerank", "//rerank//"])
+def test_path_with_further_slashes_is_answered_and_not_redirected(http: HttpClient, path: str) -> None:
+    reply = http.post(path, BODY)
+    assert (reply.status, reply.json[0]["index"]) == (200, 0)
+    assert http.get("/v1//models/").json["object"] == "list"
+
+
+@pytest.mark.parametrize("path", ["/inspector/static", "/nowhere/", "//evil.example/", "/v1/rerank/"])
+def test_nothing_is_redirected_without_a_key_either(encoder: Encoder, tmp_path: Path, path: str) -> None:
+    add_key(tmp_path / "keys.yaml", "a", CallerLimits())
+    with http_service(encoder, keys=tmp_path / "keys.yaml") as (_, client):
+        for method in ("GET", "POST"):
+            reply = client.send(method, path, b"{}", {"host": "evil.example", "content-type": "application/json"})
+            assert (reply.status // 100, "location" in reply.headers) == (4, False)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer KEY"},
+        {"authorization": "bearer KEY"},
+        {"authorization": "BEARER KEY"},
+        {"Api-Key": "KEY"},
+        {"X-API-Key": "KEY"},
+        {"authorization": "KEY"},
+    ],
+)
+def test_key_is_taken_in_the_headers_of_all_clients(encoder: Encoder, tmp_path: Path, headers: dict[str, str]) -> None:
+    """Pinecone sends Api-Key, LiteLLM writes bearer, Cohere's older client BEARER, and LlamaIndex's for TEI the key."""
+    key = add_key(tmp_path / "keys.yaml", "a", CallerLimits())
+    with http_service(encoder, keys=tmp_path / "keys.yaml") as (_, client):
+        for sent, status in ((key, 200), ("wrong", 401)):
+            given = {name.replace("-", "_"): value.replace("KEY", sent) for name, value in headers.items()}
+            reply = client.post("/v1/rerank", {"query": "q", "documents": ["a"]}, **given)
+            assert reply.status == status
+        assert reply.headers["www-authenticate"] == "Bearer"
 
 
 def test_without_a_key_only_the_health_is_told(encoder: Encoder, tmp_path: Path) -> None:

