@@ -17,19 +17,17 @@ MIN_WINDOW_TOKENS = 16
 
 
 class Stage(Enum):
-    """The two stages of a request that each model has, and work that no model does, see WorkThreads."""
+    """The two stages of a request that each model has."""
 
     PREPARE = "prepare"
     RANK = "rank"
-    THREAD = "thread"
 
 
 class ModelStage(NamedTuple):
     """One stage of one model: the unit for which throughput is measured.
 
     Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
-    the texts to embed. That of a thread without a model, which has its name in place of the model's, is counted in
-    milliseconds.
+    the texts to embed.
     """
 
     stage: Stage

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import Throughput, unreachable_deadline
-from rerank.engine.job import Completed, Job, ModelStage, Stage, Work
+from rerank.engine.job import Completed, Job, ModelStage, Work
 from rerank.engine.model_thread import ModelThread
 from rerank.engine.queue import FairQueue
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
@@ -145,7 +145,7 @@ class QueuedStage(ABC, Generic[T, R]):
         if isinstance(error, RerankError):
             return error
         stage, model = self.model_stage
-        problem = f"thread {model} failed" if stage is Stage.THREAD else f"model {model} failed to {stage.value}"
+        problem = f"model {model} failed to {stage.value}"
         log.error("%s", problem, exc_info=error)
         if isinstance(error, MemoryError):
             reason = f"a window of {work.tokens} tokens exceeds the memory; use a smaller window_size"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain, dropwhile
 
 from transformers import PreTrainedTokenizerBase
@@ -29,7 +29,7 @@ from rerank.prompting.segments import (
     split_segments,
 )
 from rerank.prompting.templates import Template
-from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, first_tokens, passage_limit
+from rerank.prompting.truncate import SLACK_TOKENS, beginning, first_tokens, passage_limit
 from rerank.types import Passage, Prepared, Query, Window
 from rerank.util.byte_cache import cached_by_bytes
 
@@ -119,13 +119,10 @@ class ListwiseRenderer:
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the texts, cuts a long query, and tokenises each distinct passage as far as it is shown."""
-        if self._restyles:
-            passages = [replace(p, text=self.template.style.passage_text(p.text, p.title)) for p in passages]
-        most = CHARS_PER_TOKEN * self.passage_tokens
-        texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
-        token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
-        ids = dict(zip(texts, token_ids, strict=True))
-        prepared = tuple(replace(p, text=texts[p.text], token_ids=ids[p.text]) for p in passages)
+        shown = {(p.text, p.title): self._shown(self._beginning(p), p.title) for p in passages}
+        token_ids = self._segments.tokenize_passages(list(shown.values()), self._inner_context)
+        ids = dict(zip(shown, token_ids, strict=True))
+        prepared = tuple(replace(p, text=shown[p.text, p.title], token_ids=ids[p.text, p.title]) for p in passages)
         return Prepared(self._fitting_query(query), prepared)
 
     def _fitting_query(self, query: Query) -> Query:
@@ -154,9 +151,14 @@ class ListwiseRenderer:
             token_ids = self.tokenize(self.render(window.query, names, [each.text for each in passages]))
         return ListwisePrompt(token_ids, truncated)
 
-    def _beginning(self, text: str) -> str:
-        """Cuts off the end of a text that can never be shown."""
-        return beginning(text, self.passage_tokens, lambda start: len(self._segments.tokenize(self.sanitize(start))))
+    def _beginning(self, passage: Passage) -> str:
+        """Cuts off the end of a text that can never be shown, before anything else is done with it."""
+        shown = partial(self._shown, title=passage.title)
+        return beginning(passage.text, self.passage_tokens, lambda start: len(self._segments.tokenize(shown(start))))
+
+    def _shown(self, text: str, title: str) -> str:
+        """Returns the text of a passage as prompts show it."""
+        return self.sanitize(self.template.style.passage_text(text, title) if self._restyles else text)
 
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
         """Returns the text of a prompt with these passage texts, including chat markup."""

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from rerank.errors import ConfigError
+from rerank.util.combining import stream_safe
 
 _TITLE_FIELD = re.compile(r"\{(title|text)\}")
 
@@ -61,6 +62,6 @@ class PromptStyle:
         if self.ftfy:
             import ftfy
 
-            text = ftfy.fix_text(text.strip())
+            text = ftfy.fix_text(stream_safe(text.strip()))
         words = text.split()
         return " ".join(words[: self.max_words] if self.max_words else words)

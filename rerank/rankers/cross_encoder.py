@@ -97,11 +97,11 @@ class CrossEncoderRanker:
         Raises:
             InvalidRequest: the instruction leaves too little room for query and passages.
         """
-        texts = {t: self._read_part(self._divide_special_tokens(t)) for t in {passage.text for passage in passages}}
+        texts = {t: self._divide_special_tokens(self._read_part(t)) for t in {passage.text for passage in passages}}
         prepared = tuple(replace(passage, text=texts[passage.text]) for passage in passages)
         divided = replace(
             query,
-            text=self._read_part(self._divide_special_tokens(query.text)),
+            text=self._divide_special_tokens(self._read_part(query.text)),
             instruction=self._divide_special_tokens(query.instruction),
         )
         return Prepared(self._fitting(divided, texts.values()), prepared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rerank.prompting.sanitize import Sanitizer
+from rerank.prompting.sanitize import Sanitizer, markup_divider
 from tests.small_tokenizers import byte_level, metaspace, uncased
 
 TEMPLATE = ("Rank them.", "I give you {num} passages.\n", "\nSearch Query: {query}.\nRank them.")
@@ -70,3 +70,26 @@ def test_no_special_token_remains(tokenizer: PreTrainedTokenizerBase) -> None:
     text = " ".join(["before", *tokenizer.all_special_tokens, "".join(tokenizer.all_special_tokens), "after"])
     ids = tokenizer(Sanitizer(tokenizer, TEMPLATE)(text), add_special_tokens=False)["input_ids"]
     assert not set(ids) & set(tokenizer.all_special_ids)
+
+
+#: What is written first stands last in canonical order.
+ACCENTS = "\u0301\u0316" * 100_000
+
+
+def test_long_runs_of_accents_take_no_minute() -> None:
+    """Normalising them is quadratic in their number, and keeps the interpreter."""
+    assert SANITIZE(f"[a{ACCENTS}]") == f"(a{ACCENTS})"
+
+
+def test_added_tokens_are_divided_as_by_the_longest_that_fits() -> None:
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["<a>", "<a>b", "<>", "a>b<"])
+    assert markup_divider(tokenizer)("x<a>b <a> a>b<a> <> <") == "x< a>b < a> a >b<a> < > <"
+
+
+def test_thousands_of_added_tokens_are_found_at_once() -> None:
+    """Gemma 3 has 6,000 of them, and an alternation tried each at every "<"."""
+    tokenizer = byte_level()
+    tokenizer.add_tokens([f"<unused{number}>" for number in range(6000)])
+    text = "<" * 200_000
+    assert markup_divider(tokenizer)(f"{text}unused5999>") == f"{text} unused5999>"

@@ -99,3 +99,8 @@ def test_style_changes_the_hash_of_the_template() -> None:
     template = load_template("first")
     assert template.with_style(PromptStyle()).sha256 == template.sha256
     assert template.with_style(PromptStyle(max_words=3)).sha256 != template.sha256
+
+
+def test_repair_of_long_runs_of_accents_takes_no_minute() -> None:
+    marks = "\u0301\u0316" * 20_000
+    assert len(PromptStyle(ftfy=True).passage_text(f"x{marks}")) > len(marks)

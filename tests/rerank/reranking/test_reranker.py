@@ -99,7 +99,7 @@ def test_predict_scores_the_pairs_of_a_query_in_their_order() -> None:
         with pytest.raises(InvalidRequest, match="the query is empty"):
             reranker.predict([(" ", "text")])
         for wrong in ("ab", ["q", "a", "b"], [("q", "a", "b")], [7]):
-            with pytest.raises(TypeError, match="is no pair"):
+            with pytest.raises(TypeError, match="is not a pair"):
                 reranker.predict(wrong)  # type: ignore[arg-type]
     assert (scores.shape, int(scores[:3].argmax())) == ((4,), best["corpus_id"])  # type: ignore[union-attr, index]
     assert scores[1] == scores[3]  # type: ignore[index]
