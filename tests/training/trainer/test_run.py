@@ -358,6 +358,7 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
     assert metrics == {"nDCG@10": pytest.approx(0.9)}
     assert capsys.readouterr().out.endswith(
         "\nbest step: 2 of 6\n"
-        "nDCG@10 within the passages of 2 held-out lists: 0.1000 before the training, 0.9000 after; p = 0.5, so the difference may be chance\n"
+        "nDCG@10 within the passages of 2 held-out lists: 0.1000 before the training, 0.9000 after; p = 0.5, "
+        "so the difference may be chance\n"
         f"model: {result}\nserve it: rerank serve --model default={result}\n"
     )
