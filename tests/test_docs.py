@@ -12,6 +12,8 @@ import pytest
 from rerank.config import FURTHER_BUNDLED_MODELS
 from rerank.errors import RerankError
 from rerank.ports.http.problem import HTTP_STATUS
+from rerank.readers.candidates import FIELDS
+from rerank.v1 import rerank_pb2 as pb
 from tests.doc_pages import pages
 
 ROOT = Path(__file__).parent.parent
@@ -89,3 +91,13 @@ def test_page_of_statuses_has_every_exception(error: type[RerankError]) -> None:
     page = (ROOT / "docs/reference/statuses.md").read_text(encoding="utf-8")
     http = HTTP_STATUS[grpc.StatusCode[error.grpc_status]].value
     assert f"| `{error.grpc_status}` | {http} | `{error.reason}` | `{error.__name__}` |" in page
+
+
+def test_table_of_candidates_has_the_fields_of_each_form() -> None:
+    page = (ROOT / "docs/guide/serve.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\|.*$", page.partition("## Candidates")[2].partition("\n## ")[0], re.MULTILINE)
+    rows = [[re.findall(r"`(\w+)`", cell) for cell in row.split("|")[2:5]] for row in table[2:]]
+    of_python, of_grpc, of_cohere = ([name for row in rows for name in row[column]] for column in range(3))
+    assert set(of_python) == {*FIELDS.names, "score"}
+    assert set(of_grpc) == set(pb.Candidate.DESCRIPTOR.fields_by_name)
+    assert set(of_cohere) <= {"text", "title"}
