@@ -82,7 +82,10 @@ def found_ids(
     return renderer.prompt(Window(prepared.query, prepared.passages), names).token_ids
 
 
-@pytest.mark.parametrize(("profile", "chat"), [("rank-zephyr", "zephyr"), ("first-zephyr", "zephyr"), ("first-mistral", "instruct")])
+@pytest.mark.parametrize(
+    ("profile", "chat"),
+    [("rank-zephyr", "zephyr"), ("first-zephyr", "zephyr"), ("first-mistral", "instruct")],
+)
 def test_prompts_over_difficult_texts(tmp_path: Path, profile: str, chat: str) -> None:
     tokenizer = metaspace(chat)  # type: ignore[arg-type]
     renderer, names = renderer_and_names(profile, tmp_path, tokenizer)

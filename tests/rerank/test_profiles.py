@@ -64,7 +64,7 @@ def test_profile_that_does_not_fit_is_refused(settings: dict[str, object], messa
 
 def test_checkpoint_without_manifest_or_profile_is_refused_with_the_profiles(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"or name a profile as in it=PROFILE:.* \(first-mistral, first-qwen3, first-zephyr, pe-"):
+    with pytest.raises(ConfigError, match=r"as in it=PROFILE:.* \(first-mistral, first-qwen3, first-zephyr, pe-"):
         served_model(f"it={tmp_path}")
 
 
