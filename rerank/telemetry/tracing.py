@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 import grpc
@@ -14,13 +16,17 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from rerank.engine.job import Completed, ModelStage, Stage
 from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
 
+log = logging.getLogger(__name__)
+
+#: Seconds to send the last spans after the drain.
+_FLUSH_S = 2.0
 _SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
 _SPAN_NAMES = {Stage.PREPARE: "prepare", Stage.RANK: "window"}
 
@@ -88,14 +94,34 @@ class Tracing:
         span.end(_epoch_ns(end_s))
 
 
+class _Exporter(OTLPSpanExporter):
+    """Sends spans by OTLP over gRPC, and tells once that the collector does not take them, until it does."""
+
+    _is_lost = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        is_lost = result is not SpanExportResult.SUCCESS
+        if is_lost and not self._is_lost:
+            log.warning("traces do not reach %s and are lost; see OTEL_EXPORTER_OTLP_ENDPOINT", self._endpoint)
+        self._is_lost = is_lost
+        return result
+
+
 @contextmanager
 def otlp_processor() -> Iterator[SpanProcessor]:
-    """Sends spans by OTLP over gRPC, as the standard environment variables say; sends what is left when it ends."""
-    processor = BatchSpanProcessor(OTLPSpanExporter())
+    """Sends spans as the standard environment variables say; when it ends, what is left, for a short time."""
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # its warnings quote headers that strangers send
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # `_Exporter` says it once
+    exporter = _Exporter()
+    processor = BatchSpanProcessor(exporter)
     try:
         yield processor
     finally:
+        end = Timer(_FLUSH_S, exporter.shutdown)  # otherwise the processor waits for the retries of its exporter
+        end.start()
         processor.shutdown()
+        end.cancel()
 
 
 def _epoch_ns(seconds: float) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.http_client import http_service
-from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving, wait_for
 
 TRACES = TelemetryConfig(traces=True)
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -138,3 +140,46 @@ def test_without_the_setting_nothing_is_traced(encoder: Encoder, collector: Coll
     with stub_of(encoder) as stub:
         stub.Rerank(pb.RerankRequest(query="q", candidates=numbered_candidates([1])), timeout=TIMEOUT_S)
     assert collector.spans == []
+
+
+@pytest.fixture
+def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of a collector at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{probe.getsockname()[1]}")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+
+
+@pytest.mark.usefixtures("missing_collector")
+def test_missing_collector_is_told_once(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
+        for _ in range(4):
+            assert client.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
+            time.sleep(0.5)
+        wait_for(lambda: any("traces do not reach" in each for each in caplog.messages))
+    of_traces = [each for each in caplog.records if each.name.startswith(("opentelemetry", "rerank.telemetry"))]
+    assert len(of_traces) == 1
+
+
+@pytest.mark.usefixtures("missing_collector")
+def test_missing_collector_does_not_delay_the_end(encoder: Encoder) -> None:
+    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
+        assert client.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
+        time.sleep(0.2)  # the spans are on their way
+        start_s = time.perf_counter()
+    assert time.perf_counter() - start_s < 5
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("header", ["baggage", "tracestate"])
+def test_headers_of_strangers_do_not_reach_the_log(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture, header: str
+) -> None:
+    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
+        sent = {header: ",".join(["secret of a stranger"] * 2000), "traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
+        assert client.post("/rerank", {"query": "q", "texts": ["1"]}, **sent).status == 200
+    assert "secret" not in caplog.text
