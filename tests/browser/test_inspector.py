@@ -90,6 +90,22 @@ def test_link_holds_the_whole_state(tab: Tab) -> None:
     assert page.get_by_role("radio", name="A ↔ B").is_checked()
 
 
+def test_link_that_a_person_writes_asks_its_query(tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{tab.base}/?query=moon&model=identity&stage=dense")
+    tab.wait_for_title("moon")
+    assert page.get_by_label("Query").input_value() == "moon"
+    assert page.get_by_label("Model").input_value() == "identity"
+    first = tab.names("before")
+    page.get_by_label("Query").fill("bread")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    tab.wait_for_title("bread")
+    assert "moon" not in page.url
+    page.go_back()
+    tab.wait_for_title("moon")
+    assert tab.names("before") == first
+
+
 def test_back_returns_to_the_search_before(tab: Tab) -> None:
     page = tab.open(query="moon", a__stage="dense")
     first = tab.names("before")

@@ -35,9 +35,14 @@ async function start() {
     state = { ...emptyState(), source: firstSource };
     status.textContent = "";
     report.replaceChildren();
-    open(location.hash.slice(1));
+    open(link());
   });
-  await open(location.hash.slice(1));
+  await open(link());
+}
+
+/** What the address asks for: its fragment, or the parameters that a person writes, as in ?query=…&model=… */
+function link() {
+  return location.hash.slice(1) || location.search.slice(1);
 }
 
 function enterKey(event) {
@@ -83,7 +88,7 @@ async function submit(event) {
 
 async function remember() {
   const fragment = `#${await toFragment(state)}`;
-  if (fragment !== location.hash) history.pushState(null, "", fragment);
+  if (fragment !== location.hash) history.pushState(null, "", `${location.pathname}${fragment}`);
 }
 
 /** Asks each system, and shows the answers unless something else was asked meanwhile. */

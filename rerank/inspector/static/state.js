@@ -34,14 +34,17 @@ export async function toFragment(state) {
   return parameters.toString();
 }
 
-/** The state that a fragment holds. Throws an Error if its passages cannot be read. */
+/** The state that a link holds; "a." may be left out. Throws an Error if its passages cannot be read. */
 export async function fromFragment(fragment) {
   const parameters = new URLSearchParams(fragment);
   const state = emptyState();
   for (const name of Object.keys(SHARED)) state[name] = parameters.get(name) ?? state[name];
   if (parameters.has("compare")) state.systems.push({ ...SYSTEM });
   state.systems.forEach((system, place) => {
-    for (const name of Object.keys(SYSTEM)) system[name] = parameters.get(`${"ab"[place]}.${name}`) ?? system[name];
+    for (const name of Object.keys(SYSTEM)) {
+      const short = place ? null : parameters.get(name);
+      system[name] = parameters.get(`${"ab"[place]}.${name}`) ?? short ?? system[name];
+    }
   });
   if (parameters.has("passages")) state.passages = await decompressed(parameters.get("passages"));
   return state;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,8 +16,8 @@ from rerank import __version__
 from rerank.client.client import rerank_request
 from rerank.client.error_details import ServiceError
 from rerank.config import Limits
-from rerank.errors import InvalidRequest, NotFound, RerankError, grpc_status_of, too_many
-from rerank.names import FirstStage
+from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound, RerankError, grpc_status_of, too_many
+from rerank.names import FirstStage, did_you_mean
 from rerank.protobuf.fields import request_message
 from rerank.protobuf.status import status_of
 from rerank.v1 import rerank_pb2 as pb
@@ -38,6 +39,32 @@ _CANDIDATE = {
     },
     "required": ["text"],
 }
+_OF_BOTH = {
+    "query": {"type": "string"},
+    "model": {"type": "string"},
+    "instruction": {"type": "string", "description": "Says what counts as relevant, for models that read one."},
+}
+#: Tool → the arguments that it describes.
+_ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "rerank": _OF_BOTH
+    | {
+        "candidates": {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _CANDIDATE]}},
+        "top_n": {"type": "integer", "minimum": 0, "description": "Number of results. Default: 0, for all."},
+        "ordered": {
+            "type": "boolean",
+            "description": "Whether the candidates are in the order of a search, best first. Default: false.",
+        },
+    },
+    "search": _OF_BOTH
+    | {
+        "top_n": {"type": "integer", "minimum": 0, "description": f"Results. Default: {_SEARCH_TOP_N}; 0: all."},
+        "depth": {"type": "integer", "minimum": 1, "description": "Candidates that are reranked. Default: 100."},
+        "first_stage": {"type": "string", "enum": [*FirstStage], "description": "Default: hybrid-rrf."},
+    },
+}
+_REQUESTS: dict[str, type[ToolRequest]] = {"rerank": pb.RerankRequest, "search": pb.SearchRequest}
+#: Types of JSON's schemas and of Python.
+_TYPES = {"string": str, "integer": int, "boolean": bool, "array": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,34 +113,17 @@ def tool_server(service: ToolService) -> Server[Any]:
 
 def _tools(described: pb.ListModelsResponse) -> list[types.Tool]:
     names = [model.name for model in described.models if not model.problem]
-    common = {
-        "query": {"type": "string"},
-        "model": {"type": "string", "enum": names, "description": f"Default: {names[0] if names else 'none'}."},
-        "instruction": {"type": "string", "description": "Says what counts as relevant, for models that read one."},
-    }
-    rerank = common | {
-        "candidates": {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _CANDIDATE]}},
-        "top_n": {"type": "integer", "minimum": 0, "description": "Number of results. Default: 0, for all."},
-        "ordered": {
-            "type": "boolean",
-            "description": "Whether the candidates are in the order of a search, best first. Default: false.",
-        },
-    }
-    tools = [_tool("rerank", "Orders passages by their relevance to a query, best first.", rerank, "candidates")]
+    model = {"type": "string", "enum": names, "description": f"Default: {names[0] if names else 'none'}."}
+    tools = [_tool("rerank", "Orders passages by their relevance to a query, best first.", model, "candidates")]
     if described.HasField("index"):
         index = described.index
-        search = common | {
-            "top_n": {"type": "integer", "minimum": 0, "description": f"Results. Default: {_SEARCH_TOP_N}; 0: all."},
-            "depth": {"type": "integer", "minimum": 1, "description": "Candidates that are reranked. Default: 100."},
-            "first_stage": {"type": "string", "enum": [*FirstStage], "description": "Default: hybrid-rrf."},
-        }
         text = f"Finds the passages of {index.collection} ({index.passages:,} passages) that answer a query, reranked."
-        tools.insert(0, _tool("search", text, search))
+        tools.insert(0, _tool("search", text, model))
     return tools
 
 
-def _tool(name: str, description: str, properties: dict[str, Any], *required: str) -> types.Tool:
-    schema = {"type": "object", "properties": properties, "required": ["query", *required]}
+def _tool(name: str, description: str, model: dict[str, Any], *required: str) -> types.Tool:
+    schema = {"type": "object", "properties": _ARGUMENTS[name] | {"model": model}, "required": ["query", *required]}
     read_only = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     return types.Tool(name=name, description=description, input_schema=schema, annotations=read_only)
 
@@ -123,10 +133,11 @@ def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> 
 
     Raises: NotFound if there is no such tool; InvalidRequest.
     """
+    if tool not in _ARGUMENTS:
+        raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
+    _check_arguments(tool, arguments)
     if tool == "search":
         return request_message(pb.SearchRequest, {"top_n": _SEARCH_TOP_N, "return_passages": True} | dict(arguments))
-    if tool != "rerank":
-        raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
     options = {"ordered": False} | dict(arguments)
     candidates, query = options.pop("candidates", []), options.pop("query", "")
     if limits is not None and isinstance(candidates, list) and len(candidates) > limits.max_candidates:
@@ -135,6 +146,19 @@ def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> 
         return rerank_request(query, candidates, options)
     except (TypeError, ValueError) as error:
         raise InvalidRequest("candidates", str(error)) from error
+
+
+def _check_arguments(tool: str, arguments: Mapping[str, Any]) -> None:
+    """Refuses arguments in the words of the tool's description. Raises: InvalidRequest."""
+    described, known = _ARGUMENTS[tool], _REQUESTS[tool].DESCRIPTOR.fields_by_name
+    for name, value in arguments.items():
+        if name not in known:
+            hint = did_you_mean(name, described)
+            problem = f"the tool {tool} has no such argument;{hint} its arguments are {', '.join(described)}"
+            raise InvalidRequest(name[:MAX_QUOTED_CHARS], problem)
+        kind = described[name]["type"] if name in described else ""
+        if kind and (not isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, bool))):
+            raise InvalidRequest(name, f"{reprlib.repr(value)} is not of the type {kind}; send one")
 
 
 def tool_answer(response: ToolResponse) -> ToolAnswer:
