@@ -132,6 +132,11 @@ class FeedbackMethod(Name):
     #: One step towards the mean of the first passages and away from that of the others.
     ROCCHIO = "rocchio"
 
+    @property
+    def is_a_loss(self) -> bool:
+        """True if the update minimises a loss, and is discarded where it does not lower it."""
+        return self is not FeedbackMethod.ROCCHIO
+
 
 class OnFailure(Name):
     """The answer to a request in the place of a failure of the service, see `rerank.errors`."""

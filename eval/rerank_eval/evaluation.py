@@ -16,7 +16,7 @@ from rerank_eval.overlap import check_names, check_responses, uncovered
 from rerank_eval.report import ORACLE, Report, write_report
 from rerank_eval.results import SystemResult, measure_variants
 from rerank_eval.runner import Responses, run_variants
-from rerank_eval.settings import EvaluationSettings
+from rerank_eval.settings import BeirSettings, EvaluationSettings
 from rerank_eval.sources import Search
 from rerank_eval.systems import Oracle, System, SystemSpec, open_systems, parse_systems
 from rerank_eval.table import Summary, summarize, write_summary, write_table
@@ -79,6 +79,10 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
         notes=notes,
     )
     write_report(report, out, console)
+    if isinstance(settings, BeirSettings) and settings.feedback and task.index:
+        from rerank_eval.feedback import evaluate_feedback  # imports torch
+
+        evaluate_feedback(task, {name: responses[name] for name in systems}, settings, task.index, out, console)
     summary = summarize(report)
     write_summary(summary, out)
     return summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ import typer
 from rerank.collections import NAMED
 from rerank.commands.options import Encoder, FirstStageOption, FirstStageWeightOption
 from rerank.config import Precision
-from rerank.types import FirstStage
+from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage
 
 #: Baselines that are settings of a fusion, over the whole list: the encoder alone, and with the first stage's score.
 BASELINES = ("cosine", "z-score")
@@ -104,10 +104,39 @@ class BeirSettings(EvaluationSettings):
         bool,
         typer.Option(
             "--feedback",
-            help="Evaluate each served system a second time, with relevance feedback: it searches again with the query "
-            "vector that follows its ranking.",
+            help="Measure relevance feedback: dense retrieval with query vectors that follow the ranking of each "
+            "system, and each system a second time over what that finds. Needs --index.",
         ),
     ] = False
+    feedback_loss: Annotated[
+        list[FeedbackMethod],
+        typer.Option(
+            parser=FeedbackMethod,
+            metavar=f"[{'|'.join(FeedbackMethod)}]",
+            help="With --feedback: how the vectors follow a ranking. kl reads scores, the others an order. Repeatable; "
+            "default: all, and in the second search weighted-ranknet.",
+        ),
+    ] = field(default_factory=list)
+    feedback_steps: Annotated[
+        int, typer.Option(min=0, help="Number of gradient steps; 0: the default of the loss.")
+    ] = 0
+    feedback_rate: Annotated[float, typer.Option(min=0, help="Learning rate; 0: the default of the loss.")] = 0.0
+    feedback_passages: Annotated[int, typer.Option(min=2, help="Number of passages that a teacher orders.")] = 100
+
+    @property
+    def second_search(self) -> dict[str, object] | None:
+        """The fields of the message Feedback (rerank.proto) of the second search; None without feedback."""
+        method = self.feedback_loss[0] if self.feedback_loss else FeedbackMethod.WEIGHTED_RANKNET
+        return asdict(self.feedback_settings(method)) if self.feedback else None
+
+    def feedback_settings(self, method: FeedbackMethod) -> FeedbackSettings:
+        """The settings of an update by this method."""
+        default = FeedbackSettings(method, top_k=self.feedback_passages)
+        return replace(
+            default,
+            steps=self.feedback_steps or default.steps,
+            learning_rate=self.feedback_rate or default.learning_rate,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

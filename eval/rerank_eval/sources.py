@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from rerank.readers.requests import Request
-from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
+from rerank.types import FirstStage, Query, ScoredDoc
 from rerank_eval.measures import Run
 from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.runner import Responses, Variant
@@ -81,14 +81,14 @@ class Search:
     Attributes:
         queries: by query_id.
         fingerprint: every setting that decides the candidates.
-        feedback: models search a second time, with relevance feedback.
+        feedback: fields of the message Feedback (rerank.proto), of a second search; None: there is none.
     """
 
     queries: Mapping[str, Query]
     fingerprint: Mapping[str, object]
     retriever: FirstStage
     depth: int
-    feedback: bool
+    feedback: Mapping[str, object] | None = None
 
     def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
         """All systems, then those that search with feedback. `shared`: further settings of their fingerprints."""
@@ -96,13 +96,13 @@ class Search:
             Variant(name, {**system.fingerprint, **shared, **self.fingerprint}, partial(self._search, system, {}))
             for name, system in systems.items()
         ]
-        if not self.feedback or not self.retriever.reads_vectors:  # it has no query vector to update
+        if self.feedback is None or not self.retriever.reads_vectors:  # it has no query vector to update
             return variants
         return variants + [
             Variant(
                 f"{name}.feedback",
-                {**system.fingerprint, **shared, **self.fingerprint, "feedback": True},
-                partial(self._search, system, {"feedback": FeedbackMethod.WEIGHTED_RANKNET}),
+                {**system.fingerprint, **shared, **self.fingerprint, "feedback": self.feedback},
+                partial(self._search, system, {"feedback": self.feedback}),
             )
             for name, system in systems.items()
             # identity would only append the passages of the second search

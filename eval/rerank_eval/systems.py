@@ -310,5 +310,8 @@ def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> RankedList:
         tuple(result.doc_id for result in results),
         tuple(strictly_decreasing([result.score for result in results])),  # equal texts may have equal scores
         tuple(result.original_position for result in results),
-        MessageToDict(response.execution, preserving_proto_field_name=True),
+        {
+            **MessageToDict(response.execution, preserving_proto_field_name=True),
+            "score_kind": pb.ScoreKind.Name(response.score_kind).removeprefix("SCORE_KIND_").lower(),
+        },
     )

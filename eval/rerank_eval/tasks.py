@@ -102,8 +102,8 @@ def _given_to_beir(settings: BeirSettings) -> list[_Given]:
             f"{len(collections)} --collection, {len(indexes)} --index, {len(runs)} --run; give one of the last two for "
             "each collection, in the same order"
         )
-    if settings.feedback and runs:
-        raise ConfigError("--feedback searches a second time, which a run cannot; give --index DIR instead of --run")
+    if settings.feedback and not indexes:
+        raise ConfigError("--feedback searches the index with the changed query vectors; give --index DIR")
     return [
         _Given(collection=collection, index=index, lists=run, first_stage=None if run else settings.first_stage)
         for collection, index, run in zip_longest(collections, indexes, runs)
@@ -194,7 +194,7 @@ def _source(
     """The candidates of the queries that are asked, with a note if an index lacks judged passages."""
     if given.first_stage:
         notes = check_index(given.index, qrels, given.origin) if given.index else ()
-        feedback = isinstance(settings, BeirSettings) and settings.feedback
+        feedback = settings.second_search if isinstance(settings, BeirSettings) else None
         return Search(queries, fingerprint, given.first_stage, settings.depth, feedback), notes
     by_id = {request.query.query_id: request.candidates for request in requests}
     lists = {query_id: Request(query, by_id[query_id]) for query_id, query in queries.items()}

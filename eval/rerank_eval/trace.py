@@ -24,7 +24,8 @@ class RankedList:
     Attributes:
         scores: strictly decreasing.
         positions: the position of each document in the first stage's order, 0-based.
-        execution: the fields of the message Execution (rerank.proto) as JSON; empty for systems without a service.
+        execution: the fields of the message Execution (rerank.proto) as JSON, and `score_kind`; empty for systems
+            without a service.
     """
 
     doc_ids: tuple[str, ...]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, told
-from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, update_queries
+from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, teacher_of, update_queries
 from rerank.types import Candidate, FeedbackMethod, FeedbackSettings, OnFailure, Query, Ranking, RankOptions, ScoreKind
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
     ranked = ranking.ranked[: settings.top_k]
     vectors = [item.candidate.passage.vector for item in ranked]
     passages = [np.zeros_like(query.vector) if vector is None else vector for vector in vectors]
-    teacher = [item.score if settings.method is FeedbackMethod.KL else -float(rank) for rank, item in enumerate(ranked)]
+    teacher = teacher_of(settings.method, [item.score for item in ranked], ranking.score_kind)
     return update_queries(
         torch.from_numpy(query.vector)[None],
         torch.from_numpy(np.array(passages, dtype=np.float32).reshape(1, len(ranked), len(query.vector))),

@@ -7,6 +7,7 @@ arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rerank.retrieval.losses import ListLosses, kl_divergence, weighted_ranknet
-from rerank.types import FeedbackMethod, FeedbackSettings
+from rerank.types import FeedbackMethod, FeedbackSettings, ScoreKind
 
 #: Two inner products of unit vectors that differ by less than this differ by rounding only.
 _SAME_SCORE = 1e-6
@@ -35,6 +36,7 @@ class UpdateOutcome(Enum):
     TOO_FEW_PASSAGES = "fewer than two ranked passages have a vector"
     EQUAL_SCORES = "the retriever gives all ranked passages the same score"
     NO_PREFERENCE = "the ranking puts no passage above another"
+    #: Of a method that minimises a loss.
     NO_GAIN = "the updated vector fits the ranking no better than the original one"
 
 
@@ -55,6 +57,20 @@ class QueryUpdates:
     losses_before: Tensor
     losses_after: Tensor
     outcomes: tuple[UpdateOutcome, ...]
+
+
+def teacher_of(method: FeedbackMethod, scores: Sequence[float], kind: ScoreKind) -> list[float]:
+    """What the update by a method reads of the scores of a ranking: their order with its ties, or for KL logits.
+
+    Args:
+        kind: the meaning of the scores; of a probability, the logit is that of its odds.
+    """
+    if method is not FeedbackMethod.KL:
+        rank = {score: float(place) for place, score in enumerate(sorted(set(scores)))}
+        return [rank[score] for score in scores]
+    if kind is not ScoreKind.POINTWISE_PROBABILITY:
+        return list(scores)
+    return torch.tensor(scores, dtype=torch.float64).logit(eps=_SAME_SCORE).tolist()
 
 
 def update_queries(
@@ -83,9 +99,10 @@ def update_queries(
         updated = _gradient_descent(vectors, passages, objective, settings)
     updated = functional.normalize(_project(updated, vectors, settings.min_cosine), dim=-1)
     before, after = objective(initial), objective(_scores(updated, passages))
+    is_better = (after < before).tolist() if settings.method.is_a_loss else [True] * len(vectors)
     outcomes = tuple(
-        obstacle or (UpdateOutcome.UPDATED if gain > 0 else UpdateOutcome.NO_GAIN)
-        for obstacle, gain in zip(_obstacles(initial, teacher, mask), (before - after).tolist(), strict=True)
+        obstacle or (UpdateOutcome.UPDATED if better else UpdateOutcome.NO_GAIN)
+        for obstacle, better in zip(_obstacles(initial, teacher, mask), is_better, strict=True)
     )
     kept = torch.tensor([outcome is not UpdateOutcome.UPDATED for outcome in outcomes], device=vectors.device)
     return QueryUpdates(

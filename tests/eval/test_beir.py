@@ -10,7 +10,7 @@ import pytest
 from rerank_eval.beir import app
 
 from rerank.config import ServiceConfig
-from tests.eval.data import call, evaluate, judged_collection, read_json, refusal
+from tests.eval.data import call, judged_collection, read_json, refusal
 from tests.serving import Served
 
 
@@ -47,26 +47,13 @@ def test_service_with_the_index_is_started_for_a_search(
     assert "nDCG@10" in printed
 
 
-def test_every_model_searches_once_more_with_feedback(
-    collection: Path, index_folder: Path, service: Served, tmp_path: Path
-) -> None:
-    given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
-    evaluate(app, tmp_path, *given, "--model", "identity", "--model", "pe-rank", "--depth", 3, "--feedback")
-    assert list(read_json(tmp_path / "summary.json")["rows"]) == [
-        "first stage",
-        "identity",
-        "pe-rank",
-        "pe-rank.feedback",
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "no source of candidates: give --index DIR or --run FILE"),
         (["--index", "a", "--run", "b"], "give one of the last two for each collection"),
         (["--index", "a", "--index", "b"], "1 --collection, 2 --index"),
-        (["--run", "a", "--feedback"], "searches a second time, which a run cannot"),
+        (["--run", "a", "--feedback"], "--feedback searches the index with the changed query vectors; give --index"),
     ],
 )
 def test_each_collection_needs_one_source_of_candidates(tmp_path: Path, options: list[str], message: str) -> None:

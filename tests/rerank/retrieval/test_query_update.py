@@ -93,7 +93,7 @@ def test_rocchio_equals_its_formula() -> None:
     order = teacher[0].argsort(descending=True)
     relevant, others = passages[0][order[:6]].mean(dim=0), passages[0][order[6:]].mean(dim=0)
     expected = functional.normalize(vectors[0] + 0.75 * relevant - 0.15 * others, dim=-1)
-    assert updates.outcomes[0] is UpdateOutcome.UPDATED
+    assert set(updates.outcomes) == {UpdateOutcome.UPDATED}  # it minimises no loss, and so need not lower one
     torch.testing.assert_close(updates.vectors[0], expected)
 
 
@@ -110,7 +110,7 @@ def test_update_does_not_depend_on_the_batch(method: FeedbackMethod) -> None:
         torch.testing.assert_close(single.vectors[0], batched.vectors[row], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", GRADIENT)
 def test_loss_decreases_exactly_for_updated_vectors(method: FeedbackMethod) -> None:
     for seed in range(0, 50, 10):
         batch = lists(seed)

@@ -1,0 +1,92 @@
+"""Dense retrieval before and after feedback, on twelve passages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rerank_eval import beir
+from rerank_eval.feedback import DenseSearch, Teacher
+from rerank_eval.settings import BeirSettings
+from rerank_eval.tasks import open_tasks
+
+from rerank.types import FeedbackMethod, ScoreKind
+from tests.conftest import PASSAGES
+from tests.eval.data import evaluate, judged_collection, read_json
+from tests.eval.test_report import rows
+from tests.serving import Served
+
+#: The relevant passage of each query; dense retrieval does not rank that of query 1 first.
+RELEVANT = {"1": "faiss", "2": "desert"}
+
+
+@pytest.fixture
+def collection(beir_folder: Path, tmp_path: Path) -> Path:
+    grades = {query_id: {doc_id: 1} for query_id, doc_id in RELEVANT.items()}
+    return judged_collection(tmp_path / "twelve", beir_folder / "corpus.jsonl", {"1": "music", "2": "water"}, grades)
+
+
+def settings_of(collection: Path, index: Path, **given: Any) -> BeirSettings:
+    return BeirSettings(collection=[str(collection)], index=[index], out=Path("out"), feedback=True, **given)
+
+
+@pytest.fixture
+def dense(collection: Path, index_folder: Path) -> DenseSearch:
+    (task,) = open_tasks(settings_of(collection, index_folder))
+    return DenseSearch.of(index_folder, task)
+
+
+def teacher(kind: ScoreKind, *query_ids: str) -> Teacher:
+    """Ranks the relevant passage of these queries first, and no passage of the others."""
+    rankings: dict[str, tuple[list[str], list[float]]] = {query_id: ([], []) for query_id in RELEVANT}
+    for query_id in query_ids:
+        doc_ids = sorted(PASSAGES, key=lambda doc_id: doc_id != RELEVANT[query_id])
+        rankings[query_id] = doc_ids, [0.9, *(0.1 - 0.001 * place for place in range(len(doc_ids) - 1))]
+    return Teacher("t", rankings, kind)
+
+
+@pytest.mark.parametrize("kind", [ScoreKind.RANK, ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY])
+def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow(
+    dense: DenseSearch, collection: Path, index_folder: Path, kind: ScoreKind
+) -> None:
+    found = dense.after(teacher(kind, "1", "2"), settings_of(collection, index_folder))
+    names = ["weighted-ranknet", "kl", "rocchio"] if kind is not ScoreKind.RANK else ["weighted-ranknet", "rocchio"]
+    assert [row.result.name for row in found] == [f"dense after t, {name}" for name in names]
+    assert all((row.kept, row.cosine < 1) == (0, True) for row in found)
+    for row in found[:-1]:  # Rocchio takes the six first passages as relevant
+        assert row.result.metrics.mean["nDCG@10"] > dense.before.metrics.mean["nDCG@10"]
+
+
+def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection: Path, index_folder: Path) -> None:
+    settings = settings_of(collection, index_folder, feedback_loss=[FeedbackMethod.WEIGHTED_RANKNET])
+    (row,) = dense.after(teacher(ScoreKind.RANK, "1"), settings)
+    assert row.kept == 1
+    assert row.result.metrics.per_query["2"] == dense.before.metrics.per_query["2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "rate"), [({}, 20, 1e-3), ({"feedback_steps": 7}, 7, 1e-3), ({"feedback_rate": 0.5}, 20, 0.5)]
+)
+def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int, rate: float) -> None:
+    settings = settings_of(Path("c"), Path("i"), **given)
+    found = settings.feedback_settings(FeedbackMethod.WEIGHTED_RANKNET)
+    assert (found.steps, found.learning_rate) == (steps, rate)
+    assert settings.second_search is not None
+    assert (settings.second_search["steps"], settings.second_search["learning_rate"]) == (steps, rate)
+
+
+def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_search(
+    collection: Path, index_folder: Path, service: Served, tmp_path: Path
+) -> None:
+    given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
+    out = tmp_path / "out"
+    printed = evaluate(beir.app, out, *given, "--model", "identity", "--model", "pe-rank", "--depth", 3, "--feedback")
+    assert list(read_json(out / "summary.json")["rows"]) == ["first stage", "identity", "pe-rank", "pe-rank.feedback"]
+    text = (out / "feedback.md").read_text(encoding="utf-8")
+    table = rows(text, "Relevance feedback")
+    assert {"dense", "dense after identity, rocchio", "dense after pe-rank, kl", "dense after oracle, rocchio"} < {
+        *table
+    }
+    assert table["dense"][:4] == ["1.0000", "–", table["dense"][2], "–"]
+    assert text.partition("\n\n")[2].strip() in printed
