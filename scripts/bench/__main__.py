@@ -23,7 +23,7 @@ from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.cold import measure_cold
 from scripts.bench.engine import measure_concurrency, measure_memory
-from scripts.bench.rankers import measure_first, measure_packing, measure_pe_rank
+from scripts.bench.rankers import measure_first, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
 
@@ -31,7 +31,6 @@ from scripts.bench.workload import Workload
 GROUPS: dict[str, Callable[[Workload], Values]] = {
     "cold": measure_cold,
     "first": measure_first,
-    "packed": measure_packing,
     "pe": measure_pe_rank,
     "at_once": measure_concurrency,
     "memory": measure_memory,

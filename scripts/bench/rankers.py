@@ -50,26 +50,6 @@ def measure_first(workload: Workload) -> Values:
     return {f"first_vs_{name}": ratios(other, ours) for name, other in seconds.items()}
 
 
-@torch.inference_mode()
-def measure_packing(workload: Workload) -> Values:
-    """FIRST on eight packed windows, compared with a padded batch that computes the last logits only, too."""
-    model = AutoModelForCausalLM.from_pretrained(workload.checkpoint, trust_remote_code=False)
-    longest = max(map(len, workload.prompts))
-    rows = torch.tensor([[0] * (longest - len(ids)) + ids for ids in workload.prompts])
-    mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in workload.prompts])
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    seconds = time_in_turns(
-        {
-            "ours": lambda: rank_windows(workload.first, workload.windows),
-            "padded": lambda: model(
-                input_ids=rows, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=1
-            ),
-        },
-        workload.few_repeats,
-    )
-    return {"packed_vs_padded, 8 windows": ratios(seconds["padded"], seconds["ours"])}
-
-
 class PublishedPERank:
     """PE-Rank as published: passages are additional tokens, and `generate` may choose among those that remain."""
 

@@ -15,9 +15,11 @@ from rerank.errors import ConfigError
 from scripts.bench.__main__ import app
 
 #: One group of the rankers and one of the engine.
-GROUPS = ("packed", "memory")
+GROUPS = ("first", "memory")
 FIGURES = {
-    "packed_vs_padded, 8 windows",
+    "first_vs_generating the permutation",
+    "first_vs_generate one token",
+    "first_vs_all-position logits",
     "memory after 2,000 requests",
 }
 
@@ -49,4 +51,4 @@ def test_quick_benchmark_writes_figures(own_threads: None, tmp_path: Path) -> No
 def test_unknown_group_is_refused() -> None:
     result = CliRunner().invoke(app, ["--only", "pe,speed"])
     assert isinstance(result.exception, ConfigError)
-    assert "--only speed: choose from cold,first,packed,pe," in str(result.exception)
+    assert "--only speed: choose from cold,first,pe," in str(result.exception)
