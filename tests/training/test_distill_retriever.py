@@ -235,7 +235,6 @@ def test_run_with_other_arguments_is_not_resumed(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"teacher": "reranker", "rank_loss": "kl"}, "kl reads the distances .* use --rank-loss ranknet"),
         ({"rounds": 0}, "0 rounds train nothing"),
         ({"list_size": 1}, "use a --list-size of 2 or more"),
     ],

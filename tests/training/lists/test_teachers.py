@@ -11,9 +11,10 @@ from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.teachers import by_cosine, by_fusion, by_grades, by_grades_and_fusion, by_reranker
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
+from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.reranking.blocking import Reranker
-from rerank.types import Candidate, Passage, Query
+from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions
 
 COSINES = {"a": 0.1, "b": 0.5, "c": 0.9}
 BM25 = {"a": 12.0, "b": 9.0, "c": 3.0}
@@ -77,6 +78,21 @@ def reranker(checkpoint: Path) -> Iterator[Reranker]:
 def test_reranker_gives_n_minus_rank(reranker: Reranker) -> None:
     created = pool()
     assert by_reranker(created, passages(created), reranker, "identity") == (3.0, 2.0, 1.0)
+
+
+def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(reranker: Reranker) -> None:
+    created = pool()
+    found = by_reranker(created, passages(created), reranker, reads_scores=True)
+    sources = [CandidateSource(each.doc_id, each.text) for each in passages(created)]
+    options = RankOptions(first_stage_weight=0.0)
+    expected = {item.position: item.score for item in reranker.rerank(created.query.text, sources, options).ranked}
+    assert found == pytest.approx([expected[place] for place in range(len(sources))])
+
+
+def test_reranker_that_gives_an_order_alone_has_no_scores(reranker: Reranker) -> None:
+    created = pool()
+    with pytest.raises(ConfigError, match=r"identity gives 3 passages an order alone, .* use --rank-loss ranknet"):
+        by_reranker(created, passages(created), reranker, "identity", reads_scores=True)
 
 
 def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Reranker, encoder: Encoder) -> None:

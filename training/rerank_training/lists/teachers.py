@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rerank.config import load_config
+from rerank.errors import ConfigError
 from rerank.reranking.blocking import Reranker
 from rerank.retrieval.hybrid import z_score_sum
-from rerank.types import CandidateSource, Passage, Query, RankOptions
+from rerank.retrieval.query_update import teacher_of
+from rerank.types import CandidateSource, FeedbackMethod, Passage, Query, RankOptions, ScoreKind
 from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.training_list import relevance_from_ranking
@@ -58,28 +60,46 @@ def by_grades_and_fusion(pool: Pool, passages: Sequence[Passage], fusion: Teache
     return tuple(grade + _FUSION_SHARE * score for grade, score in zip(grades, fused, strict=True))
 
 
-def by_reranker(pool: Pool, passages: Sequence[Passage], reranker: Reranker, model: str = "") -> tuple[float, ...]:
+def by_reranker(
+    pool: Pool, passages: Sequence[Passage], reranker: Reranker, model: str = "", reads_scores: bool = False
+) -> tuple[float, ...]:
     """The order of one of our rankers, as relevance: n for the first of n passages, n - 1 for the second, and so on.
 
     Args:
         model: name of one of the reranker's models; empty: its first.
+        reads_scores: its scores instead, a probability as the logit of its odds.
+
+    Raises:
+        ConfigError: the model has an order alone, and not scores.
     """
     # Without its vector, because the reranker's encoder may be another one.
     query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
     candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
     options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list is no first stage's
-    ranked = reranker.rerank(query, candidates, options).ranked
-    return relevance_from_ranking([candidate.position for candidate in ranked], len(passages))
+    ranking = reranker.rerank(query, candidates, options)
+    positions = [item.position for item in ranking.ranked]
+    if not reads_scores:
+        return relevance_from_ranking(positions, len(passages))
+    if ranking.score_kind is ScoreKind.RANK and len(passages) > 1:
+        raise ConfigError(
+            f"{ranking.trace.model} gives {len(passages)} passages an order alone, and this loss reads the distances "
+            "between scores; use --rank-loss ranknet"
+        )
+    scores = teacher_of(FeedbackMethod.KL, [item.score for item in ranking.ranked], ranking.score_kind)
+    return tuple(score for _, score in sorted(zip(positions, scores, strict=True)))
 
 
 @contextmanager
-def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weight: float = 0.3) -> Iterator[Teacher]:
+def open_teacher(
+    name: TeacherName, config: Path | None, model: str, fusion_weight: float = 0.3, reads_scores: bool = False
+) -> Iterator[Teacher]:
     """The teacher of this name. A reranker stays open until the block ends.
 
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
         fusion_weight: fusion and qrels-fusion only: weight of the first stage's scores.
+        reads_scores: reranker only, see `by_reranker`.
     """
     fusion = partial(by_fusion, weight=fusion_weight)
     match name:
@@ -93,4 +113,4 @@ def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weig
             yield partial(by_grades_and_fusion, fusion=fusion)
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
-                yield partial(by_reranker, reranker=reranker, model=model)
+                yield partial(by_reranker, reranker=reranker, model=model, reads_scores=reads_scores)

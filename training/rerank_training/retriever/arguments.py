@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import LoraAlpha, RankLossName, RunFlags
 
-#: Losses that read the distances between the teacher's scores. A reranker gives an order only.
+#: Losses that read the distances between the teacher's scores. Some rankers give an order only.
 _DISTANCE_LOSSES = {"kl", "listnet"}
 
 
@@ -27,7 +27,8 @@ class RetrieverArguments:
     ] = ""
     teacher: Annotated[
         Literal["fusion", "reranker"],
-        "fusion: z-scores of BM25 and of the untrained encoder; reranker: the order of a ranker.",
+        "fusion: z-scores of BM25 and of the untrained encoder; reranker: the order of a ranker, and for the "
+        "losses kl and listnet its scores.",
     ] = "fusion"
     config: Annotated[str | None, "For --teacher reranker: YAML settings of its models."] = None
     model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
@@ -39,12 +40,12 @@ class RetrieverArguments:
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 16
     lora_alpha: LoraAlpha = 32
 
+    @property
+    def reads_scores(self) -> bool:
+        """True if the loss reads the distances between the teacher's scores."""
+        return self.rank_loss in _DISTANCE_LOSSES
+
     def __post_init__(self) -> None:
-        if self.teacher == "reranker" and self.rank_loss in _DISTANCE_LOSSES:
-            raise ConfigError(
-                f"a reranker gives an order, but {self.rank_loss} reads the distances between scores; use --rank-loss "
-                "ranknet or --teacher fusion"
-            )
         if self.rounds < 1:
             raise ConfigError(f"{self.rounds} rounds train nothing; use 1 or more")
         if self.list_size < 2:

@@ -112,7 +112,8 @@ class Distillation:
             base_encoder = Encoder(read_manifest(base_folder).encoder.settings, self._device)
             base = Index(base_folder, base_encoder)
         config = Path(self.arguments.config) if self.arguments.config else None
-        with open_teacher(TeacherName(self.arguments.teacher), config, self.arguments.model) as teacher:
+        name, model = TeacherName(self.arguments.teacher), self.arguments.model
+        with open_teacher(name, config, model, reads_scores=self.arguments.reads_scores) as teacher:
             miner = ListMiner(base, base_encoder, current, self.arguments.depth)
             written = write_lists(out, miner.lists(self.queries, teacher))
         console.print(
