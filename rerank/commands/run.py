@@ -10,6 +10,7 @@ from typing import NoReturn
 from rerank.commands.console import PlainConsole
 from rerank.commands.output import OutputLost, guard_output
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
+from rerank.util.terminal import VisibleFormatter
 
 console = PlainConsole()
 
@@ -54,6 +55,8 @@ def run(command: Callable[[], object]) -> None:
     A command whose output nobody reads any more ends with 1 and without a line.
     """
     guard_output()
+    if logging.lastResort:  # writes the warnings of commands that do not set up a log
+        logging.lastResort.setFormatter(VisibleFormatter())
     try:
         try:
             command()

@@ -12,7 +12,7 @@ from rerank.errors import MAX_QUOTED_CHARS
 from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
-from rerank.util.terminal import visible
+from rerank.util.terminal import VisibleFormatter, visible
 
 #: Name of the logger of calls.
 CALLS = "rerank.calls"
@@ -28,7 +28,7 @@ def set_up_logging(config: TelemetryConfig) -> None:
     logging.getLogger(CALLS).disabled = config.log_calls == "none"
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(VisibleFormatter):
     """A line per message; with `log_texts`, the line of a call ends with its query and its passages.
 
     What callers send cannot steer the terminal, nor begin a line that looks like another message.
@@ -37,9 +37,6 @@ class TextFormatter(logging.Formatter):
     def __init__(self, log_texts: bool) -> None:
         super().__init__(_TEXT)
         self._log_texts = log_texts
-
-    def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = super().formatMessage(record).replace("\n", r"\n")

@@ -212,6 +212,17 @@ def test_brackets_are_printed_unchanged(rerank: Command, service: Served, place:
     assert shown in (outcome.err if place == "query" else outcome.out)
 
 
+def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank: Command, service: Served) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J"
+    rows = [{"doc_id": "a b", "text": f"a flea {hostile}"}]
+    ranked = rerank("rank", "--query", hostile, "--target", service.address, "-", stdin=lines(rows))
+    refused = rerank("rank", "--query", "q", "--model", hostile, "--target", service.address, "-", stdin=lines(rows))
+    assert (ranked.code, refused.code) == (0, 2)
+    printed = "".join([ranked.out, ranked.err, refused.out, refused.err])
+    assert "\x1b" not in printed
+    assert printed.count(r"\u001b]0;owned") >= 3
+
+
 def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:
     assert rank(candidates, "--top-n", "-1").error == "top_n: -1 is negative; use 0 or more"
 

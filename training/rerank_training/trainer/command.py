@@ -15,6 +15,7 @@ import typer
 
 from rerank.commands.run import console, quiet_libraries, run
 from rerank.errors import RerankError
+from rerank.util.terminal import VisibleFormatter
 
 R = TypeVar("R")
 
@@ -29,8 +30,9 @@ def run_training(command: Callable[[], object]) -> None:
     The launcher gives the number of the process as the environment variable RANK.
     """
     is_first = is_first_process()
-    level = logging.INFO if is_first else logging.ERROR
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if is_first else logging.ERROR, handlers=[handler])
     quiet_libraries()
     console.quiet = not is_first
     try:
