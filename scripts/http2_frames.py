@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-DATA, HEADERS, RST_STREAM, SETTINGS = 0, 1, 3, 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS = 1, 4
+_HEADER_BYTES = 9
 #: The setting SETTINGS_INITIAL_WINDOW_SIZE, and the error code CANCEL.
 _INITIAL_WINDOW_SIZE, _CANCEL = 4, 8
 
@@ -29,6 +30,20 @@ def message(stream: int, content: bytes) -> bytes:
 def cancel(stream: int) -> bytes:
     """The cancellation of a call."""
     return frame(RST_STREAM, 0, stream, _CANCEL.to_bytes(4))
+
+
+def ping() -> bytes:
+    """A question whether the other side is there."""
+    return frame(PING, 0, 0, bytes(8))
+
+
+def kinds(received: bytes) -> list[int]:
+    """The kinds of the whole frames in what was received."""
+    found = []
+    while len(received) >= _HEADER_BYTES + (length := int.from_bytes(received[:3])):
+        found.append(received[3])
+        received = received[_HEADER_BYTES + length :]
+    return found
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

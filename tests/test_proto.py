@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from google.rpc import status_pb2
+
+from tests.doc_pages import commands
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,8 +26,7 @@ CHILD = 2
 def proto(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorProto:
     """proto/rerank/v1/rerank.proto as parsed by protoc, with its comments."""
     out = tmp_path_factory.mktemp("proto") / "rerank.binpb"
-    googleapis = Path(status_pb2.__file__).parents[2]
-    protoc = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", f"-I{googleapis}", f"--descriptor_set_out={out}"]
+    protoc = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", f"--descriptor_set_out={out}"]
     subprocess.run([*protoc, "--include_source_info", "rerank/v1/rerank.proto"], cwd=ROOT, check=True)
     (file,) = FileDescriptorSet.FromString(out.read_bytes()).file
     return file
@@ -50,7 +52,43 @@ def test_everything_has_a_comment(proto: FileDescriptorProto) -> None:
     assert not without, f"without a comment: lines {without}"
 
 
-def test_removed_enum_values_are_reserved(proto: FileDescriptorProto) -> None:
-    (score_kind,) = [enum for enum in proto.enum_type if enum.name == "ScoreKind"]
-    assert {"SCORE_KIND_CALIBRATED", "SCORE_KIND_QUERY_LOG_LIKELIHOOD"} == set(score_kind.reserved_name)
-    assert [(reserved.start, reserved.end) for reserved in score_kind.reserved_range] == [(3, 3), (5, 5)]
+PROTOC = [words for words in commands(ROOT / "docs" / "guide" / "serve.md") if "proto" in words]
+
+
+#: An output of protoc → the program that makes it; grpcio-tools have those of Python themselves.
+GENERATORS = {
+    "--go_out": "protoc-gen-go",
+    "--go-grpc_out": "protoc-gen-go-grpc",
+    "--java_out": "protoc",
+    "--grpc-java_out": "protoc-gen-grpc-java",
+}
+
+
+@pytest.mark.parametrize("words", PROTOC, ids=[next(w for w in words if "_out" in w) for words in PROTOC])
+def test_protocol_compiles_with_nothing_beside_it(words: list[str], tmp_path: Path) -> None:
+    """The commands of the guide, on a folder with this file alone; without the generators that are not installed."""
+    shutil.copytree(ROOT / "proto", tmp_path / "proto")
+    (tmp_path / "gen").mkdir()
+    protoc = (
+        ["protoc"] if words[0] == "protoc" and shutil.which("protoc") else [sys.executable, "-m", "grpc_tools.protoc"]
+    )
+    missing = tuple(output for output, program in GENERATORS.items() if shutil.which(program) is None)
+    arguments = [word for word in words[words.index("-I") :] if not word.startswith(missing)]
+    subprocess.run([*protoc, "--descriptor_set_out=gen/rerank.binpb", *arguments], cwd=tmp_path, check=True)
+    made = [path for path in (tmp_path / "gen").rglob("*") if path.is_file()]
+    assert len(made) > sum("_out=" in word for word in arguments)
+
+
+def test_generated_python_is_a_client_by_itself(tmp_path: Path) -> None:
+    out = [f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", *out, "rerank/v1/rerank.proto"], cwd=ROOT, check=True
+    )
+    (tmp_path / "client.py").write_text(
+        "from rerank.v1 import rerank_pb2, rerank_pb2_grpc\n"
+        "print(rerank_pb2.__file__, rerank_pb2_grpc.RerankServiceStub.__name__)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(grpc.__file__).parents[1])}
+    without_rerank = [sys.executable, "-S", "client.py"]
+    done = subprocess.run(without_rerank, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [str(tmp_path / "rerank" / "v1" / "rerank_pb2.py"), "RerankServiceStub"]

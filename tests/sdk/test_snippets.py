@@ -12,9 +12,10 @@ import pytest
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
+from tests.doc_pages import blocks
 from tests.http_client import serving_http
-from tests.serving import reranker_of
-from tests.test_doc_commands import ADDRESS, HTTP_ADDRESS, SNIPPETS, imports
+from tests.serving import reranker_of, serving
+from tests.test_doc_commands import ADDRESS, HTTP_ADDRESS, PAGES, ROOT, SNIPPETS, imports
 
 pytestmark = pytest.mark.sdk
 
@@ -53,3 +54,21 @@ def test_snippet_prints_the_answer(
         done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] in ANSWERS
+
+
+JAVASCRIPT = [
+    pytest.param(snippet, id=page.name) for page in PAGES for snippet in blocks(page, "js") if "grpc" in snippet
+]
+
+
+@pytest.mark.parametrize("snippet", JAVASCRIPT)
+def test_snippet_for_node_prints_the_answer(
+    snippet: str, encoder: Encoder, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.config.getoption("--sdk")
+    (tmp_path / "node_modules").symlink_to(folder.absolute() / "node" / "node_modules")
+    with serving(reranker_of(encoder, {"default": IdentityRanker()})) as served:
+        (tmp_path / "client.mjs").write_text(snippet.replace(ADDRESS, served.address), encoding="utf-8")
+        command = ["node", tmp_path / "client.mjs"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert (done.stdout, done.stderr) == ("d1\n", "")

@@ -31,6 +31,8 @@ _NO_COMPRESSION = 1
 _MAX_STREAMS = 100
 #: Calls that may wait until this process looks at them. Beyond 1,000, gRPC would by default end some with CANCELLED.
 _MAX_PENDING = 2**31 - 1
+#: Clients may ping each 5 s, with calls and without. By default gRPC ends connections with pings within 5 minutes.
+_PING_INTERVAL_S = 4.5
 #: Bytes of the metadata (headers) of a call; calls with more are refused.
 _MAX_METADATA_BYTES = 16_384
 
@@ -47,6 +49,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", _ms(connections.keepalive_s)),
         ("grpc.keepalive_permit_without_calls", 1),  # also when they vanished in the middle of a frame
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(_PING_INTERVAL_S)),
         ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
         ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
         ("grpc.max_allowed_incoming_connections", connection_bounds(config).per_port),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import pytest
 from rerank.access.credentials import PLAIN
 from rerank.client.health_check import check_health
 from rerank.models.encoder import Encoder
+from rerank.names import SERVICE
+from rerank.ports.grpc import server as grpc_server
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from scripts import http2_frames
 from tests.serving import (
     TIMEOUT_S,
     Served,
@@ -26,8 +30,6 @@ from tests.serving import (
     refusal,
 )
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS = bytes.fromhex("000000 04 00 00000000")
 #: The header of a HEADERS frame of 100 bytes on stream 1, and its first ten bytes.
 HALF_A_FRAME = bytes.fromhex("000064 01 04 00000001") + bytes(10)
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
@@ -59,7 +61,7 @@ def latency_s(served: Served) -> float:
 
 def test_half_sent_connections_end_in_time(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.ports.grpc.server.HANDSHAKE_S", 0.5)
-    all_of_it = PREFACE + SETTINGS + HALF_A_FRAME
+    all_of_it = http2_frames.preface() + HALF_A_FRAME
     with (
         identity_service(encoder, connections={"keepalive_s": 0.5}) as (served, _, _),
         ExitStack() as stack,
@@ -74,7 +76,7 @@ def test_half_sent_connections_end_in_time(encoder: Encoder, monkeypatch: pytest
 
 def test_other_protocols_are_closed_at_once(encoder: Encoder) -> None:
     with identity_service(encoder) as (served, _, _):
-        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), PREFACE + b"\xff" * 1000):
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), http2_frames.preface() + b"\xff" * 1000):
             with connect(served) as connection:
                 connection.sendall(sent)
                 assert seconds_until_closed(connection) < 5
@@ -107,6 +109,37 @@ def test_oversized_metadata_is_refused(encoder: Encoder) -> None:
             large: Any = [("x-note", "n" * 17_000)]
             error = refusal(lambda large=large: stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=large))
             assert error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("is_in_call", [False, True])
+def test_clients_may_ping_as_often_as_is_said_and_no_more(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, is_in_call: bool
+) -> None:
+    """The interval is a tenth of the service's own, to save time."""
+    monkeypatch.setattr("rerank.ports.grpc.server._PING_INTERVAL_S", grpc_server._PING_INTERVAL_S / 10)
+    with identity_service(encoder) as (served, _, _):
+        for interval_s, is_allowed in ((0.5, True), (0.05, False)):
+            with connect(served) as connection:
+                call = http2_frames.call(1, f"/{SERVICE}/Rerank") if is_in_call else b""
+                connection.sendall(http2_frames.preface() + call)
+                with nullcontext() if is_allowed else suppress(BrokenPipeError, ConnectionResetError):
+                    for _ in range(6):
+                        time.sleep(interval_s)
+                        connection.sendall(http2_frames.ping())
+                    time.sleep(0.2)
+                ends = http2_frames.GOAWAY in http2_frames.kinds(connection.recv(65_536))
+                assert ends is not is_allowed
+
+
+def test_calls_that_are_cancelled_at_once_end_no_call_of_others(encoder: Encoder) -> None:
+    """Rapid reset (CVE-2023-44487): 12,000 calls on four connections, each cancelled with the write that makes it."""
+    resets = b"".join(http2_frames.call(n, f"/{SERVICE}/Rerank") + http2_frames.cancel(n) for n in range(1, 6000, 2))
+    with identity_service(encoder) as (served, _, stub), ExitStack() as stack, ThreadPoolExecutor() as attackers:
+        for _ in range(4):
+            connection = stack.enter_context(connect(served))
+            attackers.submit(connection.sendall, http2_frames.preface() + resets)
+        for _ in range(50):
+            assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2
 
 
 def test_calls_of_one_connection_are_limited(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
