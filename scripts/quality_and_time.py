@@ -32,7 +32,7 @@ PLOT = Path("docs/images/quality-and-time.svg")
 _DEPTH = 100
 #: Name of a cross-encoder → its layers, width and heads.
 _CROSS_ENCODERS = {"TinyBERT-L2": (2, 128, 2), "MiniLM-L6": (6, 384, 12)}
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 60, 20, 20, 50
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 70, 20, 20, 50
 _STYLE = """
 text { font: 13px sans-serif; fill: #1f2328 } .paper { fill: #ffffff } .grid { stroke: #d8dee4 }
 .ours { fill: #3f51b5 } .other { fill: #8c959f } .published { fill: none; stroke: #bc4c00; stroke-width: 2 }
@@ -116,25 +116,53 @@ def svg(rows: Sequence[Point]) -> str:
         y = _y(quality)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{quality:.1f}</text>')
-    for row in rows:
-        x, y = _x(row.ms), _y(row.quality)
+    marks = [_Box(_x(row.ms) - 7, _y(row.quality) - 7, 14, 14) for row in rows]
+    labels = list[_Box]()
+    for row, mark in zip(rows, marks, strict=True):
+        labels.append(_label(row.name, mark, [*marks, *labels]))
+        x, y = mark.x + 7, mark.y + 7
         parts.append(f'<circle class="{row.kind}" cx="{x}" cy="{y}" r="6"/>')
-        is_left = x > _WIDTH * 0.8 or any(_stands_right_of(row, other) for other in rows)
-        anchor, label_x = ("end", x - 11) if is_left else ("start", x + 11)
-        parts.append(f'<text x="{label_x}" y="{y + 4}" text-anchor="{anchor}">{row.name}</text>')
-    parts.append(
-        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">'
-        "time of one core for 100 passages; nDCG@10 on TREC DL 2019 upwards</text>"
-    )
+        parts.append(f'<text x="{labels[-1].x}" y="{labels[-1].y + 12}">{row.name}</text>')
+    middle_x, middle_y = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
+    for place, title in (
+        (f'x="{middle_x}" y="{_HEIGHT - 10}"', "CPU time of one core for 100 passages"),
+        (f'transform="translate(16 {middle_y}) rotate(-90)"', "nDCG@10 on TREC DL 2019"),
+    ):
+        parts.append(f'<text {place} text-anchor="middle">{title}</text>')
     size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
 
-def _stands_right_of(row: Point, other: Point) -> bool:
-    """True if the mark or the label of the other one is where the label of this one would be."""
-    return 0 < _x(other.ms) - _x(row.ms) < 180 and abs(_y(other.quality) - _y(row.quality)) < 15
+class _Box(NamedTuple):
+    """The place of a mark or a label in pixels: `x` and `y` are its left and upper ends."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def overlap(self, other: _Box) -> float:
+        """Square pixels that both cover."""
+        wide = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
+        high = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
+        return max(wide, 0) * max(high, 0)
+
+
+def _label(name: str, mark: _Box, others: Sequence[_Box]) -> _Box:
+    """The label of a mark, on that side of it where it covers nothing and stays inside of the axes."""
+    width, height = 7.2 * len(name), 15.0
+    middle_x, middle_y = mark.x + mark.width / 2, mark.y + mark.height / 2
+    inside = _Box(_LEFT, _TOP, _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM)
+    places = (
+        (mark.x + mark.width + 2, middle_y - height / 2),
+        (mark.x - width - 2, middle_y - height / 2),
+        (middle_x - width / 2, mark.y - height - 1),
+        (middle_x - width / 2, mark.y + mark.height + 1),
+    )
+    boxes = [_Box(round(x, 1), round(y, 1), width, height) for x, y in places]
+    return min(boxes, key=lambda box: width * height - box.overlap(inside) + sum(map(box.overlap, others)))
 
 
 def _x(ms: float) -> float:
