@@ -27,9 +27,11 @@ class RerankError(Exception):
         grpc_status: name of the gRPC status code.
         reason: `reason` of the google.rpc.ErrorInfo, by which programs know the error.
         metadata: the numbers and names of the message, for programs.
+        retry_after_s: seconds until the same request can succeed; None where that is not known.
     """
 
     grpc_status, reason = _BUG
+    retry_after_s: float | None = None
 
     def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -86,11 +88,7 @@ class NotConfigured(RerankError):
 
 
 class Overloaded(RerankError):
-    """A limit is reached; the same request can succeed later. `metadata["exceeded"]` names the limit.
-
-    Attributes:
-        retry_after_s: estimated time until then, in seconds.
-    """
+    """A limit is reached, which `metadata["exceeded"]` names; the same request can succeed after `retry_after_s`."""
 
     grpc_status, reason = "RESOURCE_EXHAUSTED", "OVERLOADED"
 
@@ -147,6 +145,13 @@ class SelfTestFailed(RerankError):
     grpc_status, reason = "FAILED_PRECONDITION", "SELF_TEST_FAILED"
 
 
+class ModelLoading(RerankError):
+    """The model is being loaded; the same request can succeed later."""
+
+    grpc_status, reason = "UNAVAILABLE", "MODEL_LOADING"
+    retry_after_s = 5.0
+
+
 class ModelServerUnavailable(RerankError):
     """No inference server that runs the model answers; the same request can succeed later."""
 
@@ -171,6 +176,7 @@ FAILURES: Mapping[type[Exception], str] = {
     Overloaded: "the queue had no room",
     CheckpointError: "a model is not served",
     SelfTestFailed: "a model is not served",
+    ModelLoading: "a model was being loaded",
     ModelServerUnavailable: "no inference server answered",
     ModelServerUnfit: "no inference server gave scores",
     RankerFailure: "the model failed",

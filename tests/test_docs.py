@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rerank.config import FURTHER_BUNDLED_MODELS
+from rerank.config.named import BUNDLED
 from rerank.errors import RerankError
 from rerank.ports.http.problem import HTTP_STATUS
 from rerank.readers.candidates import FIELDS
@@ -81,7 +81,7 @@ def test_links_to_definitions_name_what_their_file_defines() -> None:
 def test_described_cascade_reads_as_many_passages_as_it_does() -> None:
     for page in ("rerank/config/service.py", "docs/guide/models.md"):
         said = re.findall(r"FIRST (?:then|for)\s+the best (\d+)", (ROOT / page).read_text(encoding="utf-8"))
-        assert set(said) == {str(FURTHER_BUNDLED_MODELS[0].window_size)}, page
+        assert set(said) == {str(BUNDLED["pe-rank-first"].window_size)}, page
 
 
 @pytest.mark.parametrize(

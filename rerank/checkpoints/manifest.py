@@ -118,9 +118,8 @@ def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str,
             f"file, or name a profile as in {form}PROFILE:{path} ({', '.join(profiles.names())}), or a cross-encoder "
             f"as in {form}{_CROSS_ENCODER}:{path}"
         )
-    ranker, size = _stated(Path(path), "ranker"), trained_window(Path(path))
-    model: dict[str, object] = {"name": name, "ranker": ranker if ranker in get_args(TrainedRanker) else "first"}
-    model["path"] = path
+    size = trained_window(Path(path))
+    model: dict[str, object] = {"name": name, "ranker": stated_ranker(Path(path)) or "first", "path": path}
     if model["ranker"] != "first" or size is None:  # other rankers read larger windows than those of their training
         return model
     return model | {"window_size": size, "stride": max(1, size // 2)}
@@ -183,6 +182,12 @@ def model_id(checkpoint: Path) -> str:
     if folder.name == RESULT_FOLDER:
         return folder.parent.name
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"checkpoint-\d+", folder.name) else folder.name
+
+
+def stated_ranker(folder: Path) -> str | None:
+    """Returns the ranker that a manifest states; None without one that can be read. See `trained_window`."""
+    ranker = _stated(folder, "ranker")
+    return str(ranker) if ranker in get_args(TrainedRanker) else None
 
 
 def trained_window(folder: Path) -> int | None:

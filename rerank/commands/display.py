@@ -111,12 +111,18 @@ def models_table(response: pb.ListModelsResponse) -> Table:
     table.add_column("status", no_wrap=True)
     for model in response.models:
         name = f"{model.name} *" if model.is_default else model.name
-        instruction, relevance = ("yes" if has else "no" for has in (model.reads_instruction, model.gives_relevance))
-        status = "not served" if model.problem else "served"
-        table.add_row(
-            name, model.ranker, model.default_strategy, str(model.max_window_size), instruction, relevance, status
-        )
+        read = ("yes" if has else "no" for has in (model.reads_instruction, model.gives_relevance))
+        known = [str(model.max_window_size), *read] if model.is_loaded or model.load_s else ["", "", ""]
+        table.add_row(name, model.ranker, model.default_strategy, *known, _status(model))
     return table
+
+
+def _status(model: pb.Model) -> str:
+    """Whether a model is served, and the memory and time that loading it took."""
+    if model.problem:
+        return "not served"
+    cost = f"{model.memory_bytes / 1e9:.2f} GB, {model.load_s:.1f} s" if model.load_s else ""
+    return "served" + f"\n{cost}" * bool(cost) if model.is_loaded else "loaded on\nrequest" + f"\n{cost}" * bool(cost)
 
 
 def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table:

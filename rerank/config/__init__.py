@@ -20,7 +20,6 @@ from rerank.config.models import (
 from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import (
     BUNDLED_MODELS,
-    FURTHER_BUNDLED_MODELS,
     ConnectionsConfig,
     EngineConfig,
     Limits,
@@ -34,7 +33,6 @@ from rerank.types import Precision
 __all__ = [
     "BUNDLED_MODELS",
     "DEFAULT_ENCODER",
-    "FURTHER_BUNDLED_MODELS",
     "AnswerConfig",
     "ApiModel",
     "CheckpointModel",

@@ -26,6 +26,10 @@ class ModelSettings(Settings):
         name: the name by which requests refer to the model.
         ranker: how the model ranks: fusion, pe-rank, first, generation,
             cross-encoder, api or identity.
+        load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
+            fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
+        unload_after_s: time without a request after which the model's memory is freed, in seconds; the next request
+            loads it again. Default: never.
         strategy: the default strategy: single, sliding, top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
@@ -39,6 +43,8 @@ class ModelSettings(Settings):
     """
 
     name: Annotated[str, Field(min_length=1)]
+    load: Literal["start", "request"] = "start"
+    unload_after_s: Annotated[float, Field(gt=0, strict=True)] | None = None
     strategy: StrategyKind = StrategyKind.SLIDING
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     stride: Positive | None = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from rerank.checkpoints.manifest import model_in, read_manifest, served_model
+from rerank.checkpoints.manifest import model_in, served_model, stated_ranker
 from rerank.config.loading import load_config
 from rerank.config.models import ModelConfig
-from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, ServiceConfig
+from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import did_you_mean
 from rerank.util.files import looked_for_model
 
 #: All bundled models by name.
-BUNDLED: dict[str, ModelConfig] = {model.name: model for model in (*BUNDLED_MODELS, *FURTHER_BUNDLED_MODELS)}
+BUNDLED: dict[str, ModelConfig] = {model.name: model for model in BUNDLED_MODELS}
 _MODELS, _ = get_args(ModelConfig)
 #: Rankers whose models have a checkpoint.
 _WITH_CHECKPOINT = {
@@ -31,11 +31,11 @@ def named_model(name_or_path: str) -> dict[str, object]:
     """
     name, _, model = name_or_path.partition("=")
     if (bundled := BUNDLED.get(model or name)) is not None:
-        return bundled.model_dump(exclude_unset=True) | {"name": name}
+        return bundled.model_dump(exclude_unset=True) | {"name": name, "load": "start"}
     ranker, _, path = model.partition(":")
     if path and ranker in _WITH_CHECKPOINT:
-        if (manifest := read_manifest(Path(path))) and manifest.ranker != ranker:
-            raise ConfigError(f"--model {name_or_path}: {path} is a checkpoint of {manifest.ranker}, not of {ranker}")
+        if (stated := stated_ranker(Path(path))) not in (None, ranker):
+            raise ConfigError(f"--model {name_or_path}: {path} is a checkpoint of {stated}, not of {ranker}")
         return {"name": name, "ranker": ranker, "path": path}
     return served_model(name_or_path)
 
@@ -44,15 +44,15 @@ def config_of_model(name: str) -> ServiceConfig:
     """The default settings with one model, and the preranker that it needs.
 
     Args:
-        name: a bundled model ("default", "pe-rank", "pe-rank-first" or "identity"), the folder of a checkpoint with a
-            manifest, or PROFILE:FOLDER of a published checkpoint.
+        name: a bundled model ("default", "pe-rank", "first", "pe-rank-first" or "identity"), the folder of a checkpoint
+            with a manifest, or PROFILE:FOLDER of a published checkpoint.
 
     Raises:
         ConfigError: it is none of these.
     """
     if name in BUNDLED:
-        preranker = BUNDLED[name].preranker
-        return ServiceConfig(models=(BUNDLED[name], *([BUNDLED[preranker]] if preranker else [])))
+        models = [BUNDLED[each] for each in (name, BUNDLED[name].preranker) if each]
+        return ServiceConfig(models=tuple(model.model_copy(update={"load": "start"}) for model in models))
     if not (folder := Path(name.rpartition(":")[2])).is_dir():
         meant = did_you_mean(name, BUNDLED)
         raise ConfigError(

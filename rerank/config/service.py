@@ -139,10 +139,7 @@ class TelemetryConfig(Settings):
 BUNDLED_MODELS: tuple[ModelConfig, ...] = (
     FusionModel(name="default", ranker="fusion"),
     PERankModel(name="pe-rank", ranker="pe-rank"),
-    IdentityModel(name="identity", ranker="identity"),
-)
-#: The bundled models that a service serves only if it is asked for them by name, as they are larger.
-FURTHER_BUNDLED_MODELS: tuple[ModelConfig, ...] = (
+    FirstModel(name="first", ranker="first", load="request"),
     FirstModel(
         name="pe-rank-first",
         ranker="first",
@@ -151,7 +148,9 @@ FURTHER_BUNDLED_MODELS: tuple[ModelConfig, ...] = (
         window_size=15,
         order_prior=0.2,
         early_exit=True,
+        load="request",
     ),
+    IdentityModel(name="identity", ranker="identity"),
 )
 
 
@@ -170,8 +169,9 @@ class ServiceConfig(Settings):
             number. A key and a request may say it, too; a search knows its kind. Default: lexical.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: default
-            (a fusion of signals), pe-rank and identity. `rerank serve --model pe-rank-first` adds a cascade, in which
-            pe-rank orders all candidates and FIRST then the best 15.
+            (a fusion of signals), pe-rank, first, pe-rank-first (a cascade, in which pe-rank orders all candidates and
+            FIRST then the best 15) and identity; the two with a language model are loaded when they are first asked
+            for.
         engine: settings of the engine.
         limits: limits on requests.
         telemetry: metrics, traces and the form of the log.

@@ -136,16 +136,13 @@ class Engine:
         config: EngineConfig,
         infos: Mapping[str, RankerInfo] | None = None,
     ) -> None:
-        self._rankers = rankers
-        self._infos = infos or {model: ranker.info for model, ranker in rankers.items()}
+        self._rankers = dict(rankers)
+        self._infos = dict(infos or {model: ranker.info for model, ranker in rankers.items()})
         self._config = config
         self.throughput = Throughput(config.age_factor)
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
         self._observers = Observers()
-        self._threads = {
-            model: _ModelThreads(model, ranker, self.throughput, self._batch_tokens(ranker.info), self._observers)
-            for model, ranker in rankers.items()
-        }
+        self._threads = {model: self._threads_of(model, ranker) for model, ranker in rankers.items()}
 
     async def __aenter__(self) -> Engine:
         await asyncio.gather(*(threads.open() for threads in self._threads.values()))
@@ -156,6 +153,18 @@ class Engine:
         for threads in self._threads.values():
             threads.refuse_new_work()
         await asyncio.gather(*(threads.close() for threads in self._threads.values()))
+
+    async def put(self, model: str, ranker: Ranker | ServedRanker, info: RankerInfo) -> None:
+        """Gives a model another ranker, for requests from now on. Those with the former one fail with ShuttingDown."""
+        threads = self._threads_of(model, ranker)
+        await threads.open()
+        former = self._threads[model]
+        self._rankers[model], self._infos[model], self._threads[model] = ranker, info, threads
+        former.refuse_new_work()
+        await former.close()
+
+    def _threads_of(self, model: str, ranker: Ranker | ServedRanker) -> _ModelThreads:
+        return _ModelThreads(model, ranker, self.throughput, self._batch_tokens(ranker.info), self._observers)
 
     @property
     def waiting_windows(self) -> int:

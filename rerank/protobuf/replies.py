@@ -145,6 +145,9 @@ def _model(model: ModelDescription) -> pb.Model:
         warning=info.warning,
         reads_instruction=info.reads_instruction,
         gives_relevance=model.gives_relevance,
+        is_loaded=model.is_loaded,
+        load_s=model.load_s,
+        memory_bytes=model.memory_bytes,
     )
 
 

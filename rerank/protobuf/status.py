@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from rerank.errors import BUG_MESSAGE, InvalidRequest, Overloaded, RerankError, grpc_status_of, reason_of
+from rerank.errors import BUG_MESSAGE, InvalidRequest, RerankError, grpc_status_of, reason_of
 
 #: ErrorInfo.domain of every status.
 DOMAIN = "rerank.v1"
@@ -30,7 +30,7 @@ def status_of(error: Exception) -> status_pb2.Status:
             field=error.field, description=_shortened(error.description)
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, Overloaded):
+    if error.retry_after_s is not None:
         delay = Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))

@@ -1,12 +1,12 @@
-"""Stands for a model that is not served: it has a description, and every call fails."""
+"""Stand for models that are not served, or not yet: they have a description, and every call fails."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from rerank.errors import CheckpointError, SelfTestFailed
+from rerank.errors import CheckpointError, ModelLoading, SelfTestFailed
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Query, ScoreKind, Window
 
@@ -31,7 +31,7 @@ class FailedRanker:
     kind: type[CheckpointError | SelfTestFailed] = SelfTestFailed
 
     @property
-    def error(self) -> CheckpointError | SelfTestFailed:
+    def error(self) -> CheckpointError | SelfTestFailed | ModelLoading:
         """The error of a request that names the model."""
         return self.kind(f"model {self.name!r} is not served; {self.problem}", {"model": self.name})
 
@@ -49,6 +49,19 @@ class FailedRanker:
 
     def ranking(self, window: EncodedWindow, results: Sequence[object]) -> NoReturn:
         raise self.error
+
+
+class UnloadedRanker(FailedRanker):
+    """Stands for a model that is loaded when it is first asked for. It is no problem, but calls cannot be answered."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__(name, replace(unknown_info(kind, name), max_passage_tokens=1_000_000), problem="")
+
+    @property
+    def error(self) -> ModelLoading:
+        """The error of a request that does not wait until the model is loaded."""
+        wait_s = ModelLoading.retry_after_s
+        return ModelLoading(f"model {self.name!r} is being loaded; ask again in {wait_s:g} s", {"model": self.name})
 
 
 def unknown_info(kind: str, model_id: str) -> RankerInfo:

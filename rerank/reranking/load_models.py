@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -49,9 +50,10 @@ from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
-from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.relevance import relevance_curves, signal_encoders, usable
+from rerank.reranking.registry import LoadedModel, ModelRegistry
+from rerank.reranking.relevance import relevance_curves
 from rerank.util.files import cached_folder, sha256_of_files
+from rerank.util.memory import memory_bytes
 from rerank.util.time_limit import within
 
 log = logging.getLogger(__name__)
@@ -60,14 +62,6 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
 _LATER_DEFAULTS = (("order_prior", 0.0), ("early_exit", False))
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A ranker with its description."""
-
-    ranker: Ranker | ServedRanker
-    info: RankerInfo
 
 
 @dataclass(frozen=True)
@@ -92,11 +86,13 @@ class ModelLoader:
         Whatever a stranger's folder makes the libraries raise, and however long they take, the other models are served.
         A model that inference servers run is tested when the service opens, and whenever a server comes back.
         """
+        before, start_s = memory_bytes(), time.monotonic()
         try:
-            return within(self.max_load_s, partial(self._load, model))
+            loaded = within(self.max_load_s, partial(self._load, model))
         except TimeoutError:
             problem = f"loading takes more than {self.max_load_s:g} s; copy the checkpoint again, or set max_load_s"
             return _failed(model, unknown_info(model.ranker, model.name), CheckpointError(problem))
+        return replace(loaded, load_s=time.monotonic() - start_s, memory_bytes=max(0, memory_bytes() - before))
 
     def _load(self, model: ModelConfig) -> LoadedModel:
         info = unknown_info(model.ranker, model.name)
@@ -122,18 +118,20 @@ def _failed(model: ModelConfig, info: RankerInfo, error: BaseException) -> Loade
 
 
 def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegistry:
-    """Loads and self-tests each model; one that cannot be loaded, or fails its self-test, is not served.
+    """Loads and self-tests the models that are loaded at the start; one that cannot be loaded is not served.
 
     Raises:
         CheckpointError: no model can be loaded.
     """
-    loaded = {model.name: loader.load(model) for model in models}
-    failed = [each.ranker for each in loaded.values() if isinstance(each.ranker, FailedRanker)]
-    if len(failed) == len(loaded) and all(ranker.kind is CheckpointError for ranker in failed):
+    registry = ModelRegistry(models, {})
+    for model in models:
+        if model.load == "start":
+            registry.put(model.name, loader.load(model))
+    rankers = registry.rankers.values()
+    failed = [ranker for ranker in rankers if isinstance(ranker, FailedRanker) and ranker.kind is CheckpointError]
+    if failed and len(failed) == len(rankers):
         raise failed[0].error
-    encoders = signal_encoders(each.info for each in loaded.values())
-    infos = {name: replace(each.info, relevance=usable(each.info.relevance, encoders)) for name, each in loaded.items()}
-    return ModelRegistry(models, {name: each.ranker for name, each in loaded.items()}, infos)
+    return registry
 
 
 def _check_window(model: ModelConfig, info: RankerInfo) -> None:
@@ -165,6 +163,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
     of_schedule = {"strategy", "window_size", "stride", "preranker", "first_stage_weight", "relevance"}
+    of_schedule |= {"load", "unload_after_s"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
     settings = model.model_dump(mode="json", exclude=excluded)
     return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}

@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config import ModelConfig
 from rerank.config.cascades import possible_prerankers
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
-from rerank.rankers.failed import FailedRanker
-from rerank.reranking.relevance import check_min_relevance, gives_relevance
+from rerank.rankers.failed import FailedRanker, UnloadedRanker
+from rerank.reranking.relevance import check_min_relevance, gives_relevance, signal_encoders, usable
 from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A ranker with its description, and what loading it took.
+
+    Attributes:
+        memory_bytes: by how much the process, and the memory of a GPU, grew; 0: not known, or not loaded yet.
+    """
+
+    ranker: Ranker | ServedRanker
+    info: RankerInfo
+    load_s: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A configured model, as `ListModels` reports it."""
+    """A configured model, as `ListModels` reports it.
+
+    Attributes:
+        name: by which requests name it.
+        info: of its ranker.
+        is_default: it answers requests that name no model.
+        problem: why it is not served; empty if it is, or will be once it is asked for.
+        is_loaded: it is in memory, or in an inference server.
+        load_s, memory_bytes: what loading it took the last time, see LoadedModel.
+    """
 
     name: str
     info: RankerInfo
     default_strategy: str
     is_default: bool
-    #: The reason why the model is not served; empty if it is.
     problem: str = ""
     gives_relevance: bool = False
+    is_loaded: bool = True
+    load_s: float = 0.0
+    memory_bytes: int = 0
 
 
 class ModelRegistry:
@@ -33,7 +59,8 @@ class ModelRegistry:
 
     Args:
         models: configuration of all models.
-        rankers: their rankers. Requests that name a FailedRanker raise its error.
+        rankers: their rankers. Requests that name a FailedRanker raise its error. A model without a ranker is an
+            UnloadedRanker until `put` gives it one.
         infos: their descriptions; None: those of their rankers.
 
     Raises:
@@ -46,9 +73,34 @@ class ModelRegistry:
         rankers: Mapping[str, Ranker | ServedRanker],
         infos: Mapping[str, RankerInfo] | None = None,
     ) -> None:
-        self.rankers = rankers
-        self.infos = infos or {name: ranker.info for name, ranker in rankers.items()}
         self._models = {model.name: model for model in models}
+        unloaded = {name: UnloadedRanker(name, model.ranker) for name, model in self._models.items()}
+        self.rankers: dict[str, Ranker | ServedRanker] = {**unloaded, **rankers}
+        self.infos = {name: ranker.info for name, ranker in self.rankers.items()} | dict(infos or {})
+        self._costs = dict.fromkeys(self._models, (0.0, 0))
+        self._curves: dict[str, RelevanceCurves] = {}
+        self._complete()
+
+    def put(self, name: str, loaded: LoadedModel) -> None:
+        """Gives a model its ranker, and adds what loading took to its description."""
+        self.rankers[name], self.infos[name] = loaded.ranker, loaded.info
+        self._costs[name] = (loaded.load_s, loaded.memory_bytes)
+        self._curves[name] = loaded.info.relevance
+        self._complete()
+
+    def is_served(self, name: str) -> bool:
+        """Returns True if a model is loaded, and not failed."""
+        return not isinstance(self.rankers[name], FailedRanker)
+
+    def unload(self, name: str) -> None:
+        """Takes a model's ranker away; what is known of it stays in its description."""
+        self.rankers[name] = UnloadedRanker(name, self._models[name].ranker)
+
+    def _complete(self) -> None:
+        """Makes what depends on the descriptions of all models."""
+        encoders = signal_encoders(self.infos.values())
+        for name, curves in self._curves.items():
+            self.infos[name] = replace(self.infos[name], relevance=usable(curves, encoders))
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
         self._default_steps = {name: self._steps(name, RankOptions()) for name in self._models}
 
@@ -57,24 +109,26 @@ class ModelRegistry:
         return [self._describe(*each, number == 0) for number, each in enumerate(self._default_steps.items())]
 
     def _describe(self, name: str, steps: Steps, is_default: bool) -> ModelDescription:
-        gives = gives_relevance(steps, self.infos)
-        return ModelDescription(name, self.infos[name], describe(steps), is_default, self._problem(name), gives)
+        gives, is_loaded = gives_relevance(steps, self.infos), not isinstance(self.rankers[name], UnloadedRanker)
+        shown = name, self.infos[name], describe(steps), is_default, self._problem(name), gives, is_loaded
+        return ModelDescription(*shown, *self._costs[name])
+
+    def unloaded_models_of(self, options: RankOptions) -> list[str]:
+        """Returns the models of a request that are not loaded. Raises: NotFound, InvalidRequest; see `resolve`."""
+        steps = self._steps(self._name(options), options)
+        return [step.model for step in steps if isinstance(self.rankers[step.model], UnloadedRanker)]
 
     def resolve(self, options: RankOptions, instruction: str = "") -> Steps:
         """Makes the steps of a request, completed from the defaults of its model, which is that of the last step.
 
         Raises:
             NotFound: there is no such model.
-            CheckpointError, SelfTestFailed: the model, or the preranker of a cascade, is not served, and this is to be
-                an error.
+            CheckpointError, SelfTestFailed, ModelLoading: the model, or the preranker of a cascade, is not served, and
+                this is to be an error.
             InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
                 is no relevance for `min_relevance`.
         """
-        name = options.model or next(iter(self._models))
-        if name not in self._models:
-            way_out = "use one of them; over HTTP, the setting http.model_aliases maps the names of other services"
-            known = ", ".join(self._models)
-            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {known}; {way_out}", {"model": name})
+        name = self._name(options)
         self._check_served(name, options)
         if instruction and not self.infos[name].reads_instruction:
             raise self._instruction_not_read(name)
@@ -84,6 +138,14 @@ class ModelRegistry:
         if options.min_relevance is not None:
             check_min_relevance(options.min_relevance, steps, self.infos, self._default_steps)
         return steps
+
+    def _name(self, options: RankOptions) -> str:
+        name = options.model or next(iter(self._models))
+        if name not in self._models:
+            way_out = "use one of them; over HTTP, the setting http.model_aliases maps the names of other services"
+            known = ", ".join(self._models)
+            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {known}; {way_out}", {"model": name})
+        return name
 
     def _default_window_size(self, name: str) -> int:
         """Returns the configured window size, or else the largest one up to the default that the model reads."""

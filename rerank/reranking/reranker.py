@@ -23,6 +23,7 @@ from rerank.rankers.failed import FailedRanker
 from rerank.readers.candidates import candidate_source
 from rerank.reranking.chunks import ChunkedDocuments
 from rerank.reranking.diversity import diversified
+from rerank.reranking.lazy_models import LazyModels
 from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
@@ -83,17 +84,26 @@ class AsyncReranker:
         encoder: encodes queries for dense retrieval.
         index: read by `search`, and by candidates that refer to it.
         models: the models that requests may name.
+        loader: loads those that are loaded when they are first asked for; None if there are none.
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
     """
 
-    def __init__(self, config: ServiceConfig, encoder: Encoder, index: Index | None, models: ModelRegistry) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        encoder: Encoder,
+        index: Index | None,
+        models: ModelRegistry,
+        loader: ModelLoader | None = None,
+    ) -> None:
         self.config = config
         self.index = index
         self._encoder = encoder
         self._models = models
         self.engine = Engine(models.rankers, config.engine, models.infos)
+        self._lazy = LazyModels(config.models, models, self.engine, loader or ModelLoader(encoder, config.device))
         self._pool, self._search_thread = WorkPool("work", 2), WorkPool("search", 1)
 
     def __repr__(self) -> str:
@@ -103,9 +113,11 @@ class AsyncReranker:
 
     async def __aenter__(self) -> AsyncReranker:
         await self.engine.__aenter__()
+        self._lazy.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        await self._lazy.close()
         await self.engine.__aexit__(*error)
         await self._pool.close()
         await self._search_thread.close()
@@ -155,7 +167,27 @@ class AsyncReranker:
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
         query, asked = Query.of(query), options
-        steps = self._models.resolve(_with_weight(asked, self.config.first_stage_weight), query.instruction)
+        weighted = _with_weight(asked, self.config.first_stage_weight)
+        await self._load(weighted, deadline_s)
+        steps = self._models.resolve(weighted, query.instruction)
+        with self._lazy.using([step.model for step in steps]):
+            return await self._rerank(query, candidates, steps, asked, deadline_s, share)
+
+    async def _load(self, options: RankOptions, deadline_s: float) -> None:
+        """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
+        if unloaded := self._models.unloaded_models_of(options):
+            # Twice the margin, as an answer in the place of a failure needs some of the time, too.
+            await self._lazy.load(unloaded, deadline_s - 2 * self.config.engine.answer_margin_s)
+
+    async def _rerank(
+        self,
+        query: Query,
+        candidates: Iterable[CandidateLike],
+        steps: Steps,
+        asked: RankOptions,
+        deadline_s: float,
+        share: Share,
+    ) -> Ranking:
         options = _of_all(asked)
         found = await self._resolve(candidates)
         if self.vector_cache.max_bytes:
@@ -202,7 +234,9 @@ class AsyncReranker:
         asked, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        steps = self._models.resolve(_with_weight(options, first_stage.kind), asked.instruction)
+        weighted = _with_weight(options, first_stage.kind)
+        await self._load(weighted, deadline_s)
+        steps = self._models.resolve(weighted, asked.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and not first_stage.reads_vectors:
@@ -221,16 +255,17 @@ class AsyncReranker:
         async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
             return await self._run(RankRequest(encoded, found, steps, options, deadline_s, share))
 
-        start_s = time.perf_counter()
-        encoded, candidates = await retrieve(asked, deadline_s)
-        first_stage_ms = (time.perf_counter() - start_s) * 1000
-        if feedback is None:
-            ranking, report = await rank(candidates, _of_all(options), deadline_s), None
-        else:
-            update = partial(self._search_thread.call, share.name)
-            feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
-            ranking, report = await feedback_search.run(encoded, candidates, _of_all(options), deadline_s)
-        ranking = await self._chosen(ranking, options, deadline_s, share)
+        with self._lazy.using([step.model for step in steps]):
+            start_s = time.perf_counter()
+            encoded, candidates = await retrieve(asked, deadline_s)
+            first_stage_ms = (time.perf_counter() - start_s) * 1000
+            if feedback is None:
+                ranking, report = await rank(candidates, _of_all(options), deadline_s), None
+            else:
+                update = partial(self._search_thread.call, share.name)
+                feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
+                ranking, report = await feedback_search.run(encoded, candidates, _of_all(options), deadline_s)
+            ranking = await self._chosen(ranking, options, deadline_s, share)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _chosen(self, ranking: Ranking, options: RankOptions, deadline_s: float, share: Share) -> Ranking:
@@ -342,7 +377,7 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         IndexMismatch: the index was built with another encoder.
     """
     loader, index = _load_encoders(config)
-    return AsyncReranker(config, loader.encoder, index, load_models(config.models, loader))
+    return AsyncReranker(config, loader.encoder, index, load_models(config.models, loader), loader)
 
 
 def check_models(config: ServiceConfig) -> None:

@@ -67,6 +67,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         default = ", the default" if model.is_default else ""
         served = f"not served: {model.problem}" if model.problem else f"strategy {model.default_strategy}"
         served += f"; {model.info.warning}" if model.info.warning else ""
+        served += "" if model.is_loaded else "; loaded when it is first asked for"
         yield f"model {model.name}{default}: {model.info.kind}, {served}"
     config = reranker.config
     yield from overlooked_models(config.models)

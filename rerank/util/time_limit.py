@@ -11,16 +11,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def within(limit_s: float, function: Callable[[], T]) -> T:
-    """Returns what a function returns, which runs on a thread of its own that does not keep the process alive.
-
-    A function that is late is told to stop: it does so if it runs in Python, such as in a chat template without an end.
-    One that hangs in the code of a library keeps its thread.
-
-    Raises:
-        TimeoutError: the function is not done within the limit.
-        BaseException: as the function does.
-    """
+def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
+    """Calls a function on a thread of its own that does not keep the process alive, and returns its outcome to be."""
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -29,8 +21,22 @@ def within(limit_s: float, function: Callable[[], T]) -> T:
         except BaseException as error:  # raised by `result`
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=run, name="time limit", daemon=True)
+    thread = threading.Thread(target=run, name="in thread", daemon=True)
     thread.start()
+    return outcome, thread
+
+
+def within(limit_s: float, function: Callable[[], T]) -> T:
+    """Returns what a function returns, which runs on a thread of its own, see `in_thread`.
+
+    A function that is late is told to stop: it does so if it runs in Python, such as in a chat template without an end.
+    One that hangs in the code of a library keeps its thread.
+
+    Raises:
+        TimeoutError: the function is not done within the limit.
+        BaseException: as the function does.
+    """
+    outcome, thread = in_thread(function)
     try:
         return outcome.result(limit_s)
     except TimeoutError:

@@ -118,4 +118,7 @@ def _model(model: ModelDescription) -> dict[str, Any]:
         "is_default": model.is_default,
         "problem": model.problem,
         "warning": model.info.warning,
+        "is_loaded": model.is_loaded,
+        "load_s": model.load_s,
+        "memory_bytes": model.memory_bytes,
     }

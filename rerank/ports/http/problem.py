@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from google.rpc import status_pb2
 
-from rerank.errors import InvalidRequest, Overloaded, ShuttingDown, Unauthenticated
+from rerank.errors import InvalidRequest, RerankError, ShuttingDown, Unauthenticated
 from rerank.protobuf.status import status_of
 
 #: gRPC status code → HTTP status, as google/rpc/code.proto maps them.
@@ -89,6 +89,6 @@ def _headers(error: Exception) -> dict[str, str]:
     """Retry-After in whole seconds; clients wait so long before they try again. What a client sends to be known."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
-    if isinstance(error, Overloaded):
+    if isinstance(error, RerankError) and error.retry_after_s is not None:
         return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
     return {"retry-after": "1"} if isinstance(error, ShuttingDown) else {}

@@ -1,0 +1,104 @@
+"""Loads models when requests first ask for them, and frees the memory of those that nobody asks for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from rerank.config import ModelConfig
+from rerank.engine.engine import Engine
+from rerank.engine.stage import now_s
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import ModelRegistry
+from rerank.util.memory import free_memory
+from rerank.util.time_limit import in_thread
+
+log = logging.getLogger(__name__)
+
+#: Idle models are looked for so many times in the shortest time after which one is unloaded.
+_LOOKS = 10
+
+
+class LazyModels:
+    """The models of a service that are not in memory all the time. All methods run on the event loop.
+
+    Args:
+        models: their settings.
+        registry, engine: where a loaded model is put.
+        loader: loads a model, on a thread of its own.
+    """
+
+    def __init__(
+        self, models: Sequence[ModelConfig], registry: ModelRegistry, engine: Engine, loader: ModelLoader
+    ) -> None:
+        self._models = {model.name: model for model in models}
+        self._registry, self._engine, self._loader = registry, engine, loader
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._in_use = Counter[str]()
+        self._used_s: dict[str, float] = {}
+        self._unloading: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begins to look for idle models, if any is to be unloaded."""
+        limits = {model.name: model.unload_after_s for model in self._models.values() if model.unload_after_s}
+        if limits:
+            self._used_s = dict.fromkeys(limits, now_s())
+            self._unloading = asyncio.create_task(self._unload_idle(limits))
+
+    async def close(self) -> None:
+        """Ends the wait for models; their threads do not keep the process alive."""
+        tasks = [*self._loading.values(), *([self._unloading] if self._unloading else [])]
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def load(self, names: Sequence[str], until_s: float) -> None:
+        """Loads models, and waits for them until a time on the event loop's clock; they are loaded all the same."""
+        tasks = [self._loading.get(name) or self._start(name) for name in names]
+        if tasks:
+            wait_s = None if math.isinf(until_s) else max(0.0, until_s - asyncio.get_running_loop().time())
+            await asyncio.wait(tasks, timeout=wait_s)
+
+    @contextmanager
+    def using(self, names: Sequence[str]) -> Iterator[None]:
+        """Keeps models in memory during the block."""
+        self._in_use.update(names)
+        try:
+            yield
+        finally:
+            self._in_use.subtract(names)
+            self._used_s |= dict.fromkeys(names, now_s())
+
+    def _start(self, name: str) -> asyncio.Task[None]:
+        log.info("model %s is being loaded", name)
+        self._loading[name] = task = asyncio.create_task(self._load(name))
+        task.add_done_callback(lambda _: self._loading.pop(name))
+        return task
+
+    async def _load(self, name: str) -> None:
+        outcome, _ = in_thread(partial(self._loader.load, self._models[name]))
+        loaded = await asyncio.wrap_future(outcome)
+        await self._engine.put(name, loaded.ranker, loaded.info)
+        self._registry.put(name, loaded)
+        self._used_s[name] = now_s()
+        log.info("model %s is loaded: %.1f s, %.2f GB", name, loaded.load_s, loaded.memory_bytes / 1e9)
+
+    async def _unload_idle(self, limits: dict[str, float]) -> None:
+        while True:
+            await asyncio.sleep(min(limits.values()) / _LOOKS)
+            for name, limit_s in limits.items():
+                is_idle = not self._in_use[name] and now_s() - self._used_s[name] > limit_s
+                if is_idle and self._registry.is_served(name):
+                    await self._unload(name)
+
+    async def _unload(self, name: str) -> None:
+        self._registry.unload(name)
+        await self._engine.put(name, self._registry.rankers[name], self._registry.infos[name])
+        await asyncio.to_thread(free_memory)
+        log.info("model %s is unloaded; the next request for it loads it again", name)
