@@ -65,10 +65,10 @@ __all__ = [
     "AsyncRerankClient", "AsyncReranker", "Candidate", "CandidateSource", "CheckpointError", "CollectionError",
     "Completeness", "ConfigError", "Credentials", "DeadlineExceeded", "EngineConfig", "FeedbackMethod",
     "FeedbackSettings", "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch",
-    "InvalidRequest", "Limits", "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "PermissionDenied",
-    "Query", "RankOptions", "RankedCandidate", "Ranking", "RerankClient", "RerankError", "Reranker", "ScoreKind",
-    "SearchResult", "SelfTestFailed", "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace",
-    "Unauthenticated", "UsageError", "__version__", "load_config", "load_reranker",
+    "InvalidRequest", "Limits", "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage",
+    "PermissionDenied", "Query", "RankOptions", "RankedCandidate", "Ranking", "RerankClient", "RerankError", "Reranker",
+    "ScoreKind", "SearchResult", "SelfTestFailed", "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind",
+    "Trace", "Unauthenticated", "UsageError", "__version__", "load_config", "load_reranker",
 ]  # fmt: skip
 
 #: Module → the public names that it defines; the same as in the imports above, which are for type checkers.
@@ -79,8 +79,8 @@ _EXPORTS = {
     ),
     "rerank.errors": (
         "CheckpointError", "CollectionError", "ConfigError", "DeadlineExceeded", "IndexMismatch", "InvalidRequest",
-        "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed", "ShuttingDown",
-        "Unauthenticated", "UsageError",
+        "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed",
+        "ShuttingDown", "Unauthenticated", "UsageError",
     ),
     "rerank.reranking.blocking": ("Reranker",),
     "rerank.reranking.reranker": ("AsyncReranker", "SearchResult", "load_reranker"),

@@ -53,7 +53,8 @@ def config_of_model(name: str) -> ServiceConfig:
     if name in BUNDLED:
         models = [BUNDLED[each] for each in (name, BUNDLED[name].preranker) if each]
         return ServiceConfig(models=tuple(model.model_copy(update={"load": "start"}) for model in models))
-    if not (folder := Path(name.rpartition(":")[2])).is_dir():
+    folder = Path(name.rpartition(":")[2])
+    if not (name and folder.is_dir()):
         meant = did_you_mean(name, BUNDLED)
         raise ConfigError(
             f"model {name!r} is none of {', '.join(BUNDLED)}, and there is no such folder"

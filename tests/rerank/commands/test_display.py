@@ -66,6 +66,7 @@ def test_models_fit_80_columns_with_their_whole_names() -> None:
         max_window_size=1000,
         problem="gone",
         is_default=True,
+        is_loaded=True,
     )
     rows = lines(models_table(pb.ListModelsResponse(models=[model])))
     assert max(map(len, rows)) <= 80

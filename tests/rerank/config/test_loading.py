@@ -71,7 +71,7 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, fusion, .*, api$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
-        ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
+        ("models: [first]", r"models\[0\]: expected a mapping with name, .*, given the text 'first'$"),
         (
             "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",
             r"line 5: models\[1\]\.decoding: expected one of one_step, dynamic, .*; did you mean dynamic\?$",
@@ -160,7 +160,7 @@ def test_models_must_have_distinct_names(path: Path, models: str, first: list[di
 
 def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
     models = load_config(None, [{"name": "default", "ranker": "first", "path": "mine"}]).models
-    assert [model.name for model in models] == ["default", "pe-rank", "identity"]
+    assert [model.name for model in models] == ["default", "pe-rank", "first", "pe-rank-first", "identity"]
     assert models[0].path == Path("mine")  # type: ignore[union-attr]
 
 

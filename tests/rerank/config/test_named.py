@@ -26,7 +26,9 @@ def test_folder_of_a_checkpoint_is_the_default_model() -> None:
 
 @pytest.mark.parametrize("name", ["", "pe-runk", "no/such/folder", "rank-zephyr:no/such/folder"])
 def test_other_name_is_refused_with_the_names_that_are_known(name: str) -> None:
-    with pytest.raises(ConfigError, match="none of default, pe-rank, identity, pe-rank-first, and no folder"):
+    with pytest.raises(
+        ConfigError, match="none of default, pe-rank, first, pe-rank-first, identity, and there is no such folder"
+    ):
         config_of_model(name)
 
 
@@ -45,11 +47,14 @@ def test_folder_without_a_model_is_refused_with_the_result_inside_it(tmp_path: P
     (tmp_path / "final").mkdir()
     with pytest.raises(ConfigError, match=f"such as {tmp_path}/final"):
         config_of_model(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"^--model a=no/such: there is no folder no/such \(relative paths begin at"):
+    with pytest.raises(
+        ConfigError,
+        match="^--model a=no/such: there is no folder no/such; if it is a model of the Hugging Face hub, download it",
+    ):
         served_model("a=no/such")
 
 
 def test_bundled_model_may_be_added_by_its_name() -> None:
     config = load_config(None, [named_model("pe-rank-first")])
-    assert [model.name for model in config.models] == ["pe-rank-first", "default", "pe-rank", "identity"]
+    assert [model.name for model in config.models] == ["pe-rank-first", "default", "pe-rank", "first", "identity"]
     assert config.models[0] == config_of_model("pe-rank-first").models[0]
