@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Idle models are looked for so many times in the shortest time after which one is unloaded.
 _LOOKS = 10
+#: The memory of a model is collected at most so many times.
+_TRIES = 5
 
 
 class LazyModels:
@@ -98,7 +101,12 @@ class LazyModels:
                     await self._unload(name)
 
     async def _unload(self, name: str) -> None:
+        ranker = weakref.ref(self._registry.rankers[name])
         self._registry.unload(name)
         await self._engine.put(name, self._registry.rankers[name], self._registry.infos[name])
-        await asyncio.to_thread(free_memory)
+        for _ in range(_TRIES):  # a thread that is about to end may still refer to it
+            await asyncio.to_thread(free_memory)
+            if ranker() is None:
+                break
+            await asyncio.sleep(1)
         log.info("model %s is unloaded; the next request for it loads it again", name)

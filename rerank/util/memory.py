@@ -22,9 +22,11 @@ def memory_bytes() -> int:
 
 def free_memory() -> None:
     """Collects what nothing refers to any more, also of models that were loaded at the start, and gives it back."""
+    is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
-    gc.freeze()
+    if is_frozen:
+        gc.freeze()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # of glibc
