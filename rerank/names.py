@@ -131,6 +131,8 @@ class FeedbackMethod(Name):
     KL = "kl"
     #: One step towards the mean of the first passages and away from that of the others.
     ROCCHIO = "rocchio"
+    #: The vector that a model of ranker e2rank made of the query and the first passages; no step.
+    E2RANK = "e2rank"
 
     @property
     def is_a_loss(self) -> bool:

@@ -219,7 +219,7 @@ class RankOptions:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackSettings:
-    """Settings of the query vector update.
+    """Settings of the query vector update. The method e2rank has no other settings.
 
     Attributes:
         method: the loss and its optimisation; see `FeedbackMethod`.
@@ -299,6 +299,8 @@ class WindowRanking:
     is_unanswered: bool = False
     #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
+    query_vector: Vector | None = field(default=None, repr=False, compare=False)
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -429,6 +431,8 @@ class Trace:
     dropped: tuple[SimilarPassage, ...] = ()
     #: A model or the first stage read only the beginning of the query.
     query_truncated: bool = False
+    #: That of the last window, see WindowRanking.
+    query_vector: Vector | None = field(default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int:

@@ -43,16 +43,10 @@ def write_small_encoder(folder: Path, like: Encoder, prompts: Mapping[str, objec
     return Encoder(str(folder), "cpu")
 
 
-def write_qwen_encoder(
-    folder: Path, padding_side: Literal["left", "right"] = "left", pooling: str = "lasttoken", in_chat: bool = False
-) -> Path:
-    """Writes an encoder of Qwen3-Embedding's form: a decoder whose tokenizer writes `<|endoftext|>` behind a text.
-
-    `in_chat`: texts are turns of a chat, as sentence-transformers 6 writes new folders of models that have a template.
-    """
+def write_qwen_model(folder: Path, padding_side: Literal["left", "right"] = "left") -> Path:
+    """Writes a decoder without a head in the form of E2Rank's folders, which say nothing of pooling and end tokens."""
     tokenizer = byte_level()
     tokenizer.padding_side = padding_side
-    tokenizer.backend_tokenizer.post_processor = template("$A <|endoftext|>", tokenizer.backend_tokenizer)
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -63,11 +57,24 @@ def write_qwen_encoder(
         num_key_value_heads=2,
         head_dim=8,
         initializer_range=0.2,
+        max_position_embeddings=4096,
     )
+    Qwen3Model(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_qwen_encoder(
+    folder: Path, padding_side: Literal["left", "right"] = "left", pooling: str = "lasttoken", in_chat: bool = False
+) -> Path:
+    """Writes an encoder of Qwen3-Embedding's form: a decoder whose tokenizer writes `<|endoftext|>` behind a text.
+
+    `in_chat`: texts are turns of a chat, as sentence-transformers 6 writes new folders of models that have a template.
+    """
     with TemporaryDirectory() as of_model:
-        Qwen3Model(config).save_pretrained(of_model)
-        tokenizer.save_pretrained(of_model)
-        transformer = Transformer(of_model, max_seq_length=64)
+        transformer = Transformer(str(write_qwen_model(Path(of_model), padding_side)), max_seq_length=64)
+        backend = transformer.tokenizer.backend_tokenizer
+        backend.post_processor = template("$A <|endoftext|>", backend)
         modules = [transformer, Pooling(_WIDTH, pooling_mode=pooling)]
         SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
     if not in_chat:  # as in the folders of published models

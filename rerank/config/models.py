@@ -18,13 +18,16 @@ from rerank.names import MAX_FIRST_STAGE_WEIGHT
 from rerank.profiles import load_profile
 from rerank.types import FirstStageKind, Precision, StrategyKind
 
+#: What E2Rank is asked for by default.
+E2RANK_INSTRUCTION = "Order these documents by how well they answer the search query:"
+
 
 class ModelSettings(Settings):
     """Settings that all models have: the name, and the strategy of requests that set none.
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: fusion, pe-rank, first, generation,
+        ranker: how the model ranks: fusion, pe-rank, e2rank, first, generation,
             cross-encoder, api or identity.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
@@ -299,6 +302,35 @@ class FirstModel(ScoringModel, ServableModel):
         return self
 
 
+class E2RankModel(ScoringModel, ServableModel):
+    """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
+
+    Attributes:
+        path: folder of the model. If it holds the weights of the service's encoder, these are loaded once, and passages
+            have their vectors of the index; otherwise the model encodes the passages of each request. Default: the
+            encoder of the service. For a served model: the folder of its tokenizer, and of its weights where these are
+            the encoder's.
+        strategy: the default strategy. Default: single.
+        window_size: the default number of passages of a window. Default: 1,000.
+        prompt_passages: the number of passages in the prompt, the first ones of a window; all of its passages are
+            scored. Default: 20.
+        instruction: what is asked for, in requests without an instruction; published models were trained with the words
+            of their publisher. Default: words of our own.
+        template: name of a bundled prompt template or path of a YAML file. Default: e2rank.
+        prompt: what the prompts have besides the words of the template. Default: the first 1,024 words of a passage.
+    """
+
+    _has_window_of_training: ClassVar[bool] = False
+
+    ranker: Literal["e2rank"]
+    strategy: StrategyKind = StrategyKind.SINGLE
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
+    prompt_passages: Annotated[int, Field(ge=1, le=1000, strict=True)] = 20
+    instruction: Annotated[str, Field(min_length=1)] = E2RANK_INSTRUCTION
+    template: str = "e2rank"
+    prompt: PromptConfig = PromptConfig(max_words=1024)
+
+
 class AnswerConfig(Settings):
     """Settings of the texts that a generating model writes.
 
@@ -445,7 +477,14 @@ class ApiModel(_PointwiseModel):
 
 
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | FusionModel | PERankModel | FirstModel | GenerationModel | CrossEncoderModel | ApiModel,
+    IdentityModel
+    | FusionModel
+    | PERankModel
+    | E2RankModel
+    | FirstModel
+    | GenerationModel
+    | CrossEncoderModel
+    | ApiModel,
     Field(discriminator="ranker"),
 ]
 

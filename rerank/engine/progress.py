@@ -215,6 +215,7 @@ class Progress:
             model_ms=self.model_ms,
             truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
             query_truncated=request.query.is_truncated or self.query_truncated,
+            query_vector=self.last.query_vector if self.last else None,
             completeness=completeness,
             reason=reason,
             total_ms=total_ms,

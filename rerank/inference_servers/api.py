@@ -67,6 +67,14 @@ class ServerApi(ABC):
     def text(self, answer: Any) -> str:
         """Returns the text in an answer to `generate`."""
 
+    def embed(self, inputs: Sequence[Sequence[int]]) -> Post:
+        """Asks for the vectors of texts, each given as its tokens."""
+        return Post("/v1/embeddings", {"model": self._model, "input": [list(tokens) for tokens in inputs]})
+
+    def vectors(self, answer: Any) -> list[list[float]]:
+        """Returns the vectors in an answer to `embed`, in the order of the texts."""
+        return [list(map(float, row["embedding"])) for row in sorted(answer["data"], key=lambda row: row["index"])]
+
     @abstractmethod
     def tokenize(self, text: str) -> Post:
         """Asks for the tokens of a text, without any that the tokenizer adds by itself."""

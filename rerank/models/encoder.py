@@ -34,10 +34,11 @@ from rerank.models.encoder_prompts import Prompts, resolve_prompts
 from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
-from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
+from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype, uses_autocast
+from rerank.models.tokenizer import splitter_of
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning, first_tokens
-from rerank.types import Matrix, Precision, Query
+from rerank.types import Matrix, Passage, Precision, Query
 from rerank.util.files import sha256_of_files
 
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
@@ -207,6 +208,11 @@ class Encoder:
         """The transformer whose token states are pooled."""
         return cast(PreTrainedModel, self._model[0].auto_model)
 
+    def transformer_in(self, dtype: Precision) -> PreTrainedModel:
+        """Returns a transformer with the weights with which texts are encoded in `dtype`, for other inputs."""
+        with self._lock:
+            return copy_sharing_weights(cast(Any, self._model_in(dtype)[0]).auto_model)
+
     @property
     def token_embeddings(self) -> torch.Tensor:
         """(vocabulary, hidden) float32 input embeddings of the transformer, on the CPU."""
@@ -244,6 +250,24 @@ class Encoder:
         row = {text: index for index, text in enumerate(distinct)}
         return vectors[[row[text] for text in texts]]
 
+    def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
+        """Returns the passages with vectors: their own, that of their text in the cache, or a new one."""
+        filled = [self.vector_cache.filled(passage) for passage in passages]
+        new = list(dict.fromkeys(passage.text for passage in filled if passage.vector is None))
+        read = [self.beginning(text) for text in new]
+        found = zip(self.encode_passages(read, dtype), self.is_truncated(read), strict=True)
+        computed = dict(zip(new, found, strict=True))
+        for text, (vector, is_truncated) in computed.items():
+            self.vector_cache.put(text, vector, is_truncated)
+
+        def completed(passage: Passage) -> Passage:
+            if passage.vector is not None:
+                return passage
+            vector, is_truncated = computed[passage.text]
+            return replace(passage, vector=vector, vector_truncated=is_truncated)
+
+        return [completed(passage) for passage in filled]
+
     def pick_dtype(self, dtype: Precision) -> Precision:
         """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
@@ -276,6 +300,12 @@ class Encoder:
         """
         modes = (getattr(module, "pooling_mode", "") for module in self._model)
         return next((mode if isinstance(mode, str) else "+".join(mode) for mode in modes if mode), "")
+
+    @property
+    def ends_with_pooling(self) -> bool:
+        """True if the pooled states are the vectors, up to their length."""
+        modules = [type(module) for module in self._model]
+        return modules[1:] in ([modules_of.Pooling], [modules_of.Pooling, modules_of.Normalize])
 
     @property
     def max_text_tokens(self) -> int:
@@ -330,10 +360,7 @@ class Encoder:
     def _splitter(self) -> Tokenizer:
         """A tokenizer that nothing changes, so that threads may share it."""
         with self._lock:
-            splitter: Tokenizer = self.copy_tokenizer().backend_tokenizer
-        splitter.no_truncation()
-        splitter.no_padding()
-        return splitter
+            return splitter_of(self._model.tokenizer)
 
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
         """Returns for each passage whether it has more tokens than are read. Equal texts are read once."""
@@ -391,7 +418,7 @@ def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> Senten
             module_output_name="token_embeddings",
         )
         modules = [states, modules_of.Pooling(states.get_embedding_dimension(), pooling_mode=pooling)]
-        model = SentenceTransformer(modules=modules, device=picked)
+        model = SentenceTransformer(modules=modules, device=picked, trust_remote_code=False)
     transformer = getattr(model[0], "auto_model", None)
     if isinstance(transformer, PreTrainedModel):
         whole = complete_transformer(transformer, folder, "FEATURE_EXTRACTION", _NOT_POOLED, _NOT_POOLED)

@@ -43,13 +43,14 @@ def make_last_token_reader(model: PreTrainedModel, precision: Precision = "float
     Raises:
         ValueError: the outputs are not finite.
     """
-    reader = _checked_reader(model)
+    reader = checked_reader(model)
     compute_in(model, precision)  # after the check, because rounding enlarges differences in the last bit
     reader.autocast = uses_autocast(model.device, precision)
     return reader
 
 
-def _checked_reader(model: PreTrainedModel) -> LastTokenReader:
+def checked_reader(model: PreTrainedModel) -> LastTokenReader:
+    """As `make_last_token_reader`, of a model that computes in its precision already."""
     one_by_one = LastTokenReader(model)
     if problem := _unsupported_config(model.config):
         return _with_warning(one_by_one, model, problem)

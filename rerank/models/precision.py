@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -57,13 +58,20 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
     return "bfloat16" if device.type == "cpu" and has_bfloat16() else "float32"
 
 
+def copy_sharing_weights(model: M) -> M:
+    """Copies the modules of a model, not its weights, nor those that `compute_in` has put in another order."""
+    forwards = [vars(module).get("forward") for module in model.modules()]
+    shared = [*model.parameters(), *(forward for forward in forwards if isinstance(forward, partial))]
+    return copy.deepcopy(model, {id(each): each for each in shared})
+
+
 def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
     """Copies a model, on a CPU with other linear layers (see `compute_in`). The copy shares all other weights.
 
     Args:
         model: a transformer, or a module that contains one.
     """
-    model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    model = copy_sharing_weights(model)
     if device.type == "cpu":
         compute_in(next(module for module in model.modules() if isinstance(module, PreTrainedModel)), dtype)
     return model

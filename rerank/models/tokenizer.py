@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,14 @@ _WAY_OUT = f"add {_CONVERTED_FILE} of the model on the hub, or one that transfor
 _LLAMA_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
 #: What conversions got wrong: brackets at the start of a segment, double spaces, line ends, bytes, digits, accents.
 _CHECKED_TEXTS = ("Passage 1: [", "]\n\n[2] ", " [A] > [B]  is   naïve", "27 °C 🦟\tvoilà.", "    x")
+
+
+def splitter_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Copies what divides texts into tokens, without truncation and padding. Threads may share it."""
+    splitter: Tokenizer = copy.deepcopy(tokenizer).backend_tokenizer
+    splitter.no_truncation()
+    splitter.no_padding()
+    return splitter
 
 
 def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBase:

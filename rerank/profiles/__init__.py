@@ -39,7 +39,7 @@ class Profile(_Facts):
     checkpoints: tuple[str, ...]
     licence: str
     prompt_source: str
-    ranker: Literal["first", "generation", "pe-rank"]
+    ranker: Literal["first", "generation", "pe-rank", "e2rank"]
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None

@@ -106,21 +106,10 @@ class PERankRanker:
         """
         query = self._encoder.with_vector(query)  # of the text as it was sent
         fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
-        missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
-        vectors = iter(self._encoder.encode_passages(missing, self._encoder_dtype))
-        truncated = iter(self._encoder.is_truncated(missing))
-        encoded = [
-            self._with_vector(passage, next(vectors), next(truncated)) if passage.vector is None else passage
-            for passage in passages
-        ]
+        encoded = self._encoder.with_vectors(passages, self._encoder_dtype)
         if self._prompts.reads_text:
             encoded = [replace(passage, text=self._prompts.shown_text(passage)) for passage in encoded]
         return Prepared(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
-
-    def _with_vector(self, passage: Passage, vector: Vector, is_truncated: bool) -> Passage:
-        """Returns the passage with the vector of its text, which is kept for later requests."""
-        self._encoder.vector_cache.put(passage.text, vector, is_truncated)
-        return replace(passage, vector=vector, vector_truncated=is_truncated)
 
     def encode(self, window: Window) -> EncodedWindow:
         """Renders token ids with slots for the vectors. The tokens of dynamic decoding include its decode steps."""

@@ -1,4 +1,4 @@
-"""Ranks by models in inference servers, which are sent prompts and return log-probabilities or texts.
+"""Ranks by models in inference servers, which are sent prompts and return log-probabilities, texts or vectors.
 
 Before a server is used, and again whenever it comes back, it is checked: does it serve the model under this name, split
 text into the same tokens, and return a log-probability for every identifier; and does it pass the self-test, which
@@ -18,24 +18,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from rerank.config.served import ServedBy
-from rerank.errors import ModelServerUnfit, RerankError, SelfTestFailed
+from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.inference_servers.kinds import APIS
 from rerank.inference_servers.server import NoAnswer, Server
+from rerank.models.encoder import Encoder
+from rerank.models.tokenizer import splitter_of
+from rerank.prompting.truncate import beginning
 from rerank.rankers.base import Ranker
+from rerank.rankers.e2rank import E2RankPrompts, by_cosine
 from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
 from rerank.rankers.on_servers import OnServers, read_answer
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, Vector, Window, WindowRanking
 
 log = logging.getLogger(__name__)
 
 #: What tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
 _SAMPLE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
+#: The smallest cosine of the vectors of one text that two number formats explain.
+_LEAST_COSINE = 0.99
 #: The statuses of a server that does not offer a method.
 _NOT_OFFERED = {"404", "405", "501"}
 
@@ -215,6 +222,87 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
         other = copy.copy(self)
         other._prompts = self._prompts.with_little_thinking()
         return other
+
+
+class ServedE2Rank(_ServedRanker[E2RankPrompts]):
+    """Ranks by E2Rank, by the vectors that a served model gives of prompts, and of passages that have none.
+
+    Args:
+        model, make_prompts: see _ServedRanker.
+        end_token: behind each passage.
+        encoder: that of the service if it has the same weights, so that passages have its vectors; None: the server
+            encodes all passages.
+
+    Raises:
+        CheckpointError: the tokenizer does not have the end token.
+    """
+
+    def __init__(
+        self,
+        model: ModelOnServers,
+        make_prompts: Callable[[int], E2RankPrompts],
+        end_token: str,
+        encoder: Encoder | None,
+    ) -> None:
+        super().__init__(model, make_prompts)
+        self._encoder = encoder
+        if (end := model.tokenizer.get_vocab().get(end_token)) is None:
+            raise CheckpointError(f"the tokenizer of model {model.name} does not have the token {end_token!r}")
+        self._end, self._splitter = end, splitter_of(model.tokenizer)
+        self.info = replace(self.info, reads_vectors=encoder is not None)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """Renders the prompt, and tokenizes the passages without a vector."""
+        encoded = self._prompts.encode(window)
+        missing = [passage.text for passage in window.passages if not self._has_vector(passage)]
+        most = self._context_tokens - 1
+        texts = [
+            beginning(text, most, lambda part: len(self._splitter.encode(part, add_special_tokens=False).ids))
+            for text in missing
+        ]
+        ids = [tuple(each.ids[:most]) for each in self._splitter.encode_batch(texts, add_special_tokens=False)]
+        prompts = (*encoded.prompts, *((*tokens, self._end) for tokens in ids))
+        return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
+
+    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+        """Ranks a window by cosines; see `by_cosine`."""
+        of_prompt, *of_texts = await self._vectors(window.prompts, server)
+        new = iter(of_texts)
+        passages = window.window.passages
+        return by_cosine(
+            of_prompt, [each if self._has_vector(each) else replace(each, vector=next(new)) for each in passages]
+        )
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoded.ids for encoded in self._splitter.encode_batch(list(texts), add_special_tokens=False)]
+
+    def _has_vector(self, passage: Passage) -> bool:
+        return self._encoder is not None and passage.vector is not None
+
+    async def _check_answers(self, server: Server) -> None:
+        """Compares the server's vector of a text with the encoder's, if it has the same weights."""
+        window = Window(Query("N/A", instruction="N/A"), (Passage("0", _SAMPLE),))
+        _, found = await self._vectors(self.encode(window).prompts, server)
+        if self._encoder is None:
+            return
+        (expected,) = await asyncio.to_thread(self._encoder.encode_passages, [_SAMPLE])
+        if found.shape != expected.shape or float(found @ expected) < _LEAST_COSINE:
+            raise ModelServerUnfit(
+                f"{server.url} gives another vector of a text than the encoder of the service; serve the same weights, "
+                "with pooling LAST"
+            )
+
+    async def _vectors(self, inputs: Sequence[Sequence[int]], server: Server) -> list[Vector]:
+        """Returns the unit vector of each input."""
+        rows = read_answer(server, self._api.vectors, await server.post(self._api.embed(inputs)))
+        vectors = np.array(rows, dtype=np.float32)
+        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True) if vectors.ndim == 2 else np.zeros(1)
+        if len(vectors) != len(inputs) or not (np.isfinite(lengths) & (lengths > 0)).all():
+            raise ModelServerUnfit(
+                f"{server.url} answered with {len(vectors)} vectors for {len(inputs)} texts, or with some that are not "
+                "finite; run vLLM with --runner pooling, and the weights in a number format that they bear"
+            )
+        return list(vectors / lengths)
 
 
 class _OnServer:

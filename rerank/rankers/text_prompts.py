@@ -12,7 +12,7 @@ from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, ScoreKind, Window
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window
 
 
 class TextPrompts(ABC):
@@ -25,7 +25,6 @@ class TextPrompts(ABC):
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
-        prepare: see Ranker.
 
     Raises:
         CheckpointError: the chat template opens a reasoning, and the model is not to reason.
@@ -57,7 +56,10 @@ class TextPrompts(ABC):
                 "room; use a checkpoint or chat template that answers at once, or `ranker: generation` with "
                 "`generation: {thinking_tokens: 4096}`"
             )
-        self.prepare = self.renderer.prepare
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """See Ranker."""
+        return self.renderer.prepare(query, passages)
 
     def describe(self, model_id: str, revision: str) -> RankerInfo:
         """Returns the description of a ranker with these prompts."""

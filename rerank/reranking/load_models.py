@@ -17,6 +17,8 @@ from rerank.config import (
     ApiModel,
     CheckpointModel,
     CrossEncoderModel,
+    E2RankModel,
+    EncoderConfig,
     FirstModel,
     FusionModel,
     GenerationModel,
@@ -25,6 +27,7 @@ from rerank.config import (
     PERankModel,
     PromptConfig,
 )
+from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
 from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
@@ -41,6 +44,7 @@ from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
 from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.rankers.e2rank import E2RankPrompts, E2RankRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
 from rerank.rankers.first import FirstPrompts, FirstRanker
 from rerank.rankers.first_checkpoint import first_settings
@@ -49,7 +53,7 @@ from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
+from rerank.rankers.served import ModelOnServers, ServedE2Rank, ServedFirst, ServedGeneration
 from rerank.reranking.registry import LoadedModel, ModelRegistry
 from rerank.reranking.relevance import relevance_curves
 from rerank.util.files import cached_folder, sha256_of_files
@@ -60,6 +64,8 @@ log = logging.getLogger(__name__)
 
 LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
+#: Behind the passages of E2Rank, whose published tokenizers write none.
+E2RANK_END_TOKEN = "<|endoftext|>"
 #: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
 _LATER_DEFAULTS = (("order_prior", 0.0), ("early_exit", False))
 
@@ -146,6 +152,8 @@ def _check_window(model: ModelConfig, info: RankerInfo) -> None:
 def _load(
     model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder
 ) -> Ranker | ServedRanker:
+    if isinstance(model, E2RankModel) and model.served_by:
+        return _load_served_e2rank(model, encoder)
     if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
         return load_served(model)
     return load_ranker(model, encoder, device, sparse_encoder)
@@ -173,8 +181,10 @@ def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
     """Adds the path of its checkpoint to a model.
 
     A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, for which it was
-    trained, and a zero-initialised checkpoint for any other encoder.
+    trained, and a zero-initialised checkpoint for any other encoder. An E2Rank model without a path is the encoder.
     """
+    if isinstance(model, E2RankModel) and model.path is None:
+        return model.model_copy(update={"path": encoder.folder})
     if not isinstance(model, PERankModel) or model.path is not None:
         return model
     path = bundled.PE_RANK if encoder.id.name == DEFAULT_ENCODER else zero_init_checkpoint(encoder)
@@ -216,6 +226,8 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             return PERankRanker(
                 model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
             )
+        case E2RankModel():
+            return _load_e2rank(model, encoder, device)
         case FirstModel():
             return load_first(model, device)
         case GenerationModel():
@@ -234,6 +246,36 @@ def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: LoadSpars
     sparse = sparse_encoder()
     correction = LoadedCorrection(model.path, encoder.id.vectors_sha256, sparse.id.sha256)
     return FusionRanker(model, encoder, sparse, correction)
+
+
+def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRanker:
+    is_encoder = _has_weights_of(encoder, model.path)
+    own = encoder if is_encoder else Encoder(_e2rank_encoder(model), device, encoder.vector_cache.max_bytes)
+    template = _styled(model.template, model.prompt)
+    return E2RankRanker(own, is_encoder, template, model.instruction, model.prompt_passages, model.precision)
+
+
+def _has_weights_of(encoder: Encoder, folder: Path | None) -> bool:
+    weights = sorted(folder.glob("*.safetensors")) if folder else []
+    return bool(weights) and sha256_of_files(weights) == encoder.id.sha256
+
+
+def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
+    """Returns the settings by which an E2Rank model encodes passages, which published folders do not state."""
+    if (Path(model.path or "") / "modules.json").is_file():
+        return EncoderConfig(name=str(model.path))
+    return EncoderConfig(name=str(model.path), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
+
+
+def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> ServedE2Rank:
+    served = _on_servers(model)
+    template = _styled(model.template, model.prompt)
+    return ServedE2Rank(
+        served,
+        lambda tokens: E2RankPrompts(served.tokenizer, tokens, template, model.instruction, model.prompt_passages),
+        E2RANK_END_TOKEN,
+        encoder if _has_weights_of(encoder, model.path) else None,
+    )
 
 
 def load_first(model: FirstModel, device: str) -> FirstRanker:
@@ -257,12 +299,8 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
     if isinstance(model, ApiModel):
         return ApiRanker(model.name, model.served_by, model.served_by.api_key())
-    tokenizer = load_tokenizer_of(model.tokenizer or model.path)
-    has_golden = self_test.golden_files(model.path)
-    revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
-    tolerance = self_test.tolerance("cuda", model.precision)
-    check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
-    served = ModelOnServers(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
+    served = _on_servers(model)
+    tokenizer = served.tokenizer
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
         return ServedGeneration(
@@ -278,6 +316,17 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
     )
 
 
+def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> ModelOnServers:
+    if model.served_by is None or model.path is None:
+        raise ConfigError(f"model {model.name} has no served_by or no path; this is a bug")
+    tokenizer = load_tokenizer_of(model.tokenizer or model.path)
+    has_golden = self_test.golden_files(model.path)
+    revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
+    tolerance = self_test.tolerance("cuda", model.precision)
+    check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
+    return ModelOnServers(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
+
+
 def _styled(template: str, prompt: PromptConfig) -> Template:
     return load_template(template).with_style(PromptStyle(**prompt.model_dump()))
 
@@ -286,6 +335,10 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """Says what keeps a model from its published figures; empty if nothing is known."""
     if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
         return info.warning
+    if isinstance(model, E2RankModel):
+        ours = model.instruction == E2RANK_INSTRUCTION
+        source = load_profile(model.profile).prompt_source
+        return f"the instruction is ours; set that of the publisher ({source})" if ours else info.warning
     template = model.template or "of the service"
     if template.startswith(PREFIX) or Path(template).is_file():
         return info.warning

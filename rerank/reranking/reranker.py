@@ -242,6 +242,8 @@ class AsyncReranker:
         if feedback is not None and not first_stage.reads_vectors:
             problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
             raise InvalidRequest("feedback", f"{problem}, or no feedback")
+        if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
+            self._check_makes_vectors(steps[-1].model)
 
         async def retrieve(query: Query, deadline_s: float) -> tuple[Query, Found]:
             try:
@@ -267,6 +269,16 @@ class AsyncReranker:
                 ranking, report = await feedback_search.run(encoded, candidates, _of_all(options), deadline_s)
             ranking = await self._chosen(ranking, options, deadline_s, share)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
+
+    def _check_makes_vectors(self, model: str) -> None:
+        """Raises: InvalidRequest if a model does not make vectors of queries for the index."""
+        makers = [name for name, info in self._models.infos.items() if info.kind == "e2rank" and info.reads_vectors]
+        if model not in makers:
+            way_out = (
+                f"use {' or '.join(makers)}" if makers else "serve an E2Rank model as encoder and as ranker e2rank"
+            )
+            problem = f"model {model} makes no vector of a query and its passages that searches the index; {way_out}"
+            raise InvalidRequest("feedback.method", f"{problem}, or another method", {"model": model})
 
     async def _chosen(self, ranking: Ranking, options: RankOptions, deadline_s: float, share: Share) -> Ranking:
         """Keeps the results that are relevant and differ enough, as the options ask.

@@ -127,6 +127,8 @@ class FeedbackSearch:
 
     async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:
         """The updates of the query, computed on the thread."""
+        if self.settings.method is FeedbackMethod.E2RANK:
+            return by_model(query, first)
         return await self.on_thread(partial(update_query, query, first, self.settings))
 
     async def _find_new(
@@ -155,6 +157,17 @@ class FeedbackSearch:
 
     def _with_margin(self, deadline_s: float, options: RankOptions) -> float:
         return deadline_s - self.answer_margin_s if options.is_answered_late else deadline_s
+
+
+def by_model(query: Query, ranking: Ranking) -> QueryUpdates:
+    """The vector that the ranker made of the query and the passages (E2Rank), as updates without losses."""
+    if query.vector is None:
+        raise ValueError("the query has no vector to update; this is a bug")
+    found, zero = ranking.trace.query_vector, torch.zeros(1)
+    outcome = UpdateOutcome.TOO_FEW_PASSAGES if found is None else UpdateOutcome.UPDATED
+    vector, updated = (torch.from_numpy(query.vector if v is None else v)[None] for v in (query.vector, found))
+    cosines = torch.nn.functional.cosine_similarity(vector, updated, dim=-1)
+    return QueryUpdates(updated, cosines, zero, zero, (outcome,))
 
 
 def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:

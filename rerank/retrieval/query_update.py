@@ -131,6 +131,8 @@ def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOut
 
 def _objective(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: Tensor) -> ListLosses:
     """The loss of (Q, k) inner products against the teacher, as a function that returns (Q,) losses."""
+    if method is FeedbackMethod.E2RANK:
+        raise ValueError("e2rank makes a vector without a loss; this is a bug")
     if method is FeedbackMethod.KL:
         loss, target_range = kl_divergence(teacher, mask), _range(teacher, mask) / 2
     else:

@@ -68,6 +68,7 @@ class FeedbackMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEEDBACK_METHOD_WEIGHTED_RANKNET: _ClassVar[FeedbackMethod]
     FEEDBACK_METHOD_KL: _ClassVar[FeedbackMethod]
     FEEDBACK_METHOD_ROCCHIO: _ClassVar[FeedbackMethod]
+    FEEDBACK_METHOD_E2RANK: _ClassVar[FeedbackMethod]
 STRATEGY_KIND_UNSPECIFIED: StrategyKind
 STRATEGY_KIND_SINGLE: StrategyKind
 STRATEGY_KIND_SLIDING: StrategyKind
@@ -106,6 +107,7 @@ FEEDBACK_METHOD_UNSPECIFIED: FeedbackMethod
 FEEDBACK_METHOD_WEIGHTED_RANKNET: FeedbackMethod
 FEEDBACK_METHOD_KL: FeedbackMethod
 FEEDBACK_METHOD_ROCCHIO: FeedbackMethod
+FEEDBACK_METHOD_E2RANK: FeedbackMethod
 
 class Candidate(_message.Message):
     __slots__ = ("doc_id", "text", "in_index", "first_stage_score", "title")

@@ -53,7 +53,7 @@ def test_settings_of_the_profile_are_defaults() -> None:
         ({"ranker": "first", "profile": "rank-zephyr"}, "profile rank-zephyr is of ranker generation, not first"),
         (
             {"ranker": "first", "profile": "nothing"},
-            "no profile 'nothing'; the profiles are first-mistral, first-qwen3",
+            "no profile 'nothing'; the profiles are e2rank, first-mistral, first-qwen3",
         ),
     ],
 )
@@ -64,7 +64,7 @@ def test_profile_that_does_not_fit_is_refused(settings: dict[str, object], messa
 
 def test_checkpoint_without_manifest_or_profile_is_refused_with_the_profiles(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"as in it=PROFILE:.* \(first-mistral, first-qwen3, first-zephyr, pe-"):
+    with pytest.raises(ConfigError, match=r"in it=PROFILE:.* \(e2rank, first-mistral, first-qwen3, first-zephyr, pe-"):
         served_model(f"it={tmp_path}")
 
 

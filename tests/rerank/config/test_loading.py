@@ -62,8 +62,8 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("models: [{name: a, ranker: identity, size: 1}]", r"models\[0\]\.size: unknown setting; there are name, "),
         (
             "models: [{name: a, ranker: fist}]",
-            r"models\[0\]\.ranker: expected one of identity, fusion, pe-rank, first, generation, "
-            r"cross-encoder, api, given the text 'fist'; did you mean first\?$",
+            r"models\[0\]\.ranker: expected one of identity, fusion, pe-rank, e2rank, first, "
+            r"generation, cross-encoder, api, given the text 'fist'; did you mean first\?$",
         ),
         (
             "models: [{name: a, ranker: fusion, path: p, sparse_weight: 0.0}]",

@@ -27,7 +27,7 @@ def doc_ids(reply: pb.SearchResponse) -> list[str]:
 
 
 @pytest.mark.parametrize("first_stage", VECTOR_STAGES)
-@pytest.mark.parametrize("method", pb.FeedbackMethod.values())
+@pytest.mark.parametrize("method", sorted({*pb.FeedbackMethod.values()} - {pb.FEEDBACK_METHOD_E2RANK}))
 def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first_stage: int, method: int) -> None:
     feedback = pb.Feedback(method=method, learning_rate=0.05, min_cosine=0.3)
     without = search(stub, first_stage=first_stage, feedback=None)

@@ -46,7 +46,10 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
         ),
         (model(path="nowhere.gguf"), "model mine: nowhere.gguf cannot be read: No such file or directory"),
         (model(path="x" * 5000), "model mine: there is no folder xxx"),
-        (model(template="nowhere.yaml"), "model mine: template 'nowhere.yaml' is neither a file nor one of first, "),
+        (
+            model(template="nowhere.yaml"),
+            "model mine: template 'nowhere.yaml' is neither a file nor one of e2rank, ",
+        ),
         (model("pe-rank", template="perank"), "template 'perank' is neither a file nor .*; did you mean pe_rank?"),
         (model(template="x" * 5000), "model mine: template 'xxx"),
         (model(served_by={"kind": "vllm", "urls": ["http://x"], "model": "m"}, path="nowhere"), "no folder nowhere"),

@@ -1,0 +1,144 @@
+"""E2Rank (Liu et al., arXiv 2510.22733): query and first passages in one prompt become a new vector of the query.
+
+One embedding model retrieves and reranks. The state of the prompt's last token is the vector, and all passages are
+ordered by its cosine with their vectors in the index. Nothing is generated, and passages are not encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rerank.config import Precision
+from rerank.errors import CheckpointError
+from rerank.models.encoder import Encoder
+from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.packing_check import checked_reader
+from rerank.models.precision import pick_precision
+from rerank.models.tokenizer import load_tokenizer
+from rerank.prompting.templates import Template
+from rerank.rankers.text_prompts import TextPrompts
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+
+#: More than any list; only the first of them are in the prompt.
+_MOST_PASSAGES = 1000
+
+
+class E2RankPrompts(TextPrompts):
+    """Renders windows as prompts of E2Rank, and ranks them by the vectors that a model makes of these.
+
+    Args:
+        tokenizer: of the model.
+        context_tokens: the most tokens of a prompt.
+        template: a prompt template, or its name or path.
+        instruction: of queries that have none.
+        prompt_passages: the number of passages in the prompt, the first ones of a window.
+
+    Raises:
+        CheckpointError: the chat template opens a reasoning.
+        ConfigError: there is no such template.
+    """
+
+    kind = "e2rank"
+    score_kind = ScoreKind.WINDOW_SCORE
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        context_tokens: int,
+        template: str | Template,
+        instruction: str,
+        prompt_passages: int,
+    ) -> None:
+        super().__init__(tokenizer, context_tokens, template)
+        self._instruction = instruction
+        self._names = [str(number) for number in range(1, prompt_passages + 1)]
+        self.max_window_size, self.max_window_tokens = _MOST_PASSAGES, context_tokens
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Sanitizes the query; the passages in a prompt are known with the window only."""
+        instructed = query if query.instruction else replace(query, instruction=self._instruction)
+        return Prepared(self.renderer.prepare(instructed, ()).query, tuple(passages))
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """Renders the prompt, which ends where the model's answer would begin."""
+        shown = self.renderer.prepare(window.query, window.passages[: len(self._names)]).passages
+        prompt = self.renderer.prompt(replace(window, passages=shown), self._names)
+        return EncodedWindow(window, (tuple(prompt.token_ids),), len(prompt.token_ids), prompt.truncated)
+
+
+def by_cosine(vector: Vector, passages: Sequence[Passage]) -> WindowRanking:
+    """Ranks passages with vectors by their cosines with the vector that was made of the query and the first of them."""
+    vectors = [passage.vector for passage in passages if passage.vector is not None]
+    if len(vectors) < len(passages):
+        raise ValueError("a passage of a window has no vector; this is a bug")
+    cosines = np.stack(vectors) @ vector if vectors else np.empty(0)
+    return WindowRanking(tuple(cosines.tolist()), query_vector=vector)
+
+
+class E2RankRanker(E2RankPrompts):
+    """Ranks windows by E2Rank, with an encoder whose weights also read the prompts.
+
+    Args:
+        encoder: the model; it pools the last token.
+        reads_index: it is the encoder of the index, so that passages have its vectors.
+        template, instruction, prompt_passages: see E2RankPrompts.
+        precision: of the pass over a prompt, see `rerank.config.Precision`; passages are encoded in float32.
+
+    Raises:
+        CheckpointError: the encoder pools other states than that of the last token, or changes it afterwards.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        reads_index: bool,
+        template: str | Template,
+        instruction: str,
+        prompt_passages: int,
+        precision: Precision = "auto",
+    ) -> None:
+        if encoder.pooling != "lasttoken" or not encoder.ends_with_pooling:
+            raise CheckpointError(
+                f"e2rank reads the state of the last token, and encoder {encoder.id.name} pools by "
+                f"{encoder.pooling or 'another way'}; set `path` to the folder of an E2Rank model, or use it as encoder"
+            )
+        super().__init__(load_tokenizer(encoder.folder), encoder.id.max_tokens, template, instruction, prompt_passages)
+        self._encoder, self._reads_index = encoder, reads_index
+        picked = pick_precision(encoder.transformer, precision)
+        self._reader = checked_reader(encoder.transformer_in(picked))
+        self._reader.autocast = picked == "bfloat16"
+        self.info = replace(
+            self.describe(encoder.id.name, encoder.id.sha256),
+            batching=self._reader.batching,
+            max_passage_tokens=encoder.max_text_tokens,
+            reads_vectors=reads_index,
+            on_accelerator=encoder.device.type == "cuda",
+            precision=picked,
+        )
+
+    def filled(self, passage: Passage) -> Passage:
+        """See CachingRanker."""
+        return self._encoder.vector_cache.filled(passage) if self._reads_index else passage
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Sanitizes the query, and encodes the passages that have no vector of this encoder."""
+        if not self._reads_index:
+            passages = [replace(passage, vector=None, vector_truncated=False) for passage in passages]
+        encoded = self._encoder.with_vectors(passages)
+        truncated = tuple(passage.doc_id for passage in encoded if passage.vector_truncated)
+        return Prepared(super().prepare(query, ()).query, tuple(encoded), truncated)
+
+    @translate_out_of_memory()
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[Vector]:
+        """Returns the unit vector of each prompt: the state of its last token."""
+        prompts = [torch.tensor(prompt, device=self._encoder.device) for piece in pieces for prompt in piece.prompts]
+        return list(torch.nn.functional.normalize(self._reader.read(prompts).float(), dim=-1).cpu().numpy())
+
+    def ranking(self, window: EncodedWindow, results: Sequence[Vector]) -> WindowRanking:
+        """Returns the cosines of the prompt's vector with those of the passages."""
+        return by_cosine(results[0], window.window.passages)

@@ -1,0 +1,104 @@
+"""E2Rank: which passages and words make the vector, whose vectors count, and one set of weights.
+
+tests/parity/test_e2rank.py compares the cosines with the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.config import E2RankModel, EncoderConfig
+from rerank.errors import CheckpointError
+from rerank.models.encoder import Encoder
+from rerank.rankers.base import Ranker, rank_windows
+from rerank.rankers.e2rank import E2RankRanker
+from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
+from rerank.types import Passage, Query, Window, WindowRanking
+from tests.small_encoder import write_qwen_model
+
+TEXTS = [f"passage {number} about number {number * 7}" for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen_model(tmp_path_factory.mktemp("models") / "e2rank")
+
+
+@pytest.fixture(scope="module")
+def e2rank(folder: Path) -> Encoder:
+    settings = EncoderConfig(name=str(folder), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
+    return Encoder(settings, "cpu", vector_cache_bytes=10**6)
+
+
+def loaded(encoder: Encoder, **settings: object) -> E2RankRanker:
+    model = E2RankModel(name="e2rank", ranker="e2rank", precision="float32", **settings)  # type: ignore[arg-type]
+    ranker = load_ranker(with_path(model, encoder), encoder, "cpu")
+    assert isinstance(ranker, E2RankRanker)
+    return ranker
+
+
+def ranked(ranker: Ranker, texts: list[str], query: Query = Query("what is 7")) -> WindowRanking:  # noqa: B008
+    prepared = ranker.prepare(query, [Passage(text, text) for text in texts])
+    return rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
+
+
+def test_only_the_first_passages_make_the_vector_and_all_are_scored(e2rank: Encoder) -> None:
+    ranker = loaded(e2rank, prompt_passages=3)
+    all_of_them, others = ranked(ranker, TEXTS), ranked(ranker, [*TEXTS[:3], "another one"])
+    np.testing.assert_allclose(all_of_them.query_vector, others.query_vector, atol=1e-6)
+    assert all_of_them.scores[:3] == pytest.approx(others.scores[:3], abs=1e-6)
+    assert len(all_of_them.scores) == len(TEXTS)
+    expected = e2rank.encode_passages(TEXTS) @ all_of_them.query_vector
+    assert all_of_them.scores == pytest.approx(expected.tolist(), abs=1e-6)
+    swapped = ranked(ranker, [TEXTS[3], *TEXTS[1:3], TEXTS[0]])
+    assert not np.allclose(all_of_them.query_vector, swapped.query_vector, atol=1e-3)
+
+
+def test_instruction_of_a_request_takes_the_place_of_the_models(e2rank: Encoder) -> None:
+    ranker, other = loaded(e2rank), loaded(e2rank, instruction="Find the sevens:")
+    of_request = ranked(ranker, TEXTS, Query("what is 7", instruction="Find the sevens:"))
+    np.testing.assert_allclose(of_request.query_vector, ranked(other, TEXTS).query_vector, atol=1e-6)
+    assert not np.allclose(of_request.query_vector, ranked(ranker, TEXTS).query_vector, atol=1e-3)
+
+
+def test_encoder_with_the_same_weights_is_loaded_once(e2rank: Encoder, folder: Path) -> None:
+    for ranker in (loaded(e2rank), loaded(e2rank, path=folder)):
+        assert ranker.info.reads_vectors
+        shared = set(e2rank._model_in("float32").parameters())
+        assert set(ranker._reader._model.parameters()) <= shared
+
+
+def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encoder, folder: Path) -> None:
+    ranker, expected = loaded(encoder, path=folder), ranked(loaded(e2rank), TEXTS)
+    passages = [Passage(text, text, vector) for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True)]
+    prepared = ranker.prepare(Query("what is 7"), passages)
+    found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
+    assert found.scores == pytest.approx(expected.scores, abs=1e-6)
+    assert not ranker.info.is_ready(passages[0])
+
+
+def test_vectors_of_the_index_are_read(e2rank: Encoder) -> None:
+    ranker = loaded(e2rank)
+    passages = [Passage(text, text, vector) for text, vector in zip(TEXTS, np.eye(32, dtype=np.float32), strict=False)]
+    prepared = ranker.prepare(Query("what is 7"), passages)
+    found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
+    assert found.query_vector is not None
+    assert found.scores == pytest.approx(found.query_vector[: len(TEXTS)].tolist(), abs=1e-6)
+
+
+def test_long_texts_are_truncated_and_named(e2rank: Encoder) -> None:
+    ranker, long = loaded(e2rank), "word " * 5000
+    prepared = ranker.prepare(replace(Query(long)), [Passage("long", long), Passage("short", "a")])
+    assert (prepared.query.is_truncated, prepared.truncated_doc_ids) == (True, ("long",))
+    window = ranker.encode(Window(prepared.query, prepared.passages))
+    assert window.tokens <= e2rank.id.max_tokens
+    assert window.truncated == (0,)
+
+
+def test_encoder_that_pools_other_states_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(CheckpointError, match=r"reads the state of the last token, and encoder .* pools by mean; set"):
+        loaded(encoder)
