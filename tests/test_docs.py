@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from rerank.config.named import BUNDLED
+from rerank.config.settings import Settings
 from rerank.errors import RerankError
 from rerank.ports.http.problem import HTTP_STATUS
 from rerank.readers.candidates import FIELDS
@@ -101,3 +103,16 @@ def test_table_of_candidates_has_the_fields_of_each_form() -> None:
     assert set(of_python) == {*FIELDS.names, "score"}
     assert set(of_grpc) == set(pb.Candidate.DESCRIPTOR.fields_by_name)
     assert set(of_cohere) <= {"text", "title"}
+
+
+def test_reference_has_every_class_of_settings() -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    classes = [Settings]
+    for found in classes:
+        classes += found.__subclasses__()
+    stated = {f"{found.__module__}.{found.__name__}" for found in classes[1:] if not found.__name__.startswith("_")}
+    named = set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
+    assert {name for name in stated if name.startswith("rerank.config.")} <= named
+    for name in named:
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last), name
