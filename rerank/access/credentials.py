@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 
+from rerank.access.certificates import check_authority, check_pair
 from rerank.errors import ConfigError, UsageError
 
 #: The value of `tls_ca` for the public certificate authorities, which gRPC knows.
@@ -56,7 +57,7 @@ class Credentials:
         return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
 
     def channel(self, target: str) -> grpc.Channel:
-        """A channel for blocking calls. Raises: ConfigError if a file is missing, or one of two is not given."""
+        """A channel for blocking calls. Raises: ConfigError if a file is not given, or cannot be used."""
         tls = self._tls()
         if tls is None:
             return grpc.insecure_channel(target, options=_OPTIONS)
@@ -83,18 +84,14 @@ class Credentials:
             if self.tls_certificate is not None:
                 raise ConfigError(f'a client\'s certificate needs TLS; give tls_ca, a PEM file or "{SYSTEM_CA}"')
             return None
-        return grpc.ssl_channel_credentials(
-            root_certificates=None if self.tls_ca == SYSTEM_CA else _read(self.tls_ca),
-            private_key=None if self.tls_key is None else _read(self.tls_key),
-            certificate_chain=None if self.tls_certificate is None else _read(self.tls_certificate),
-        )
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; give a PEM file") from error
+        pair: list[bytes | None] = [None, None]
+        if self.tls_certificate is not None and self.tls_key is not None:
+            check_pair(Path(self.tls_certificate), Path(self.tls_key))
+            pair = [Path(self.tls_key).read_bytes(), Path(self.tls_certificate).read_bytes()]
+        if self.tls_ca == SYSTEM_CA:
+            return grpc.ssl_channel_credentials(None, *pair)
+        check_authority(Path(self.tls_ca))
+        return grpc.ssl_channel_credentials(Path(self.tls_ca).read_bytes(), *pair)
 
 
 #: Plain text without a key, as a service on the same machine takes it by default.

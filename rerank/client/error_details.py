@@ -14,12 +14,24 @@ from rerank.errors import RerankError
 
 M = TypeVar("M", bound=Message)
 
-_NOBODY = "is `rerank serve` running at {target}?"
-#: Part of gRPC's message if another protocol answers, in lower case → what to do.
+#: Part of gRPC's message, in lower case, if another protocol answers → what to do.
 _OTHER_PROTOCOLS = {
     "handshake failed": "TLS cannot be agreed on; does the service have TLS, and is its certificate signed by tls_ca?",
     "failed parsing http/2": "what answers there does not speak gRPC; is it the HTTP port?",
 }
+#: The same, if nothing answers yet.
+_NO_ANSWER = {
+    "socket closed": "what answers there ends the connection; if the service has TLS, give tls_ca (--tls-ca FILE), and "
+    "a client certificate if it asks for one",
+    "": "is `rerank serve` running there?",
+}
+
+
+def explanation(error: grpc.RpcError) -> str:
+    """What may be the reason if gRPC itself got no answer, with gRPC's own message."""
+    details = str(error.details() or error.code())
+    words = next(words for part, words in (_OTHER_PROTOCOLS | _NO_ANSWER).items() if part in details.lower())
+    return f"{words} ({details})"
 
 
 class ServiceError(RerankError):
@@ -35,9 +47,10 @@ class ServiceError(RerankError):
     def __init__(self, error: grpc.RpcError, target: str) -> None:
         info = error_info(error)
         message = error.details() or str(error.code())
-        if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
-            question = next((words for part, words in _OTHER_PROTOCOLS.items() if part in message.lower()), _NOBODY)
-            message = f"no answer from {target}: {question.format(target=target)} ({message})"
+        if not info.reason and error.code() is grpc.StatusCode.UNAVAILABLE:  # gRPC itself got no answer
+            message = f"no answer from {target}: {explanation(error)}"
+        if not info.reason and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"no answer from {target} before the deadline; allow more time (timeout_s), or ask for less"
         super().__init__(message, dict(info.metadata))
         self.code: grpc.StatusCode = error.code()
         self.grpc_status = self.code.name

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import grpc
 
-from rerank.client.error_details import error_info, is_other_protocol, retry_delay_s
+from rerank.client.error_details import error_info, explanation, is_other_protocol, retry_delay_s
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Attempts:
         if self._most is None and _finds_nobody(error):
             self._found_nobody += 1
             if self._found_nobody == 1:
-                log.warning("nothing answers yet, waiting for up to %.0f s: %s", self.remaining_s, error.details())
+                log.warning("nothing answers yet, waiting for up to %.0f s: %s", self.remaining_s, explanation(error))
         if not is_temporary or is_other_protocol(error):
             return None
         if self._made - self._found_nobody >= (self._most or DEFAULT_ATTEMPTS):

@@ -145,6 +145,10 @@ def test_client_credentials_must_be_complete(authority: Authority, tmp_path: Pat
         RerankClient("127.0.0.1:1", Credentials(tls_certificate=str(own.certificate), tls_key=str(own.key)))
     with pytest.raises(ConfigError, match=f"{re.escape(str(tmp_path / 'no.pem'))} cannot be read"):
         AsyncRerankClient("127.0.0.1:1", Credentials(tls_ca=str(tmp_path / "no.pem")))
+    with pytest.raises(
+        ConfigError, match=f"{own.key} cannot be used: it is a private key; give the certificate of the"
+    ):
+        RerankClient("127.0.0.1:1", Credentials(tls_ca=str(own.key)))
 
 
 def test_credentials_come_from_the_environment() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,11 +19,14 @@ from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
+from rerank.models.encoder import Encoder
 from rerank.protobuf.status import status_of
+from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
+from tests.certificates import Authority
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, free_port, serving_servicer
+from tests.serving import TIMEOUT_S, free_port, reranker_of, serving, serving_servicer
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
 
@@ -144,7 +148,7 @@ def test_service_that_is_still_loading_is_waited_for(
 def test_service_that_does_not_come_is_named_at_the_deadline(call: Callable[..., Any]) -> None:
     target = f"127.0.0.1:{free_port()}"
     start_s = time.perf_counter()
-    with pytest.raises(ServiceError, match=rf"no answer from {target}: is `rerank serve` running at {target}\?"):
+    with pytest.raises(ServiceError, match=rf"no answer from {target}: is `rerank serve` running there\?"):
         call(target, timeout_s=0.8)
     assert 0.5 < time.perf_counter() - start_s < 5
 
@@ -184,6 +188,42 @@ def test_service_without_tls_is_named_at_once() -> None:
         pytest.raises(ServiceError, match="TLS cannot be agreed on; does the service have TLS"),
     ):
         client.list_models(TIMEOUT_S)
+
+
+def test_service_with_tls_is_named_to_a_client_without(
+    encoder: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls go on until their deadline, as a proxy in front of a service that starts closes connections, too."""
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
+    files = Authority(tmp_path).issue("server")
+    tls = {"certificate": files.certificate, "key": files.key}
+    with (
+        serving(reranker_of(encoder, {"identity": IdentityRanker()}, tls=tls)) as served,
+        RerankClient(served.address) as client,
+        pytest.raises(ServiceError, match="ends the connection; if the service has TLS, give tls_ca"),
+    ):
+        client.list_models(1.0)
+    assert "if the service has TLS, give tls_ca" in caplog.text
+
+
+class SilentServicer(RerankServiceServicer):
+    """Answers long after each deadline."""
+
+    def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:  # noqa: N802
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        ended.wait(TIMEOUT_S)
+        return pb.ListModelsResponse()
+
+
+def test_deadline_without_an_answer_is_a_sentence() -> None:
+    with (
+        serving_servicer(SilentServicer()) as target,
+        RerankClient(target) as client,
+        pytest.raises(ServiceError, match=f"no answer from {target} before the deadline; allow more time") as caught,
+    ):
+        client.list_models(0.2)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_waits_without_retry_info_double_and_are_spread_by_chance() -> None:

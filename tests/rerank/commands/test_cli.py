@@ -231,7 +231,7 @@ def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> 
 def test_unreachable_service_is_one_line(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     error = rerank("search", "q", "--target", "127.0.0.1:1").error
-    assert error.startswith("no answer from 127.0.0.1:1: is `rerank serve` running at 127.0.0.1:1? (")
+    assert error.startswith("no answer from 127.0.0.1:1: is `rerank serve` running there? (")
 
 
 def test_target_without_a_port_is_refused(rerank: Command) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("mcp", reason="needs the extra mcp")
 
 def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path, encoder: Encoder) -> None:
     address = f"127.0.0.1:{free_port()}"
-    assert f"is `rerank serve` running at {address}?" in rerank("mcp", "--target", address).error
+    assert f"no answer from {address}: is `rerank serve` running there?" in rerank("mcp", "--target", address).error
     assert "not HOST:PORT" in rerank("mcp", "--target", "localhost").error
     assert "leave out --index and --config" in rerank("mcp", "--target", address, "--index", tmp_path).error
     assert str(tmp_path / "none") in rerank("mcp", "--index", tmp_path / "none").error
