@@ -115,6 +115,11 @@ class Throughput:
                 total += rate.expected_s(tokens)
         return total
 
+    def expected_s(self, model_stage: ModelStage, tokens: float) -> float | None:
+        """Estimates the seconds of a batch; None if unmeasured."""
+        rate = self._rates.get(model_stage)
+        return rate.expected_s(tokens) if rate and rate.tokens else None
+
     def tokens_in(self, model_stage: ModelStage, seconds: float) -> float:
         """Tokens that are done in so many seconds; 0 if unmeasured."""
         rate = self._rates.get(model_stage)

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from rerank.engine.admission import Throughput
 from rerank.engine.job import Job, ModelStage, Work
-from rerank.engine.stage import Observers, QueuedStage, now_s, shutting_down
+from rerank.engine.stage import Observers, QueuedStage, now_s
+from rerank.engine.worker import shutting_down
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -21,6 +20,7 @@ from rerank.engine.request import RankRequest, timeout_at, too_many_windows
 from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Step
+from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
 from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, ServedRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
@@ -34,6 +34,9 @@ _WINDOWS_AT_ONCE = 32
 #: Passages are prepared in slices of about so many seconds; of so many tokens as long as no rate is measured.
 _SLICE_S = 0.05
 _FIRST_SLICE_TOKENS = 256
+
+#: Seconds after which the encoding of some windows is taken to hang.
+_ENCODE_LIMIT_S = 60.0
 
 _Slice: TypeAlias = tuple[Query, Sequence[Passage]]
 
@@ -57,13 +60,19 @@ class _ModelThreads:
             ModelStage(Stage.PREPARE, model), self._prepare, throughput, max_batch_tokens=1, observers=observers
         )
         self.rank = _rank_stage(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens, observers)
-        self.encode = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"encode {model}")
+        self.encode = Worker(f"encode {model}")
 
     async def open(self) -> None:
         if isinstance(self._ranker, ServedRanker):
             await self._ranker.open()
         self.prepare.open()
         self.rank.open()
+
+    @property
+    def problem(self) -> str:
+        """What hangs; empty while nothing does."""
+        rank = self.rank.worker.problem if isinstance(self.rank, ThreadStage) else ""
+        return self.prepare.worker.problem or self.encode.problem or rank
 
     def refuse_new_work(self) -> None:
         self.prepare.refuse_new_work()
@@ -72,7 +81,7 @@ class _ModelThreads:
     async def close(self) -> None:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
         await asyncio.gather(self.prepare.close(), self.rank.close())
-        await asyncio.to_thread(self.encode.shutdown)
+        self.encode.end()
         if isinstance(self._ranker, ServedRanker):
             await self._ranker.close()
 
@@ -93,7 +102,7 @@ def _rank_stage(
     pauses = isinstance(ranker, PausingRanker) and ranker.info.batching == "packed"
     stage = ThreadStage(model_stage, partial(_read, ranker), throughput, max_batch_tokens, observers, pauses)
     if isinstance(ranker, PausingRanker) and pauses:
-        ranker.call_between_layers(stage.thread.run_waiting)
+        ranker.call_between_layers(stage.worker.run_waiting)
     return stage
 
 
@@ -165,6 +174,11 @@ class Engine:
 
     def _threads_of(self, model: str, ranker: Ranker | ServedRanker) -> _ModelThreads:
         return _ModelThreads(model, ranker, self.throughput, self._batch_tokens(ranker.info), self._observers)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Model → why it does not rank at the moment, if it hangs."""
+        return {model: threads.problem for model, threads in self._threads.items() if threads.problem}
 
     @property
     def waiting_windows(self) -> int:
@@ -298,8 +312,8 @@ class Engine:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""
         ranker = self._rankers[model]
         with _failures_of(model, "encode a window"):
-            encoded = await asyncio.get_running_loop().run_in_executor(
-                self._threads[model].encode, lambda: [ranker.encode(window) for window in windows]
+            encoded, _ = await self._threads[model].encode.call(
+                lambda: [ranker.encode(window) for window in windows], _ENCODE_LIMIT_S
             )
         estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
         self.throughput.observe_tokens(model, sum(window.tokens for window in encoded), estimated)

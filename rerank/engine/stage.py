@@ -13,14 +13,20 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import Throughput, unreachable_deadline
 from rerank.engine.job import Completed, Job, ModelStage, Work
-from rerank.engine.model_thread import ModelThread
 from rerank.engine.queue import FairQueue
-from rerank.errors import RankerFailure, RerankError, ShuttingDown
+from rerank.engine.worker import Worker, shutting_down
+from rerank.errors import RankerFailure, RerankError
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: A batch that takes longer than this, and than this multiple of the expected time, is taken to hang; and how long it
+#: may take if no time is expected.
+_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0
+#: How long a running batch may take when the engine closes.
+_CLOSE_S = 5.0
 
 #: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
 BatchObserver: TypeAlias = Callable[[ModelStage, Sequence[Work[Any, Any]], float], None]
@@ -75,7 +81,8 @@ class QueuedStage(ABC, Generic[T, R]):
         """Lets the running batches finish; queued work fails with ShuttingDown."""
         self.refuse_new_work()
         if self._loop is not None:
-            await self._loop
+            await asyncio.wait({self._loop}, timeout=_CLOSE_S)
+            self._loop.cancel()  # of a model that hangs
         while any(parts := self._queue.next_batch(now_s())):
             for work in itertools.chain(*parts):
                 work.fail(shutting_down())
@@ -170,7 +177,7 @@ class ThreadStage(QueuedStage[T, R]):
     Args:
         model_stage, throughput, max_batch_tokens, observers: see QueuedStage.
         run: inputs of a batch → one result each, in order; called on the thread.
-        pauses: `run` calls `thread.run_waiting` between its layers.
+        pauses: `run` calls `worker.run_waiting` between its layers.
     """
 
     def __init__(
@@ -183,7 +190,7 @@ class ThreadStage(QueuedStage[T, R]):
         pauses: bool = False,
     ) -> None:
         super().__init__(model_stage, throughput, max_batch_tokens, observers)
-        self.thread = ModelThread(self._name)
+        self.worker = Worker(self._name)
         self._run_batch = run
         self._pauses = pauses
         self._running: Sequence[Work[T, R]] = ()
@@ -194,7 +201,7 @@ class ThreadStage(QueuedStage[T, R]):
     async def close(self) -> None:
         """Lets the running batch finish; queued work fails with ShuttingDown."""
         await super().close()
-        self.thread.end()
+        self.worker.end()
 
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
         self._running, self._preempted_tokens = batch, 0
@@ -216,13 +223,15 @@ class ThreadStage(QueuedStage[T, R]):
 
     async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
-        inputs = [work.input for work in batch]
+        inputs, tokens = [work.input for work in batch], sum(work.tokens for work in batch)
+        expected_s = self._throughput.expected_s(self.model_stage, tokens)
+        limit_s = _UNKNOWN_LIMIT_S if expected_s is None else max(_LIMIT_S, _SLOWDOWN * expected_s)
         try:
-            results, seconds = await asyncio.wrap_future(self.thread.submit(lambda: self._run_batch(inputs)))
+            results, seconds = await self.worker.call(lambda: self._run_batch(inputs), limit_s)
         except Exception as error:
             await self._split(batch, error)
             return
-        self._throughput.observe(self.model_stage, sum(work.tokens for work in batch), seconds, now_s())
+        self._throughput.observe(self.model_stage, tokens, seconds, now_s())
         self._complete(batch, results, seconds)
 
     async def _split(self, batch: Sequence[Work[T, R]], error: Exception) -> None:
@@ -246,7 +255,3 @@ class ThreadStage(QueuedStage[T, R]):
 def now_s() -> float:
     """Reads the event loop's clock, which deadlines refer to."""
     return asyncio.get_running_loop().time()
-
-
-def shutting_down() -> ShuttingDown:
-    return ShuttingDown("the service is stopping; try another replica")

@@ -12,8 +12,8 @@ from typing import ParamSpec, TypeAlias, TypeVar
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest, Share, timeout_at
+from rerank.engine.shared_worker import SharedWorker
 from rerank.engine.strategies import Steps
-from rerank.engine.work_pool import WorkPool
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -104,7 +104,7 @@ class AsyncReranker:
         self._models = models
         self.engine = Engine(models.rankers, config.engine, models.infos)
         self._lazy = LazyModels(config.models, models, self.engine, loader or ModelLoader(encoder, config.device))
-        self._pool, self._search_thread = WorkPool("work", 2), WorkPool("search", 1)
+        self._texts, self._searches = SharedWorker("work on texts"), SharedWorker("search")
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model.name}{' (default)' if model.is_default else ''}" for model in self.models())
@@ -119,15 +119,15 @@ class AsyncReranker:
     async def __aexit__(self, *error: object) -> None:
         await self._lazy.close()
         await self.engine.__aexit__(*error)
-        await self._pool.close()
-        await self._search_thread.close()
+        self._texts.close()
+        self._searches.close()
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls a function off the event loop: reading a message of 16 MB takes 50 ms.
 
         Raises: ShuttingDown; whatever the function raises.
         """
-        return await self._pool.call("", partial(function, *args, **kwargs))
+        return await self._texts.call("", partial(function, *args, **kwargs))
 
     @property
     def vector_cache(self) -> VectorCache:
@@ -141,7 +141,8 @@ class AsyncReranker:
 
     def models(self) -> list[ModelDescription]:
         """Lists the configured models, the default one first."""
-        return self._models.describe()
+        hangs = self.engine.problems
+        return [replace(model, problem=model.problem or hangs.get(model.name, "")) for model in self._models.describe()]
 
     def cut(self, texts: Sequence[str], max_tokens: int) -> list[str]:
         """Cuts each text to its first `max_tokens` tokens of the encoder, if any model reads more than that."""
@@ -200,7 +201,7 @@ class AsyncReranker:
         """Ranks candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
         grouping = UnorderedList.of(request.query.text, request.candidates)
         grouping_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
-        unordered = await self._pool.run(request.share.name, grouping, grouping_ms)
+        unordered = await self._texts.run(request.share.name, grouping, grouping_ms)
         options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
         steps, distinct = unordered.steps(request.steps), unordered.distinct
         ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
@@ -249,7 +250,7 @@ class AsyncReranker:
             try:
                 async with timeout_at(deadline_s):
                     work = partial(self._retrieve, index, first_stage, depth, query)
-                    return await self._search_thread.call(share.name, work)
+                    return await self._searches.call(share.name, work)
             except TimeoutError as error:
                 problem = f"deadline reached in the first stage ({first_stage.value}); allow more time"
                 raise DeadlineExceeded(problem) from error
@@ -264,7 +265,7 @@ class AsyncReranker:
             if feedback is None:
                 ranking, report = await rank(candidates, _of_all(options), deadline_s), None
             else:
-                update = partial(self._search_thread.call, share.name)
+                update = partial(self._searches.call, share.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
                 ranking, report = await feedback_search.run(encoded, candidates, _of_all(options), deadline_s)
             ranking = await self._chosen(ranking, options, deadline_s, share)
@@ -293,7 +294,7 @@ class AsyncReranker:
         margin_s = self.config.engine.answer_margin_s if options.is_answered_late else 0.0
         try:
             async with timeout_at(deadline_s - margin_s):
-                return await self._pool.run(share.name, comparing, _COMPARING_MS * len(ranking.ranked))
+                return await self._texts.run(share.name, comparing, _COMPARING_MS * len(ranking.ranked))
         except TimeoutError as error:
             problem = "deadline reached while results were compared"
             if not options.is_answered_late:
@@ -317,7 +318,7 @@ class AsyncReranker:
         dividing, dividing_ms = self._chunks(request), _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
         try:
             async with timeout_at(request.deadline_s - margin_s):
-                chunked = await self._pool.run(request.share.name, dividing, dividing_ms)
+                chunked = await self._texts.run(request.share.name, dividing, dividing_ms)
         except TimeoutError:
             return await self._run(replace(request, options=options))  # ends as a late request does
         chunks = replace(request, candidates=chunked.candidates, steps=chunked.steps, options=chunked.options(options))
@@ -354,7 +355,7 @@ class AsyncReranker:
         if not self._caching_rankers(steps):
             return candidates  # without a turn on the threads, a sixth of a short request's time
         filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
-        passages = await self._pool.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
+        passages = await self._texts.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))
 
     def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:

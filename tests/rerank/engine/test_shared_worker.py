@@ -1,4 +1,4 @@
-"""The pool for work on texts: callers take their turns between slices, and it ends with its reranker."""
+"""The thread for work on texts: callers take their turns between slices, and it ends with its reranker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rerank.engine.work_pool import WorkPool
+from rerank.engine.shared_worker import SharedWorker
 from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.types import InSlices
 
@@ -27,9 +27,9 @@ def steps(name: str, number: int, done: list[str]) -> InSlices[str]:
 
 async def results(*works: tuple[str, InSlices[Any], float]) -> list[Any]:
     """The results of work of these callers, which comes in this order, and is expected to take so many ms."""
-    pool = WorkPool("work", 1)
-    found = await asyncio.gather(*(pool.run(*work) for work in works), return_exceptions=True)
-    await pool.close()
+    worker = SharedWorker("work")
+    found = await asyncio.gather(*(worker.run(*work) for work in works), return_exceptions=True)
+    worker.close()
     return found
 
 
@@ -58,14 +58,14 @@ async def test_work_of_less_than_a_millisecond_runs_on_the_event_loop() -> None:
 
 
 async def test_cancelled_work_runs_no_further_slice() -> None:
-    done, pool = list[str](), WorkPool("work", 1)
+    done, worker = list[str](), SharedWorker("work")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2.5 * SLICE_S):
-            await pool.run("a", steps("late", 1000, done), LONG)
+            await worker.run("a", steps("late", 1000, done), LONG)
     so_far = len(done)
     await asyncio.sleep(4 * SLICE_S)
     assert len(done) <= so_far + 1
-    await pool.close()
+    worker.close()
 
 
 async def test_errors_are_those_of_the_work() -> None:
@@ -77,10 +77,10 @@ async def test_errors_are_those_of_the_work() -> None:
     assert (type(refused), type(bug)) == (InvalidRequest, KeyError)
 
 
-async def test_closed_pool_refuses_work_and_forgets_its_callers() -> None:
-    pool = WorkPool("work", 1)
-    assert await pool.call("a", lambda: 3) == 3
-    await pool.close()
+async def test_closed_worker_refuses_work_and_forgets_its_callers() -> None:
+    worker = SharedWorker("work")
+    assert await worker.call("a", lambda: 3) == 3
+    worker.close()
     with pytest.raises(ShuttingDown):
-        await pool.run("a", steps("x", 1, []), LONG)
-    assert not pool._turns
+        await worker.run("a", steps("x", 1, []), LONG)
+    assert not worker._turns

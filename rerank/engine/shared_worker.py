@@ -1,41 +1,41 @@
-"""A bounded pool of threads for work that no model does: dividing and grouping texts, large messages, searches."""
+"""A thread that callers share, for work that no model does: dividing and grouping texts, large messages, searches."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from rerank.errors import ShuttingDown
+from rerank.engine.worker import Worker
 from rerank.types import InSlices
 
 T = TypeVar("T")
 
 #: The longest slice of work; work that takes less than a millisecond needs no thread.
 _SLICE_S, _SHORT_MS = 0.005, 1.0
+#: Seconds after which a function is taken to hang.
+_LIMIT_S = 600.0
 
 
-class WorkPool:
-    """Threads on which callers take turns: each of them has one slice of work, or one function, in the pool at a time.
+class SharedWorker:
+    """A thread on which callers take turns: each of them has one slice of work, or one function, in its line at a time.
+
+    There is one thread, because each one that runs Python keeps the event loop from the interpreter.
 
     Args:
-        name: of the threads.
-        threads: their number. Each one that runs Python keeps the event loop from the interpreter.
+        name: of its work.
     """
 
-    def __init__(self, name: str, threads: int) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def __init__(self, name: str) -> None:
+        self._worker = Worker(name)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._closed = False
 
-    async def close(self) -> None:
-        """Lets what runs finish; further work fails with ShuttingDown."""
-        self._closed = True
-        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+    def close(self) -> None:
+        """Further work fails with ShuttingDown."""
+        self._worker.end()
 
     async def run(self, caller: str, work: InSlices[T], expected_ms: float) -> T:
         """Runs work in slices, and returns its result. If it is cancelled, no further slice runs.
@@ -52,11 +52,10 @@ class WorkPool:
         return done.result
 
     async def call(self, caller: str, function: Callable[[], T]) -> T:
-        """Calls a function on a thread of the pool. Raises: ShuttingDown; what the function raises."""
+        """Calls a function on the thread. Raises: ShuttingDown; what the function raises."""
         async with self._turns.setdefault(caller, asyncio.Lock()):
-            if self._closed:
-                raise ShuttingDown("the service is stopping; try another replica")
-            return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+            result, _ = await self._worker.call(function, _LIMIT_S)
+            return result
 
 
 class _Slice(NamedTuple, Generic[T]):

@@ -1,0 +1,94 @@
+"""A model that hangs is named and fails its requests; the others go on, and the engine closes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from rerank.config import EngineConfig
+from rerank.engine import engine as engine_module
+from rerank.engine import stage
+from rerank.engine.engine import Engine
+from rerank.errors import RankerFailure
+from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
+from tests.fakes import NumberRanker
+from tests.rerank.engine.harness import positions, request_for, wait_for
+
+
+class HangingRanker(NumberRanker):
+    """Hangs in one of its methods on the query "hang", until `release` is set."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self._method, self.release = method, threading.Event()
+
+    def _do(self, method: str, query: Query) -> None:
+        if method == self._method and query.text == "hang":
+            self.release.wait(timeout=60)
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        self._do("prepare", query)
+        return super().prepare(query, passages)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        self._do("encode", window.query)
+        return super().encode(window)
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        self._do("rank", windows[0].window.query)
+        return super().rank(windows)
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LIMIT_S", "_UNKNOWN_LIMIT_S", "_CLOSE_S"):
+        monkeypatch.setattr(stage, name, 0.2)
+    monkeypatch.setattr(engine_module, "_ENCODE_LIMIT_S", 0.2)
+
+
+@pytest.mark.parametrize("method", ["prepare", "encode", "rank"])
+async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: str) -> None:
+    ranker = HangingRanker(method)
+    async with Engine({"number": ranker, "other": NumberRanker()}, EngineConfig()) as engine:
+        for query in ("hang", "q"):
+            with pytest.raises(RankerFailure, match=rf"{method} number has not ended after 0 s; restart"):
+                await engine.run(request_for([1, 2], query=query))
+        assert list(engine.problems) == ["number"]
+        assert positions(await engine.run(request_for([1, 2], model="other"))) == [1, 0]
+        ranker.release.set()
+        await wait_for(lambda: not engine.problems)
+        assert positions(await engine.run(request_for([1, 2]))) == [1, 0]
+
+
+@pytest.mark.parametrize("method", ["prepare", "encode", "rank"])
+async def test_engine_closes_although_a_model_hangs(method: str) -> None:
+    ranker = HangingRanker(method)
+    engine = Engine({"number": ranker}, EngineConfig())
+    await engine.__aenter__()
+    run = asyncio.create_task(engine.run(request_for([1, 2], query="hang")))
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(engine.__aexit__(None, None, None), 5)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    ranker.release.set()
+
+
+async def test_panic_of_a_tokenizer_fails_its_request_only() -> None:
+    """It is no Exception, and ended the loop of its stage: the model gave no answer any more."""
+
+    class Panic(BaseException):
+        pass
+
+    class Panicking(NumberRanker):
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+            if query.text == "panic":
+                raise Panic("retry-limit-in-match over")
+            return super().prepare(query, passages)
+
+    async with Engine({"number": Panicking()}, EngineConfig()) as engine:
+        with pytest.raises(RankerFailure, match="retry-limit-in-match over"):
+            await engine.run(request_for([1, 2], query="panic"))
+        assert positions(await engine.run(request_for([1, 2]))) == [1, 0]
