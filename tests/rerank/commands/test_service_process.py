@@ -30,7 +30,9 @@ from rerank.ports.server import serve
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests import serving
+from tests.causal_lms import write_causal_lm
 from tests.serving import TIMEOUT_S, refusal, wait_for
+from tests.small_tokenizers import byte_level
 
 QUERY = "how long does a flea live"
 #: Encoding these takes many seconds.
@@ -187,3 +189,30 @@ def test_process_that_does_not_start_says_why(
     config = load_config(tmp_path / "config.yaml", device="cpu")
     with pytest.raises(error, match=rf"(?s)the service did not start:.*error: .*{message}"), service_process(config):
         pass
+
+
+@pytest.mark.slow
+def test_service_stops_and_serves_other_models_while_one_hangs_on_a_text(tmp_path: Path) -> None:
+    """SIGTERM was not heard for 40 s."""
+    tokenizer = byte_level()
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if 'stuck' in message['content'] %}" + loop + "{% endif %}"
+        "{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}{% if add_generation_prompt %}:{% endif %}"
+    )
+    folder = write_causal_lm(tmp_path / "lm", "llama", tokenizer)
+    lm = {"name": "lm", "ranker": "first", "path": str(folder), "template": "first"}
+    models = [lm, {"name": "identity", "ranker": "identity"}]
+    with (
+        serving.service_process(tmp_path, models=models, drain_s=0.5) as service,
+        grpc.insecure_channel(service.address) as channel,
+    ):
+        stub = RerankServiceStub(channel)
+        candidates = [pb.Candidate(doc_id=text, text=text) for text in ("a", "b")]
+        stub.Rerank(pb.RerankRequest(model="lm", query="q", candidates=candidates), timeout=TIMEOUT_S)
+        stuck = stub.Rerank.future(pb.RerankRequest(model="lm", query="stuck", candidates=candidates))
+        for _ in range(3):
+            stub.Rerank(pb.RerankRequest(model="identity", query="q", candidates=candidates), timeout=TIMEOUT_S)
+        assert not stuck.done()
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(timeout=30) == 0
