@@ -16,7 +16,7 @@ import yaml
 
 #: Used unless the settings say otherwise.
 _DEFAULTS: dict[str, object] = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
-_HTTP_LINE = "HTTP at "
+_HTTP_LINE, _METRICS_LINE = "HTTP at ", "metrics at "
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,16 @@ class Service:
     @property
     def http_address(self) -> str:
         """HOST:PORT of its HTTP port."""
-        (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if _HTTP_LINE in each)
-        return line.partition(_HTTP_LINE)[2].partition("://")[2]
+        return self._address(_HTTP_LINE)
+
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT of /metrics."""
+        return self._address(_METRICS_LINE).removesuffix("/metrics")
+
+    def _address(self, start: str) -> str:
+        (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if start in each)
+        return line.partition(start)[2].partition("://")[2]
 
     def resident_mb(self) -> float:
         """The resident memory of the process."""
@@ -50,12 +58,27 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_service(settings: Mapping[str, object]) -> Iterator[Service]:
-    """Starts `rerank serve` with these settings, its ports free ones; kills the process afterwards."""
+def running_service(settings: Mapping[str, object], open_files: int | None = None) -> Iterator[Service]:
+    """Starts `rerank serve` with these settings, its ports free ones; kills the process afterwards.
+
+    Args:
+        settings: those of the service.
+        open_files: the number of files that it may open; None: as many as this process.
+    """
     with tempfile.TemporaryDirectory(prefix="rerank-service-") as folder:
         config, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
         config.write_text(yaml.safe_dump(_DEFAULTS | dict(settings)), encoding="utf-8")
-        command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--stop-at-eof"]
+        limit = f"--nofile={open_files}:{open_files}"
+        command = [
+            *(["prlimit", limit] if open_files else ()),
+            sys.executable,
+            "-m",
+            "rerank.commands.cli",
+            "serve",
+            "--config",
+            str(config),
+            "--stop-at-eof",
+        ]
         with log.open("w", encoding="utf-8") as errors:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:

@@ -7,37 +7,39 @@ import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from scripts.attacks import engine, grpc_calls, http, memory
+from scripts.attacks import connections, engine, grpc_calls, http, memory
 from scripts.attacks.probes import Report, probe_while
 from scripts.attacks.target import Attack, Target
 from scripts.service import running_service
 
 ATTACKS: dict[str, Attack] = {
     each.__name__.replace("_", "-"): each
-    for each in (*engine.ATTACKS, *memory.ATTACKS, *grpc_calls.ATTACKS, *http.ATTACKS)
+    for each in (*engine.ATTACKS, *memory.ATTACKS, *grpc_calls.ATTACKS, *http.ATTACKS, *connections.ATTACKS)
 }
-_SETTINGS = {
+_SETTINGS: dict[str, object] = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank", "first")]
     + [{"name": "default", "ranker": "fusion"}],
     "http": {"listen": "127.0.0.1:0", "mcp": True},
 }
+_METRICS: dict[str, object] = {"telemetry": {"metrics": "127.0.0.1:0"}}
 
 
 async def measure(name: str, seconds: float) -> Report:
     """The latencies of a fresh service during one attack."""
+    open_files = connections.OPEN_FILES if ATTACKS[name] in connections.ATTACKS else None
     with (
-        running_service(_SETTINGS) as service,
+        running_service(_SETTINGS | _METRICS, open_files) as service,
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # its own GIL
     ):
-        loop, target = asyncio.get_running_loop(), (service.address, service.http_address)
+        loop, target = asyncio.get_running_loop(), (service.address, service.http_address, service.metrics_address)
         return await probe_while(lambda: loop.run_in_executor(attacker, run_attack, name, *target), service, seconds)
 
 
-def run_attack(name: str, address: str, http_address: str) -> Counter[str]:
-    """Runs an attack on a service; for a process of its own."""
+def run_attack(name: str, *addresses: str) -> Counter[str]:
+    """Runs an attack on a service with these addresses, see Target; for a process of its own."""
 
     async def run() -> Counter[str]:
-        async with Target(address, http_address) as target:
+        async with Target(*addresses) as target:
             return await ATTACKS[name](target)
 
     return asyncio.run(run())

@@ -17,7 +17,7 @@ from scripts.random_requests import random_request
 from scripts.service import Service
 
 #: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.
-_INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05}
+_INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05, "http": 0.1}
 _MAX_SHARE = 1 / 3
 #: Seconds between an answer to the honest caller and its next request.
 _PAUSE_S = 0.01
@@ -43,7 +43,7 @@ class Report:
     """Latencies of the probes in milliseconds by kind, and what else was observed during the attack."""
 
     latency_ms: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in ("honest", *_INTERVAL_S)})
-    unanswered: int = 0
+    unanswered: Counter[str] = field(default_factory=Counter)
     growth_mb: float = 0.0
     log_mb_per_min: float = 0.0
     calls: Counter[str] = field(default_factory=Counter)
@@ -53,12 +53,16 @@ class Report:
         cells = (
             name,
             *(f"{median(each):.0f}/{_p99(each):.0f}/{max(each):.0f}" for each in self.latency_ms.values()),
-            str(self.unanswered),
+            _counts(self.unanswered) or "0",
             f"{self.growth_mb:.0f}",
             f"{self.log_mb_per_min:.2f}",
-            ", ".join(f"{count} {end}" for end, count in sorted(self.calls.items())),
+            _counts(self.calls),
         )
         return f"| {' | '.join(cells)} |"
+
+
+def _counts(counted: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
 
 
 def _p99(values: list[float]) -> float:
@@ -82,6 +86,7 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
         probes: dict[str, Callable[[], Awaitable[str]]] = {
             **{kind: partial(_rerank, target, message) for kind, message in short.items()},
             "health": partial(target.health, _TIMEOUT_S),
+            "http": partial(target.http_rerank, _TIMEOUT_S),
         }
         has_ended = asyncio.Event()
         tasks = [
@@ -116,7 +121,8 @@ async def _timed(kind: str, ask: Callable[[], Awaitable[str]], report: Report) -
     start_s = time.perf_counter()
     outcome = await ask()
     report.latency_ms[kind].append((time.perf_counter() - start_s) * 1000)
-    report.unanswered += outcome != "OK"
+    if outcome != "OK":
+        report.unanswered[f"{kind} {outcome}"] += 1
 
 
 async def _at_a_rate(

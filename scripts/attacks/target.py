@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeAlias
 
 import grpc
@@ -27,10 +30,11 @@ class Target:
     Args:
         address: HOST:PORT of gRPC.
         http_address: HOST:PORT of HTTP.
+        metrics_address: HOST:PORT of /metrics.
     """
 
-    def __init__(self, address: str, http_address: str) -> None:
-        self.address, self.http_address = address, http_address
+    def __init__(self, address: str, http_address: str, metrics_address: str = "") -> None:
+        self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         #: Typed Any, because the generated stubs are typed as those of a blocking channel.
         self._stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
@@ -52,9 +56,24 @@ class Target:
         asyncio.get_running_loop().call_later(after_s, call.cancel)
         return await status_of(call)
 
+    async def http_rerank(self, timeout_s: float) -> str:
+        """The outcome of a request to `identity` over HTTP on a connection of its own, "OK" for 200."""
+        return await asyncio.to_thread(_http_rerank, self.http_address, timeout_s)
+
     async def health(self, timeout_s: float) -> str:
         """The status of a health check."""
         return await status_of(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
+
+
+def _http_rerank(address: str, timeout_s: float) -> str:
+    body = json.dumps({"model": "identity", "query": "q", "documents": ["a passage", "another one"]})
+    try:
+        with closing(HTTPConnection(address, timeout=timeout_s)) as connection:
+            connection.request("POST", "/v2/rerank", body, {"content-type": "application/json"})
+            status = connection.getresponse().status
+            return "OK" if status == 200 else str(status)
+    except (OSError, HTTPException) as error:
+        return type(error).__name__
 
 
 #: Runs an attack until it ends; returns how often its calls ended in which way, such as {"OK": 3, "CANCELLED": 1}.

@@ -95,7 +95,7 @@ def test_link_that_a_person_writes_asks_its_query(tab: Tab) -> None:
     page.goto(f"{tab.base}/?query=moon&model=identity&stage=dense")
     tab.wait_for_title("moon")
     assert page.get_by_label("Query").input_value() == "moon"
-    assert page.get_by_label("Model").input_value() == "identity"
+    assert page.locator("[name='a.model']").input_value() == "identity"
     first = tab.names("before")
     page.get_by_label("Query").fill("bread")
     page.get_by_role("button", name="Rank", exact=True).click()

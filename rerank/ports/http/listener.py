@@ -69,7 +69,7 @@ class BoundedListener(socket.socket):
             self._waiting[file] = None
 
     def leave(self, file: int) -> None:
-        """Notes that the connection with this file descriptor closes."""
+        """Notes that the connection with this file descriptor closes; no more of it is counted."""
         if left := self._open.pop(file, None):
             self.begin_request(file)
             self._of_source[left.source] -= 1
@@ -84,9 +84,10 @@ class BoundedListener(socket.socket):
         if longest is None:
             new.close()
             raise ConnectionAbortedError(reason)
-        self.begin_request(longest)
+        ended = self._open[longest]
+        self.leave(longest)  # now, so that those which wait for asyncio to close them take no place of others
         with suppress(OSError):  # its client has closed it
-            self._open[longest].shutdown(socket.SHUT_RDWR)  # asyncio closes its socket when it learns of it
+            ended.shutdown(socket.SHUT_RDWR)
 
 
 class _Accepted(socket.socket):

@@ -91,6 +91,19 @@ def test_connection_of_another_address_ends_only_for_the_bound_of_the_port(
     assert other.recv(10) == b""
 
 
+def test_connections_that_end_for_new_ones_do_not_count_until_they_are_closed(
+    listener: BoundedListener, stack: ExitStack
+) -> None:
+    """Otherwise one address could fill the port with them, and end the connections of others."""
+    other = connect(listener, stack, "127.0.0.2")
+    honest = accept(listener, stack, busy=False)
+    for _ in range(10):
+        connect(listener, stack)
+        accept(listener, stack, busy=False)
+    honest.sendall(b"still open")
+    assert other.recv(10) == b"still open"
+
+
 def test_closed_connections_make_room(listener: BoundedListener, stack: ExitStack) -> None:
     for _ in range(5):
         connect(listener, stack)
