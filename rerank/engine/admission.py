@@ -3,13 +3,8 @@
 The decision compares the estimated remaining work of each request with the measured throughput of each model.
 Nothing here reads a clock or starts a thread: callers pass the time, in seconds of one clock.
 
-A measured rate can be wrong after a stall of the machine, such as swapping. Three rules keep it from rejecting requests
-once the machine is well again:
-
-- A batch that takes more than four times as long as expected counts only if the one before it did, too.
-- A batch that takes less than half of the expected time starts a new average.
-- If no batch of a model has run for a second and no admitted request will run one, the next request is admitted as a
-  probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker.
+If no batch of a model has run for a second and no admitted request will run one, the next request is admitted as a
+probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker.
 
 Short requests go first; waiting raises priority. The priority is the remaining seconds of work minus `age_factor` times
 the age: shortest remaining work first, as in PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
@@ -19,28 +14,19 @@ It decides among the requests of a caller; the FairQueue of each stage decides w
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import Job, Stage
+from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 
-#: The weight of older batches in a measured rate, and of older windows in an average, at each new observation.
-_DECAY = 0.9
-#: A batch that is slower than expected by more than this factor is taken for a stall if the one before was not.
-_STALL_SLOWDOWN = 4
-#: A batch that is faster than expected by more than this factor starts a new average.
-_RESTART_SPEEDUP = 2
 #: The share of the estimated seconds that a request must have until its deadline, if others are in work. Simulated at
 #: four times the load with durations that vary by 30 %, 4 % of the admitted requests are late, and 17 % without it.
 _MARGIN = 1.4
-#: After this many seconds without a batch, a request may probe an idle model.
-_PROBE_AFTER_S = 1.0
 #: The retry delay that a rejected caller is told before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
@@ -48,95 +34,6 @@ _DEFAULT_RETRY_S = 1.0
 _STAGES = (Stage.PREPARE, Stage.RANK)
 #: (2,) seconds of work, in the order of _STAGES.
 Seconds: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
-
-
-@dataclass
-class _Rate:
-    """Decayed sums of tokens and seconds over batches, so that long batches weigh more than short ones."""
-
-    tokens: float = 0.0
-    seconds: float = 0.0
-    #: When the latest batch ended.
-    measured_s: float = -math.inf
-    last_was_slow: bool = False
-
-    def expected_s(self, tokens: float) -> float:
-        return tokens * self.seconds / self.tokens if self.tokens else 0.0
-
-    def observe(self, tokens: float, seconds: float, now_s: float) -> None:
-        expected_s = self.expected_s(tokens)
-        last_was_slow, self.last_was_slow = self.last_was_slow, 0 < expected_s < seconds / _STALL_SLOWDOWN
-        if self.last_was_slow and not last_was_slow:
-            return
-        if expected_s > _RESTART_SPEEDUP * seconds:
-            self.tokens = self.seconds = 0.0
-        self.tokens = _DECAY * self.tokens + tokens
-        self.seconds = _DECAY * self.seconds + seconds
-        self.measured_s = now_s
-
-
-class Throughput:
-    """Measured tokens per second of each model and stage and per estimated token, and the priorities that follow.
-
-    Args:
-        age_factor: seconds of remaining work that one second of waiting offsets. A request with r seconds of work is
-            preceded only by requests that arrive within r / age_factor seconds after it.
-    """
-
-    def __init__(self, age_factor: float) -> None:
-        self.age_factor = age_factor
-        self._rates: dict[ModelStage, _Rate] = {}
-        self._window_tokens: dict[str, tuple[float, float]] = {}
-
-    def observe(self, model_stage: ModelStage, tokens: float, seconds: float, now_s: float) -> None:
-        """Records a batch that ended at `now_s`. The first batch of a model warms it up and is not counted."""
-        if model_stage not in self._rates:
-            self._rates[model_stage] = _Rate()
-        else:
-            self._rates[model_stage].observe(tokens, seconds, now_s)
-
-    def observe_tokens(self, model: str, tokens: float, estimated: float) -> None:
-        """Records the tokens of encoded windows, and what `window_tokens` had estimated for them."""
-        old_tokens, old_estimated = self._window_tokens.get(model, (0.0, 0.0))
-        self._window_tokens[model] = (_DECAY * old_tokens + tokens, _DECAY * old_estimated + estimated)
-
-    def token_ratio(self, model: str) -> float:
-        """Tokens per estimated token of the model's latest windows; 1 before the first one."""
-        tokens, estimated = self._window_tokens.get(model, (0.0, 0.0))
-        return tokens / estimated if estimated else 1.0
-
-    def seconds(self, job: Job, stage: Stage | None = None) -> float:
-        """Estimates the time of the remaining work alone, in all stages or in one; 0 if unmeasured or probed."""
-        total = 0.0
-        for model_stage, tokens in job.remaining.items():
-            rate = self._rates.get(model_stage)
-            is_probe = model_stage in job.probes and rate and rate.measured_s <= job.arrived_s
-            if rate and not is_probe and stage in (None, model_stage.stage):
-                total += rate.expected_s(tokens)
-        return total
-
-    def expected_s(self, model_stage: ModelStage, tokens: float) -> float | None:
-        """Estimates the seconds of a batch; None if unmeasured."""
-        rate = self._rates.get(model_stage)
-        return rate.expected_s(tokens) if rate and rate.tokens else None
-
-    def tokens_in(self, model_stage: ModelStage, seconds: float) -> float:
-        """Tokens that are done in so many seconds; 0 if unmeasured."""
-        rate = self._rates.get(model_stage)
-        return seconds * rate.tokens / rate.seconds if rate and rate.seconds else 0.0
-
-    def is_stale(self, model_stage: ModelStage, now_s: float) -> bool:
-        """Returns True if the latest measured batch ended more than `_PROBE_AFTER_S` ago."""
-        rate = self._rates.get(model_stage)
-        return rate is not None and now_s > rate.measured_s + _PROBE_AFTER_S
-
-    def priority(self, job: Job) -> float:
-        """Remaining seconds - age_factor * age, up to a constant that all requests share; the smallest runs first."""
-        return self.seconds(job) + self.age_factor * job.arrived_s
-
-    def is_late(self, job: Job, now_s: float) -> bool:
-        """Returns True if the request would miss its deadline even if it ran alone from now on."""
-        return now_s + self.seconds(job) > job.latest_end_s
 
 
 class AdmissionController:

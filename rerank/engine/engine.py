@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import AdmissionController, Throughput
+from rerank.engine.admission import AdmissionController
 from rerank.engine.concurrent_calls import ConcurrentCalls
 from rerank.engine.estimate import expected_work, passage_tokens, prepare_tokens, window_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, Completed, Job, ModelStage, Stage
@@ -20,6 +20,7 @@ from rerank.engine.request import RankRequest, timeout_at, too_many_windows
 from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Step
+from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
 from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, ServedRanker
@@ -279,7 +280,7 @@ class Engine:
         """Encodes and ranks the windows of a round, some at a time."""
         ranked = list[RankedWindow]()
         while len(ranked) < len(windows):
-            encoded = await self._encode(model, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+            encoded = await self._encode(model, job, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
             pieces = [self._pieces(model, window) for window in encoded]
             tokens = [[max(MIN_WINDOW_TOKENS, piece.tokens) for piece in own] for own in pieces]
             job.add_windows(model, list(map(sum, tokens)))
@@ -308,7 +309,7 @@ class Engine:
         queue_ms = max(0.0, max((each.queue_ms + each.batch_ms for each in own), default=0.0) - batch_ms)
         return window, Completed(ranking, queue_ms, batch_ms)
 
-    async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:
+    async def _encode(self, model: str, job: Job, windows: Sequence[Window]) -> list[EncodedWindow]:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""
         ranker = self._rankers[model]
         with _failures_of(model, "encode a window"):
@@ -316,7 +317,7 @@ class Engine:
                 lambda: [ranker.encode(window) for window in windows], _ENCODE_LIMIT_S
             )
         estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
-        self.throughput.observe_tokens(model, sum(window.tokens for window in encoded), estimated)
+        self.throughput.observe_tokens(model, job, sum(window.tokens for window in encoded), estimated)
         return encoded
 
     def _batch_tokens(self, info: RankerInfo) -> int:

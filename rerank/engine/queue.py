@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from rerank.engine.admission import Throughput
 from rerank.engine.job import Job, ModelStage
+from rerank.engine.throughput import Throughput
 
 
 class Queued(Protocol):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rerank.engine.admission import Throughput, unreachable_deadline
+from rerank.engine.admission import unreachable_deadline
 from rerank.engine.job import Completed, Job, ModelStage, Work
 from rerank.engine.queue import FairQueue
+from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker, shutting_down
 from rerank.errors import RankerFailure, RerankError
 
@@ -231,7 +232,7 @@ class ThreadStage(QueuedStage[T, R]):
         except Exception as error:
             await self._split(batch, error)
             return
-        self._throughput.observe(self.model_stage, tokens, seconds, now_s())
+        self._throughput.observe(self.model_stage, tokens_of_jobs(batch), seconds, now_s())
         self._complete(batch, results, seconds)
 
     async def _split(self, batch: Sequence[Work[T, R]], error: Exception) -> None:
@@ -250,6 +251,14 @@ class ThreadStage(QueuedStage[T, R]):
         tokens = sum(work.tokens for work in batch)
         self._queue.max_batch_tokens = limit = max(1, min(self._queue.max_batch_tokens, tokens) // 2)
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
+
+
+def tokens_of_jobs(batch: Sequence[Work[Any, Any]]) -> dict[Job, float]:
+    """Sums the tokens of each job in a batch."""
+    tokens = dict.fromkeys((work.job for work in batch), 0.0)
+    for work in batch:
+        tokens[work.job] += work.tokens
+    return tokens
 
 
 def now_s() -> float:

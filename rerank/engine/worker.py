@@ -87,6 +87,8 @@ class Worker:
             call()
 
     def _call(self, function: Callable[[], Any], done: Future[Any]) -> None:
+        if not done.set_running_or_notify_cancel():
+            return
         start_s, paused_s, self._paused_s = time.perf_counter(), self._paused_s, 0.0
         try:
             result = function()

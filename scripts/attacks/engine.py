@@ -11,7 +11,7 @@ from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks.target import Attack, Target
 from scripts.random_requests import random_request
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _SHORT_TIMEOUT_S = 60.0, 2.0
 _PAIRS = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=2, stride=1)
 
 
@@ -44,8 +44,29 @@ async def flood_of_first(target: Target) -> Counter[str]:
     return await _together(target, [random_request(draw, "first", 10, 300) for _ in range(500)])
 
 
+async def long_then_short(target: Target) -> Counter[str]:
+    """20 documents of 198,000 characters, in words and then in dots, to the default; after each 20 short requests."""
+    draw, ends = random.Random(0), Counter[str]()
+    long = random_request(draw, "default", 20, 198_000)
+    dots = random_request(draw, "default", 20, 1)
+    for number, candidate in enumerate(dots.candidates):
+        candidate.text = f"{number} " + "." * 198_000
+    for strange in (long, dots):
+        ends["long: " + await target.rerank(strange, _TIMEOUT_S)] += 1
+        for _ in range(20):
+            ends["short: " + await target.rerank(random_request(draw, "default", 5, 200), _SHORT_TIMEOUT_S)] += 1
+    return ends
+
+
 async def _together(target: Target, messages: Sequence[pb.RerankRequest]) -> Counter[str]:
     return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for message in messages)))
 
 
-ATTACKS: tuple[Attack, ...] = (nothing, cancelled_encoding, long_passages_to_first, narrow_windows, flood_of_first)
+ATTACKS: tuple[Attack, ...] = (
+    nothing,
+    cancelled_encoding,
+    long_passages_to_first,
+    narrow_windows,
+    flood_of_first,
+    long_then_short,
+)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import Throughput
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
+from rerank.engine.throughput import Throughput
 from rerank.types import (
     Candidate,
     EncodedWindow,
@@ -136,7 +136,7 @@ def set_throughput(engine: Engine, tokens_per_s: float) -> None:
     model_stage = ModelStage(Stage.RANK, "number")
     engine.throughput._rates.pop(model_stage, None)
     for _ in range(2):  # the first batch is not counted
-        engine.throughput.observe(model_stage, tokens_per_s, 1.0, now_s() + 60)
+        engine.throughput.observe(model_stage, {Job(): tokens_per_s}, 1.0, now_s() + 60)
 
 
 def now_s() -> float:
@@ -171,8 +171,8 @@ def throughput_of(rates: Mapping[ModelStage, float], measured_s: float = 0.0, ag
     """A Throughput that has measured these tokens per second at this time."""
     throughput = Throughput(age_factor)
     for model_stage, tokens_per_s in rates.items():
-        throughput.observe(model_stage, 1, 1.0, 0.0)  # warms up
-        throughput.observe(model_stage, tokens_per_s, 1.0, measured_s)
+        throughput.observe(model_stage, {Job(): 1}, 1.0, 0.0)  # warms up
+        throughput.observe(model_stage, {Job(): tokens_per_s}, 1.0, measured_s)
     return throughput
 
 

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import AdmissionController, Throughput
+from rerank.engine.admission import AdmissionController
 from rerank.engine.estimate import expected_work, window_tokens
 from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.queue import FairQueue
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
+from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
@@ -140,7 +141,7 @@ class EngineScheduler:
     def _submit(self, request: Request) -> None:
         admitted, tokens = self._admitted[request], request.windows[request.ran]
         size = min(request.candidates, STRATEGY.window_size)
-        self._throughput.observe_tokens(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
+        self._throughput.observe_tokens(MODEL, admitted, tokens, window_tokens(INFO, [Passage("", "")], size))
         admitted.remaining[ModelStage(Stage.PREPARE, MODEL)] = 0.0
         admitted.add_windows(MODEL, [tokens])
         self._queue.add(NextWindow(request, admitted, tokens))
@@ -160,7 +161,8 @@ class EngineScheduler:
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         """Records that the batch is done, and queues the next windows of its requests."""
-        self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
+        tokens = {self._admitted.get(request, Job()): request.windows[request.ran - 1] for request in batch}
+        self._throughput.observe(RANKING, tokens, seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):
                 self._release(request)

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from rerank.engine.admission import AdmissionController, Throughput
+from rerank.engine.admission import AdmissionController
 from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 from tests.rerank.engine import harness
 
@@ -177,7 +178,7 @@ def test_one_request_probes_at_a_time() -> None:
 
 def test_probe_of_one_stage_is_checked_in_the_other() -> None:
     throughput = throughput_of(0.001, passages_per_s=100)
-    throughput.observe(PREPARE, 100, 1.0, STALE_S)
+    throughput.observe(PREPARE, {Job(): 100}, 1.0, STALE_S)
     with pytest.raises(DeadlineExceeded, match="10000 ms of work remain"):
         admitted(throughput).admit(late(passages=1000), STALE_S)
 

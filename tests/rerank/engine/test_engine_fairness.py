@@ -12,7 +12,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import ModelStage, Stage
+from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
@@ -73,7 +73,7 @@ async def test_slices_are_shorter_on_a_slow_machine() -> None:
     passages = [Candidate(Passage(f"d{i}", f"relevance {20 - i} ".ljust(32 + i, "x"))) for i in range(20)]
     async with engine_for(ranker) as engine:
         for _ in range(2):  # the first batch counts for nothing
-            engine.throughput.observe(ModelStage(Stage.PREPARE, "number"), tokens=400, seconds=1.0, now_s=now)
+            engine.throughput.observe(ModelStage(Stage.PREPARE, "number"), {Job(): 400}, 1.0, now_s=now)
         await engine.run(RankRequest(Query("q"), tuple(passages), (Step("number", Blocks(100)),)))
     assert len(ranker.slices) >= 10, "of 20 tokens, which take 50 ms"
 

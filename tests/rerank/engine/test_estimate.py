@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rerank.engine.admission import Throughput
 from rerank.engine.estimate import expected_work, prepare_tokens, window_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step
+from rerank.engine.throughput import Throughput
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
 
@@ -54,7 +54,7 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
 def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
     """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
     throughput = Throughput(0.1)
-    throughput.observe_tokens("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
+    throughput.observe_tokens("model", Job(), 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
     job = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
     assert job.remaining[RANK] == pytest.approx(100, rel=0.05)
 

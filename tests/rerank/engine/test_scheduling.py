@@ -138,7 +138,7 @@ def test_flood_of_one_caller_keeps_no_place_from_another() -> None:
     for caller, admitted in (("", False), ("other", True)):
         warm_up = [Request(0.1 * number, SHORT, [250]) for number in range(3)]
         flood = [Request(5.0, SHORT, [500], deadline_s=35.0) for _ in range(100)]
-        late = Request(6.0, SHORT, [250], deadline_s=10.0, caller=caller)
+        late = Request(6.0, SHORT, [250], deadline_s=11.0, caller=caller)
         simulate([*warm_up, *flood, late], EngineScheduler(SLOW), SLOW)
         assert any(request.rejected for request in flood)
         assert late.rejected is not admitted
