@@ -18,7 +18,7 @@ from rerank.protobuf.replies import list_models_response, rerank_response, searc
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method
-from rerank.service.call import CallRecord, OnEnd, Reply
+from rerank.service.call import CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.methods import RerankMethods, served_models
 from rerank.service.requests import check_number_of_candidates
@@ -30,25 +30,40 @@ M = TypeVar("M", bound=Message)
 
 
 class MessageMethods:
-    """The methods of RerankService, which take and return its messages."""
+    """The methods of RerankService: they read its messages, and answer with the bytes of others."""
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
         self._reranker, self._calls, self._methods = reranker, calls, RerankMethods(reranker, calls)
 
-    async def rerank(self, message: pb.RerankRequest, record: CallRecord) -> pb.RerankResponse:
-        """Answers a call of Rerank. Raises: RerankError."""
+    async def rerank(self, message: pb.RerankRequest) -> ReadCall:
+        """Reads a message of Rerank. Raises: InvalidRequest."""
         check_number_of_candidates(message.candidates, self._calls.limits)
         is_large = message.ByteSize() > SMALL_MESSAGE
         request = await self._reranker.convert(rerank_request, message) if is_large else rerank_request(message)
-        return rerank_response(await self._methods.rerank(request, record), message)
 
-    async def search(self, message: pb.SearchRequest, record: CallRecord) -> pb.SearchResponse:
-        """Answers a call of Search. Raises: RerankError."""
-        return search_response(await self._methods.search(search_request(message), record), message)
+        async def run(context: CallContext) -> Reply:
+            ranking = await self._methods.rerank(request, context)
+            return Reply(rerank_response(ranking, message).SerializeToString(), ranking)
 
-    async def list_models(self, _: pb.ListModelsRequest, __: CallRecord) -> pb.ListModelsResponse:
-        """Answers a call of ListModels."""
-        return list_models_response(served_models(self._reranker))
+        return ReadCall(request, run)
+
+    async def search(self, message: pb.SearchRequest) -> ReadCall:
+        """Reads a message of Search. Raises: InvalidRequest."""
+        request = search_request(message)
+
+        async def run(context: CallContext) -> Reply:
+            result = await self._methods.search(request, context)
+            return Reply(search_response(result, message).SerializeToString(), result)
+
+        return ReadCall(request, run)
+
+    async def list_models(self, _: pb.ListModelsRequest) -> ReadCall:
+        """Reads a message of ListModels."""
+
+        async def run(_: CallContext) -> Reply:
+            return Reply(list_models_response(served_models(self._reranker)).SerializeToString())
+
+        return ReadCall(None, run)
 
 
 def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
@@ -64,22 +79,25 @@ def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd)
 def health_methods(health: Health, calls: CallsInFlight) -> dict[str, Method]:
     """The health check; its calls are logged at level DEBUG, because they come often."""
 
-    async def check(message: health_pb2.HealthCheckRequest, _: CallRecord) -> Message:
-        return health.check(message)
+    async def check(message: health_pb2.HealthCheckRequest) -> ReadCall:
+        async def run(_: CallContext) -> Reply:
+            return Reply(health.check(message).SerializeToString())
+
+        return ReadCall(None, run)
 
     return {"Check": _method("Check", health_pb2.HealthCheckRequest, check, calls, partial(log.debug, "%s"))}
 
 
 def _method(
-    name: str, kind: type[M], run: Callable[[M, CallRecord], Awaitable[Message]], calls: CallsInFlight, on_end: OnEnd
+    name: str, kind: type[M], read: Callable[[M], Awaitable[ReadCall]], calls: CallsInFlight, on_end: OnEnd
 ) -> Method:
-    """A method that parses messages of a type and serializes the responses that `run` makes of them."""
+    """A method whose messages are of a type."""
     parse = parser(kind, calls)
 
-    async def respond(message: bytes | bytearray, record: CallRecord) -> Reply:
-        return Reply((await run(parse(bytes(message)), record)).SerializeToString())
+    async def read_bytes(message: bytes | bytearray) -> ReadCall:
+        return await read(parse(bytes(message)))
 
-    return Method(name, respond, calls, on_end)
+    return Method(name, read_bytes, calls, on_end)
 
 
 def parser(kind: type[M], calls: CallsInFlight) -> Callable[[bytes], M]:

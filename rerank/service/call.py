@@ -6,13 +6,13 @@ import math
 import re
 import reprlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from rerank.access.callers import STRANGER, Caller
-from rerank.errors import reason_of
+from rerank.errors import grpc_status_of, reason_of
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import Ranking
 
@@ -76,49 +76,93 @@ class EndedByPort:
 
 
 @dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a method knows of a call beside its request.
+
+    Attributes:
+        caller: the holder of the call's API key.
+        peer: the client's connection.
+        deadline_s: the client's, on the event loop's clock; infinity if it set none.
+    """
+
+    caller: Caller
+    peer: str
+    deadline_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to a call, as its port sends it.
 
     Attributes:
         body: the message.
-        error: the exception that the message tells of; None if it holds a result.
+        result: what it tells of; None for a call that ranks nothing, and for an error.
+        error: the exception that ended the call.
     """
 
-    body: bytes
+    body: bytes = b""
+    result: Ranking | SearchResult | None = None
     error: Exception | None = None
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A call whose message was read.
+
+    Attributes:
+        request: None for a call that ranks nothing.
+        run: answers the request. Raises: RerankError.
+    """
+
+    request: RerankRequest | SearchRequest | None
+    run: Callable[[CallContext], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call and what became of it; str() is its line in the log, without any text of the request.
+    """A call that has ended; str() is its line in the log, without any text of the request.
 
     Attributes:
         method: name of the method.
         request_id: the caller's id of the request, or a new one.
         peer: the client's connection.
-        status: name of the gRPC status; CANCELLED until the call is answered, and if the client hangs up before that.
         seconds: from the arrival of the call to its answer.
-        caller: the holder of the call's API key; STRANGER until the key was checked.
-        deadline_s: the client's, on the event loop's clock; infinity if it set none.
+        caller: the holder of the call's API key; STRANGER if it ended before the key was checked.
         request: None if the call ended before its request was read, and for a call that ranks nothing.
-        ranking: the answer to the request; None unless the call was answered.
-        search: the answer to a search, with its first stage.
-        reply: the answer; empty if the call ended without one.
-        error: the exception that ended the call.
+        reply: None if the client hung up before.
     """
 
     method: str
     request_id: str
     peer: str
-    status: str = "CANCELLED"
-    seconds: float = 0.0
+    seconds: float
     caller: Caller = STRANGER
-    deadline_s: float = math.inf
     request: RerankRequest | SearchRequest | None = None
-    ranking: Ranking | None = None
-    search: SearchResult | None = None
-    reply: Reply = Reply(b"")
-    error: Exception | None = None
+    reply: Reply | None = None
+
+    @property
+    def error(self) -> Exception | None:
+        """The exception that ended the call."""
+        return None if self.reply is None else self.reply.error
+
+    @property
+    def status(self) -> str:
+        """The name of the gRPC status."""
+        if self.reply is None:
+            return "CANCELLED"
+        return "OK" if self.reply.error is None else grpc_status_of(type(self.reply.error))
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """The ranking that answered the call."""
+        result = None if self.reply is None else self.reply.result
+        return result if isinstance(result, Ranking | None) else result.ranking
+
+    @property
+    def search(self) -> SearchResult | None:
+        """The result of a search."""
+        result = None if self.reply is None else self.reply.result
+        return None if isinstance(result, Ranking) else result
 
     @property
     def key(self) -> str:

@@ -11,7 +11,7 @@ from rerank.engine.request import Share
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.index import IndexManifest
-from rerank.service.call import CallRecord
+from rerank.service.call import CallContext
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import FirstStageWeight, Ranking, RankOptions
@@ -36,41 +36,35 @@ class RerankMethods:
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
         self._reranker, self._calls = reranker, calls
 
-    async def rerank(self, request: RerankRequest, record: CallRecord) -> Ranking:
-        """Orders the candidates of a request; notes request and ranking in the record. Raises: RerankError."""
-        record.request = request
+    async def rerank(self, request: RerankRequest, context: CallContext) -> Ranking:
+        """Orders the candidates of a request. Raises: RerankError."""
         limits = self._calls.limits
         is_large = _is_large(request)
         request = await self._reranker.convert(request.checked, limits) if is_large else request.checked(limits)
-        ranking = await self._reranker.rerank(
+        return await self._reranker.rerank(
             request.query,
             request.candidates,
-            self._options(record.caller, request.options, record.caller.limits.first_stage_weight),
-            self._deadline(record),
-            _share(record),
+            self._options(context.caller, request.options, context.caller.limits.first_stage_weight),
+            self._deadline(context),
+            _share(context),
         )
-        record.ranking = ranking
-        return ranking
 
-    async def search(self, request: SearchRequest, record: CallRecord) -> SearchResult:
-        """Searches the index; notes request and result in the record. Raises: RerankError."""
-        record.request = request
+    async def search(self, request: SearchRequest, context: CallContext) -> SearchResult:
+        """Searches the index. Raises: RerankError."""
         request = request.checked(self._calls.limits)
-        result = await self._reranker.search(
+        return await self._reranker.search(
             request.query,
             request.first_stage,
             request.depth,
-            self._options(record.caller, request.options),
-            self._deadline(record),
+            self._options(context.caller, request.options),
+            self._deadline(context),
             request.feedback,
-            _share(record),
+            _share(context),
         )
-        record.search, record.ranking = result, result.ranking
-        return result
 
-    def _deadline(self, record: CallRecord) -> float:
+    def _deadline(self, context: CallContext) -> float:
         """The earlier of the caller's deadline and the service's own limit."""
-        return min(record.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
+        return min(context.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
 
     def _options(
         self, caller: Caller, options: RankOptions, first_stage_weight: FirstStageWeight | None = None
@@ -91,9 +85,9 @@ def served_models(reranker: AsyncReranker) -> ServedModels:
     return ServedModels(reranker.models(), reranker.index.manifest if reranker.index else None)
 
 
-def _share(record: CallRecord) -> Share:
+def _share(context: CallContext) -> Share:
     """The caller's share of the engine: that of its key, or that of its connection if calls need no key."""
-    return Share(record.key or record.peer, record.caller.queueing)
+    return Share(context.caller.name or context.peer, context.caller.queueing)
 
 
 def _is_large(request: RerankRequest) -> bool:

@@ -65,14 +65,13 @@ def unary_handlers(methods: Mapping[str, Method], hang_up: HangUp) -> dict[str, 
 
 def _handle(method: Method, hang_up: HangUp) -> Callable[[object, Context], Any]:
     async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
-        record = await answer(GrpcCall(context, hang_up), method)
-        request_id = (REQUEST_ID, record.request_id)
-        if record.error is None:
-            context.set_trailing_metadata([request_id])
-            return record.reply.body
-        status = rpc_status.to_status(status_of(record.error))
-        del record  # the exception of `abort` lives on, and holds this frame
-        return await context.abort(status.code, status.details, (*status.trailing_metadata, request_id))
+        request_id, reply = await answer(GrpcCall(context, hang_up), method)
+        if reply.error is None:
+            context.set_trailing_metadata([(REQUEST_ID, request_id)])
+            return reply.body
+        status = rpc_status.to_status(status_of(reply.error))
+        del reply  # the exception of `abort` lives on, and holds this frame
+        return await context.abort(status.code, status.details, (*status.trailing_metadata, (REQUEST_ID, request_id)))
 
     return handle
 

@@ -22,14 +22,15 @@ from rerank.ports.http.headers import execution_headers, header_value, warnings_
 from rerank.ports.http.pairs import joined
 from rerank.ports.http.problem import problem_of
 from rerank.service.answer import Method, answer
-from rerank.service.call import REQUEST_ID, CallRecord, OnEnd, Reply
+from rerank.service.call import REQUEST_ID, CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import check_number_of_candidates
+from rerank.types import Ranking
 
 T = TypeVar("T")
 P = ParamSpec("P")
-#: Answers a request of the call of this record with its ranking or search result.
-Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
+#: Answers a request with its ranking or search result. Raises: RerankError.
+Run: TypeAlias = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,53 +70,46 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = HttpCall(scope, receive, self._calls, self._max_bytes)
-        method = Method(f"POST {scope['path']}", partial(self._respond, call), self._calls, self._on_end)
+        method = Method(f"POST {scope['path']}", partial(self._read, call), self._calls, self._on_end)
         try:
-            record = await answer(call, method)
-            if record.error is not None and record.error is not record.reply.error:  # the dialect was not known yet
-                record.reply = _refusal(record.error, self._dialects.values())
-            await _send(record, send)
+            request_id, reply = await answer(call, method)
+            if not isinstance(reply, HttpReply):  # the dialect was not known yet
+                assert reply.error is not None, "this is a bug: an HTTP call was answered with another kind of reply"
+                reply = _refusal(reply.error, self._dialects.values())
+            await _send(request_id, reply, send)
         except HungUp:
             pass
         finally:
             call.finish()
 
-    async def _respond(self, call: HttpCall, message: bytes | bytearray, record: CallRecord) -> Reply:
-        """Answers a request in the dialect of its body, also with an error. Raises: InvalidRequest if it has none."""
-        limits = self._calls.limits
-        body, warnings = await self._beside(len(message), json_object, message, limits.max_candidates, call.charset)
+    async def _read(self, call: HttpCall, message: bytes | bytearray) -> ReadCall:
+        """Reads a body. Raises: InvalidRequest if its dialect is not known."""
+        limits, size = self._calls.limits, len(message)
+        body, warnings = await self._beside(size, json_object, message, limits.max_candidates, call.charset)
         dialect = chosen(self._dialects, body)
         try:
-            return await self._result(call, dialect, body, warnings, record, len(message))
+            if isinstance(candidates := body.get(dialect.passages_field), list):
+                check_number_of_candidates(candidates, limits)
+            translated = await self._beside(size, dialect.translate, body)
+            requests, changes = self._fitter.fitted(translated, limits.max_candidates)
         except RerankError as error:
-            return _refusal(error, [dialect])
-
-    async def _result(
-        self,
-        call: HttpCall,
-        dialect: Dialect,
-        body: Mapping[str, Any],
-        warnings: Collection[str],
-        record: CallRecord,
-        size: int,
-    ) -> HttpReply:
-        limits = self._calls.limits
-        if isinstance(candidates := body.get(dialect.passages_field), list):
-            check_number_of_candidates(candidates, limits)
-        translated = await self._beside(size, dialect.translate, body)
-        requests, changes = self._fitter.fitted(translated, limits.max_candidates)
-        results = [await call.unless_ended(self._run(request, record)) for request in requests]
-        result = results[0]
-        if len(results) > 1:
-            record.request, record.ranking = requests[0], (result := joined(results))
+            return ReadCall(None, partial(_refuse, dialect, error))
         ignored = fields_without_effect(dialect.request, body)
         told = [*warnings, *changes, *([f"without effect here: {', '.join(ignored)}"] if ignored else [])]
-        headers: dict[str, str] = {}
-        if record.ranking is not None:
-            told += warnings_of(record.ranking.trace)
-            headers = execution_headers(record.ranking.trace)
-        reply = await self._beside(size, translated.reply, result, told)
-        return HttpReply(reply, headers=headers | warnings_header(told))
+
+        async def run(context: CallContext) -> HttpReply:
+            try:
+                results = [await call.unless_ended(self._run(request, context)) for request in requests]
+            except RerankError as error:
+                return _refusal(error, [dialect])
+            result = results[0] if len(results) == 1 else joined(results)
+            ranking = result if isinstance(result, Ranking) else result.ranking
+            all_told = [*told, *warnings_of(ranking.trace)]
+            reply = await self._beside(size, translated.reply, result, all_told)
+            headers = execution_headers(ranking.trace) | warnings_header(all_told)
+            return HttpReply(reply, result, headers=headers)
+
+        return ReadCall(requests[0], run)
 
     async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Computes a function beside other calls if the request is large."""
@@ -125,22 +119,24 @@ class Endpoint:
         return result
 
 
+async def _refuse(dialect: Dialect, error: RerankError, _: CallContext) -> HttpReply:
+    return _refusal(error, [dialect])
+
+
 def _refusal(error: Exception, dialects: Collection[Dialect]) -> HttpReply:
     """The error in the fields of these dialects."""
     names = [dialect.passages_field for dialect in dialects]
     problem = problem_of(error, names[0] if len(names) == 1 else "candidates")
     body = json.dumps(error_body(dialects, problem)).encode()
-    return HttpReply(body, error, problem.status, problem.headers)
+    return HttpReply(body, None, error, problem.status, problem.headers)
 
 
-async def _send(record: CallRecord, send: Send) -> None:
+async def _send(request_id: str, reply: HttpReply, send: Send) -> None:
     """Sends the reply. Returns when the client has read all but the last 64 KiB, which are buffered."""
-    reply = record.reply
-    assert isinstance(reply, HttpReply), "this is a bug: an HTTP call was answered with another kind of reply"
     headers = {
         "content-type": "application/json",
         "content-length": str(len(reply.body)),
-        REQUEST_ID: record.request_id,
+        REQUEST_ID: request_id,
     } | dict(reply.headers)
     encoded = [(name.encode(), header_value(value).encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": int(reply.status), "headers": encoded})

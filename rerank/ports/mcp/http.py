@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, StreamableHTTPSessionManager
 from starlette.datastructures import Headers
@@ -16,10 +15,10 @@ from rerank.ports.http.body import check_number_of_values
 from rerank.ports.http.call import HttpCall, HungUp
 from rerank.ports.http.hosts import check_origin, own_names
 from rerank.ports.http.problem import problem_of
-from rerank.ports.mcp.local import NEW_RECORD, local_service
+from rerank.ports.mcp.local import MCP_CALL, McpCall, local_service
 from rerank.ports.mcp.tools import tool_server
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import CallRecord, OnEnd, request_id_of
+from rerank.service.call import CallContext, OnEnd, request_id_of
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 
 #: JSON-RPC: the first of the codes for errors of servers.
@@ -60,10 +59,8 @@ class McpEndpoint:
             body = bytes(await self._calls.receive(call))
             self._calls.hold(call, len(body))
             await self._check_number_of_values(body)
-            new_record = partial(
-                CallRecord, request_id=request_id_of(call), peer=call.peer, caller=caller, deadline_s=call.deadline_s
-            )
-            answer = await call.unless_ended(self._answer({**scope, NEW_RECORD: new_record}, body))
+            mcp_call = McpCall(request_id_of(call), CallContext(caller, call.peer, call.deadline_s))
+            answer = await call.unless_ended(self._answer({**scope, MCP_CALL: mcp_call}, body))
             self._calls.expect_read(call, sum(len(message.get("body", b"")) for message in answer))
             for message in answer:
                 await send(message)

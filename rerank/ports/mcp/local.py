@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
 
-from rerank.errors import grpc_status_of
+from rerank.access.callers import STRANGER
 from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_answer
 from rerank.ports.message_methods import MessageMethods
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import CallRecord, OnEnd
+from rerank.service.call import CallContext, CallRecord, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import CallsInFlight
 from rerank.service.methods import served_models
 from rerank.v1 import rerank_pb2 as pb
 
-#: Makes the record of a call of this method.
-NewRecord: TypeAlias = Callable[[str], CallRecord]
-#: Name in the ASGI scope of an HTTP request → the NewRecord of the calls that it brings.
-NEW_RECORD = "rerank.new_record"
+
+@dataclass(frozen=True, slots=True)
+class McpCall:
+    """A message of an MCP client, which may call a tool."""
+
+    request_id: str
+    context: CallContext
+
+
+#: Name in the ASGI scope of an HTTP request → its McpCall.
+MCP_CALL = "rerank.mcp_call"
 
 
 def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> ToolService:
@@ -29,12 +36,12 @@ def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) 
     methods = MessageMethods(reranker, calls)
 
     async def ask(request: ToolRequest, http_request: Any) -> ToolAnswer:
-        new_record: NewRecord = http_request.scope[NEW_RECORD] if http_request else _record_over_stdio
+        call = http_request.scope[MCP_CALL] if http_request else _over_stdio()
         if isinstance(request, pb.SearchRequest):
-            with _observed(new_record("Search"), on_end) as record:
-                return tool_answer(await methods.search(request, record))
-        with _observed(new_record("Rerank"), on_end) as record:
-            return tool_answer(await methods.rerank(request, record))
+            reply = await _observed("Search", methods.search(request), call, on_end)
+            return tool_answer(pb.SearchResponse.FromString(reply.body))
+        reply = await _observed("Rerank", methods.rerank(request), call, on_end)
+        return tool_answer(pb.RerankResponse.FromString(reply.body))
 
     def models() -> pb.ListModelsResponse:
         return list_models_response(served_models(reranker))
@@ -42,20 +49,21 @@ def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) 
     return ToolService(ask, models, lambda: calls.limits)
 
 
-def _record_over_stdio(method: str) -> CallRecord:
-    return CallRecord(method, uuid.uuid4().hex, "stdio")
+def _over_stdio() -> McpCall:
+    return McpCall(uuid.uuid4().hex, CallContext(STRANGER, "stdio"))
 
 
-@contextmanager
-def _observed(record: CallRecord, on_end: OnEnd) -> Iterator[CallRecord]:
-    """Notes in the record how a block ends, and hands the record on."""
-    start_s = time.perf_counter()
+async def _observed(method: str, reading: Awaitable[ReadCall], call: McpCall, on_end: OnEnd) -> Reply:
+    """The reply to a call of a tool, whose record goes to `on_end`. Raises: RerankError."""
+    start_s, request, reply = time.perf_counter(), None, None
     try:
-        yield record
-        record.status = "OK"
+        read = await reading
+        request = read.request
+        reply = await read.run(call.context)
+        return reply
     except Exception as error:
-        record.error, record.status = error, grpc_status_of(type(error))
+        reply = Reply(error=error)
         raise
     finally:
-        record.seconds = time.perf_counter() - start_s
-        on_end(record)
+        seconds, context = time.perf_counter() - start_s, call.context
+        on_end(CallRecord(method, call.request_id, context.peer, seconds, context.caller, request, reply))

@@ -96,15 +96,15 @@ class Replica:
             return _Serialized(b"")
         call = RayCall(message, context)
         try:
-            record = await answer(call, self._methods[method])
+            request_id, reply = await answer(call, self._methods[method])
         finally:
             call.finish()
-        request_id = (REQUEST_ID, record.request_id)  # which also tells the proxy that a replica ended the call
-        if record.error is None:
-            context.set_trailing_metadata([request_id])
+        named = (REQUEST_ID, request_id)  # which also tells the proxy that a replica ended the call
+        if reply.error is None:
+            context.set_trailing_metadata([named])
         else:
-            set_status(context, record.error, request_id)
-        return _Serialized(record.reply.body)
+            set_status(context, reply.error, named)
+        return _Serialized(reply.body)
 
 
 class RayCall(EndedByPort):

@@ -13,7 +13,7 @@ import pytest
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
 from rerank.reranking.reranker import SearchResult
-from rerank.service.call import CallRecord
+from rerank.service.call import CallRecord, Reply
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
 from rerank.types import CandidateSource, FirstStage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
@@ -27,13 +27,12 @@ RANKING = Ranking((), ScoreKind.RANK, TRACE)
 def call(**fields: Any) -> CallRecord:
     default = {
         "method": "Rerank",
-        "status": "OK",
         "seconds": 0.0125,
         "peer": "ipv4:127.0.0.1:40000",
         "request_id": "r-1",
         "request": REQUEST,
     }
-    return CallRecord(**(default | {"ranking": RANKING, "error": None} | fields))
+    return CallRecord(**(default | {"reply": Reply(result=RANKING)} | fields))
 
 
 def record(message: str, *arguments: object, exc_info: Any = None) -> logging.LogRecord:
@@ -66,22 +65,24 @@ def test_answered_call_is_a_json_object_of_its_fields() -> None:
 
 
 def test_long_name_of_a_model_does_not_fill_the_log() -> None:
-    long = call(request=replace(REQUEST, options=RankOptions("m" * 1_000_000)), ranking=None, status="INVALID_ARGUMENT")
+    long = call(request=replace(REQUEST, options=RankOptions("m" * 1_000_000)), reply=None)
     assert len(TextFormatter(log_texts=False).format(record("%s", long))) < 1000
     assert len(JsonFormatter(log_texts=False).format(record("%s", long))) < 2000
 
 
 def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of_it() -> None:
-    refused = call(status="RESOURCE_EXHAUSTED", ranking=None, error=Overloaded("full", 1.0))
+    refused = call(reply=Reply(error=Overloaded("full", 1.0)))
     fields = json.loads(JsonFormatter(log_texts=False).format(record("%s", refused)))
     assert (fields["status"], fields["error"], fields["model"]) == ("RESOURCE_EXHAUSTED", "Overloaded", "m")
-    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", call(request=None, ranking=None))))
+    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", call(request=None, reply=None))))
     assert {"model", "candidates", "query"}.isdisjoint(fields)
 
 
 def test_search_has_the_time_of_its_first_stage() -> None:
     result = SearchResult(RANKING, FirstStage.BM25, hits=7, first_stage_ms=4)
-    search = call(method="Search", request=SearchRequest(Query("secret query"), RankOptions()), search=result)
+    search = call(
+        method="Search", request=SearchRequest(Query("secret query"), RankOptions()), reply=Reply(result=result)
+    )
     fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", search)))
     assert (fields["candidates"], fields["first_stage_ms"], fields["query"]) == (7, 4, "secret query")
     assert "passages" not in fields
