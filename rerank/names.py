@@ -165,7 +165,7 @@ _KINDS = {
     "NearDuplicates": "choice",
 }
 
-#: A longer word is no misspelt name, and comparing it would take time.
+#: A longer word is not a misspelt name, and comparing it would take time.
 _MAX_COMPARED_CHARS = 100
 
 

@@ -65,7 +65,7 @@ class Query:
     def of(cls, query: Query | str) -> Query:
         """Makes a query without control characters. Raises: InvalidRequest if it is none or empty."""
         if not isinstance(query, cls | str):
-            raise InvalidRequest("query", f"{reprlib.repr(query)} is no query; give a text or a Query")
+            raise InvalidRequest("query", f"{reprlib.repr(query)} is not a query; give a text or a Query")
         given = cls(query) if isinstance(query, str) else query
         if not (text := CONTROL.sub(" ", given.text).strip()):
             raise InvalidRequest("query", "the query is empty; send more than white space and control characters")

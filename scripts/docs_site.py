@@ -34,7 +34,7 @@ PAGES = {
     "deploy/README.md": "reference/deploy.md",
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
-#: A link or an image that is no URL and leads to more than a heading of its own page: "[" text, target, anchor.
+#: A link or an image that is not a URL and leads to more than a heading of its own page: "[" text, target, anchor.
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\\[\[\]])*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 #: The examples at the end of a command's help.
 _EXAMPLE = re.compile(r"^Example:\n((?:  .+\n)+)", re.MULTILINE)

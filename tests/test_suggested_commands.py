@@ -19,7 +19,7 @@ SUGGESTED = re.compile(rf"`((?:{NAMES})(?: [^`]+)?)`|(?:[a-z]: |, )((?:{NAMES}) 
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The line and the content of each text of a Python file that is no docstring."""
+    """The line and the content of each text of a Python file that is not a docstring."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

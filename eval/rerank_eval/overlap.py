@@ -62,7 +62,7 @@ def check_responses(responses: Iterable[Response], qrels: Collection[Qrel], sour
 
 
 def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
-    """A note if relevant passages are no candidates of their query, so that no order can find them.
+    """A note if relevant passages are not candidates of their query, so that no order can find them.
 
     Args:
         first_stage: the candidates of all queries.

@@ -184,8 +184,8 @@ def _comparison(reference: SystemResult, compared: Sequence[tuple[SystemResult, 
         f"## {MAIN_MEASURE} compared with {reference.name}\n\n{markdown_table(head, rows)}\n\n"
         f"Paired, two-sided tests over {compared[0][1].queries} queries. p (Holm) is the p of the t-test, "
         f"corrected for {len(rows)} comparisons. “Minimum detectable” is the smallest true difference that a test at "
-        "5 % over these queries finds with a probability of 80 %. A smaller difference that is not significant is no "
-        "evidence that the systems are equal."
+        "5 % over these queries finds with a probability of 80 %. A smaller difference that is not significant does "
+        "not mean that the systems are equal."
     )
 
 

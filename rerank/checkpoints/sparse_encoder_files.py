@@ -134,6 +134,6 @@ def _check_modules(folder: Path) -> None:
     names += [str(name) for name in object_at(read_settings(folder / "router_config.json"), "types").values()]
     if other := [name for name in names if name.rpartition(".")[2] not in _MODULES]:
         raise CheckpointError(
-            f"{folder} is no SPLADE model: it has the module {other[0].rpartition('.')[2]}, as encoders with dense "
+            f"{folder} is not a SPLADE model: it has the module {other[0].rpartition('.')[2]}, as encoders with dense "
             f"vectors do; give such a model as `encoder`, and here one of {', '.join(_MODULES[:3])}"
         )

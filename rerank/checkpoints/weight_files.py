@@ -19,7 +19,7 @@ def check_weights(folder: Path) -> None:
     """Checks the headers of the weights in a folder. Weights themselves are not read.
 
     Raises:
-        CheckpointError: a file is cut or in another format, or holds pickled objects that are no tensors.
+        CheckpointError: a file is cut or in another format, or holds pickled objects that are not tensors.
     """
     for path in sorted(folder.glob("*.safetensors")):
         try:

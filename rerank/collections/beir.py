@@ -30,7 +30,7 @@ def checked_folder(name: str, fields: PassageFields = FIELDS) -> Path:
     """
     folder = Path(name).absolute()
     if not corpus_file(folder).is_file():
-        raise CollectionError(f"collection {name!r} is no folder with a corpus.jsonl")
+        raise CollectionError(f"collection {name!r} is not a folder with a corpus.jsonl")
     for _ in islice(passages(folder, fields), _CHECKED_PASSAGES):
         pass
     return folder
@@ -54,7 +54,7 @@ def passages(folder: Path, fields: PassageFields = FIELDS) -> Iterator[Passage]:
     Further fields of a line are ignored.
 
     Raises:
-        CollectionError: the file cannot be read, or a line is no JSON object in UTF-8 with id and text; the message
+        CollectionError: the file cannot be read, or a line is not a JSON object in UTF-8 with id and text; the message
             names the line.
     """
     return (passage for _, passage in parsed_lines(corpus_file(folder), partial(_passage, fields)))

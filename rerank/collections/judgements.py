@@ -55,7 +55,7 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
         raise ConfigError(f"--qrels {qrels}: there is no such file or folder{looked_for(path)}; or give {names}")
     if (queries is not None) != path.is_file():
         problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
-        raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is no file, and needs no --queries'}")
+        raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is not a file, and needs no --queries'}")
     if queries is not None:
         check_file(queries)
         return _joined(read_queries(queries), read_qrels(path))

@@ -95,7 +95,7 @@ def _merged(given: object, override: object) -> object:
 
 
 def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], place: str) -> None:
-    """Raises: ConfigError if the preranker is no model, or its own cascade has the model, or three models."""
+    """Raises: ConfigError if the preranker is not a model, or its own cascade has the model, or three models."""
     by_name = {other.name: other for other in models}
     if not model.preranker or model.preranker in (choices := possible_prerankers(model.name, by_name)):
         return

@@ -51,7 +51,7 @@ class Servers(Settings):
             if "@" in parts.netloc:
                 raise ValueError(f"URL {number} has a password in it, which logs would show; use api_key_env")
             if not _is_address(parts):
-                raise ValueError(f"{url!r} is no address of a server; write it as http://HOST:PORT")
+                raise ValueError(f"{url!r} is not an address of a server; write it as http://HOST:PORT")
         stripped = tuple(url.rstrip("/") for url in urls)
         if len(set(stripped)) != len(stripped):
             raise ValueError("a server is named twice; name each once")

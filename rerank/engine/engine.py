@@ -128,8 +128,8 @@ async def _rank_served(ranker: ServedRanker, window: EncodedWindow) -> WindowRan
 class Engine:
     """Runs requests. A model has a thread for each of `prepare`, `encode` and `rank`; all else is on the event loop.
 
-    What a cancelled or late request has queued does not run. Its running batch, slice of passages or group of windows
-    to encode is not interrupted.
+    Queued work of cancelled or late requests is dropped. A batch, slice of passages or group of windows to encode that
+    runs already is not interrupted.
 
     Args:
         rankers: of the models by name.

@@ -13,7 +13,7 @@ from rerank.engine.strategies import Cost, Steps, describe
 from rerank.errors import InvalidRequest
 from rerank.types import Candidate, Passage, Query, RankOptions
 
-#: Counts so many expected tokens of a caller as in work while its block runs. Raises: Overloaded if they are too many.
+#: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
 Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
 
 
@@ -68,7 +68,7 @@ class RankRequest:
 
 
 def timeout_at(deadline_s: float) -> asyncio.Timeout:
-    """Limits a block to this time of the event loop's clock; an infinite one is no limit."""
+    """Limits a block to this time of the event loop's clock; an infinite one is not a limit."""
     return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)
 
 

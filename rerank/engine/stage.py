@@ -94,7 +94,7 @@ class QueuedStage(ABC, Generic[T, R]):
         If the caller is cancelled or a piece fails, those that have not started do not run.
 
         Raises: ShuttingDown; DeadlineExceeded, the request would miss its deadline even if it ran alone; what the work
-        raised, with RankerFailure in the place of what is no RerankError.
+        raised, with RankerFailure in the place of what is not a RerankError.
         """
         if self._closed:
             raise shutting_down()

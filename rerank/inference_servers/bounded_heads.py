@@ -29,7 +29,7 @@ def bound_heads(client: httpx2.AsyncClient) -> None:
 
 
 def end_of_head(response: httpx2.Response) -> None:
-    """Lets the body of a response be read, which is no part of its head."""
+    """Lets the body of a response be read, which is not part of its head."""
     response.extensions["network_stream"].is_in_head = False
 
 

@@ -70,9 +70,9 @@ class RerankApi:
 
 
 def _finite(score: Any) -> float:
-    """Returns the score. Raises: ValueError if it is no number, or not finite."""
+    """Returns the score. Raises: ValueError if it is not a number, or not finite."""
     if type(score) not in (int, float) or not math.isfinite(number := _as_float(score)):
-        raise ValueError(f"score {str(score)[:20]}, which is no finite number")
+        raise ValueError(f"score {str(score)[:20]}, which is not a finite number")
     return number
 
 

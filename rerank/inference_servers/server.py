@@ -131,7 +131,7 @@ class Server:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise NoAnswer(
-                f"{self.url}{path} answered what is no JSON, or a part of it: {self._quoted(content)!r}"
+                f"{self.url}{path} answered what is not JSON, or a part of it: {self._quoted(content)!r}"
             ) from error
 
     def _quoted(self, content: bytes) -> str:

@@ -57,7 +57,7 @@ def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
     opened, folder = find_collection(collection), Path(collection)
     if collection not in NAMED and not beir.queries_file(folder).is_file():
         raise ConfigError(
-            f"the evaluation ran on {collection!r}, which is no folder in BEIR layout here; run `rerank inspect` in "
+            f"the evaluation ran on {collection!r}, which is not a folder in BEIR layout here; run `rerank inspect` in "
             "the folder where the evaluation ran (names of ir_datasets cannot be inspected)"
         )
     queries = {query.query_id: query.text for query in opened.queries()}

@@ -82,7 +82,7 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
 
         Raises:
             pt.validate.InputValidationError: a column is missing.
-            InvalidRequest: a query has a docno twice, or a query or a text is no string.
+            InvalidRequest: a query has a docno twice, or a query or a text is not a string.
             RerankError: see Reranker.rerank and RerankClient.rerank. No further query is ranked then.
         """
         with pt.validate.any(inp, context=self) as columns:

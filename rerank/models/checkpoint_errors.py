@@ -39,7 +39,7 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
     except RerankError:
         raise
     except BaseException as error:
-        # A panic of the Rust code in tokenizers and safetensors is no Exception.
+        # A panic of the Rust code in tokenizers and safetensors is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         check_weights(folder)

@@ -65,7 +65,7 @@ class PairScorer:
         max_tokens: the longest pair, in tokens.
         reads_instruction: the chat template has a place for one.
         gives_probabilities: its activation is a sigmoid, or it has two labels.
-        beginnings: those that pairs share; None if the model is no causal LM, or one that cannot share them.
+        beginnings: those that pairs share; None if the model is not a causal LM, or one that cannot share them.
         revision: SHA-256 of the weights.
         precision: what the model computes in.
 

@@ -22,7 +22,7 @@ _KNOWN = ("llama", "mistral", "qwen2", "qwen3")
 def score_direction(width: int) -> torch.Tensor:
     """Returns the (width,) direction onto which a state is projected: always the same random one, of about unit length.
 
-    It is no parameter, so that a checkpoint needs no weights besides those of its model.
+    It is not a parameter, so that a checkpoint needs no weights besides those of its model.
     """
     return torch.randn(width, generator=torch.Generator().manual_seed(0)) / width**0.5
 

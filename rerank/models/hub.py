@@ -54,7 +54,7 @@ def _problem_with_hub(name: str) -> str:
             return ""
         HfApi().model_info(name, timeout=_TIMEOUT_S)
     except HFValidationError:
-        return "it is no name of a model on the hub either (MODEL or ORGANISATION/MODEL)"
+        return "it is not a name of a model on the hub either (MODEL or ORGANISATION/MODEL)"
     except OfflineModeIsEnabled:
         return "the hub is not asked, because HF_HUB_OFFLINE is set"
     except GatedRepoError:

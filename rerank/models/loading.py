@@ -50,7 +50,7 @@ def readable_positions(model: nn.Module, stated: int) -> int:
     """Returns the most tokens that a model can read, given the number that its files state.
 
     Raises:
-        CheckpointError: it is no number, or the model reads none.
+        CheckpointError: it is not a number, or the model reads none.
     """
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)

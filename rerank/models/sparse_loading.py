@@ -24,7 +24,7 @@ from rerank.models.loading import readable_positions
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"
-#: What the libraries raise for a folder that is no model.
+#: What the libraries raise for a folder that does not hold a model.
 _LOADING_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, SafetensorError)
 
 

@@ -109,6 +109,6 @@ def parser(kind: type[M], calls: CallsInFlight) -> Callable[[bytes], M]:
         try:
             return kind.FromString(message)
         except DecodeError as error:
-            raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error
+            raise InvalidRequest("request", f"the bytes are not a message of this type: {error}") from error
 
     return parse

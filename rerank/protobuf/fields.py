@@ -95,7 +95,7 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
         return _enum_value(field.enum_type, value, path)
     if field.is_repeated and field.message_type is not None and value is not None:
         if not isinstance(value, list):
-            raise InvalidRequest(path, f"{reprlib.repr(value)} is no list; send a list of candidates")
+            raise InvalidRequest(path, f"{reprlib.repr(value)} is not a list; send a list of candidates")
         return [_candidate(field.message_type, each, place, path) for place, each in enumerate(value)]
     if field.message_type is not None and not field.is_repeated:
         parts = field.message_type.fields
@@ -113,7 +113,7 @@ def _candidate(message: Any, candidate: object, place: int, path: str) -> Any:
     if isinstance(candidate, str):
         return {"doc_id": str(place), "text": candidate}
     if not isinstance(candidate, Mapping):
-        problem = f"{reprlib.repr(candidate)} is no candidate; send an object with doc_id and text, or a text"
+        problem = f"{reprlib.repr(candidate)} is not a candidate; send an object with doc_id and text, or a text"
         raise InvalidRequest(f"{path}[{place}]", problem)
     found = _with_enum_values(message, candidate, f"{path}[{place}].", _CANDIDATE_NAMES)
     doc_id = found.get("doc_id")
@@ -135,7 +135,7 @@ def _checked(kind: type[Message], name: str, value: Any) -> Any:
         kind(**{name: value})
     except (TypeError, ValueError) as error:
         raise InvalidRequest(
-            name, f"{reprlib.repr(value)} is no value of this field ({error}); see rerank.proto"
+            name, f"{reprlib.repr(value)} is not a value of this field ({error}); see rerank.proto"
         ) from error
     return value
 

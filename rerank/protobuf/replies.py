@@ -58,7 +58,7 @@ def list_models_response(served: ServedModels) -> pb.ListModelsResponse:
 
 
 def trace_message(trace: Trace) -> pb.Trace:
-    """The trace of a ranking; the windows with which it would hold more than MAX_PASSAGES are left out."""
+    """The trace of a ranking, cut to MAX_PASSAGES passages."""
     windows = [_window(window) for window in _first_windows(trace.windows)]
     return pb.Trace(windows=windows, input_order=trace.input_order)
 

@@ -52,7 +52,7 @@ class FailedRanker:
 
 
 class UnloadedRanker(FailedRanker):
-    """Stands for a model that is loaded when it is first asked for. It is no problem, but calls cannot be answered."""
+    """Stands for a model that is loaded when it is first asked for. Until then, calls cannot be answered."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__(name, replace(unknown_info(kind, name), max_passage_tokens=1_000_000), problem="")

@@ -1,7 +1,7 @@
 """Fusion: orders passages by a weighted sum of signals, without a language model.
 
 The signals are the score of the first stage, that of learned sparse vectors (SPLADE), and the cosine of the encoder's
-vectors. Each is a z-score over the passages that it is read for. The cosine is the dearest one, so only the best
+vectors. Each is a z-score over the passages that it is read for. The cosine costs most, so only the best
 passages by the other two get it. Then the query's vector moves towards the passages that lead so far, as in relevance
 feedback, and the cosine is taken again: no forward pass more. A correction that a user has trained may be added.
 """

@@ -62,7 +62,7 @@ class PERankRanker:
         loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template, precision)
         prompt = loaded.template
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
-            prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
+            prompt = prompt.without_instruction()  # this model was trained without instructions
         self._encoder, self._encoder_dtype = encoder, "float32" if precision == "auto" else precision
         self._transformer = loaded.transformer
         self._projector = loaded.projector

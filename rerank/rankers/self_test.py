@@ -97,7 +97,7 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
 
 def golden_files(folder: Path) -> list[Path]:
-    """Returns the golden files of a checkpoint folder, one for each kind of settings; none if it is no folder."""
+    """Returns the golden files of a checkpoint folder, one for each kind of settings; none if it is not a folder."""
     return sorted(folder.glob(_GOLDEN_FILES))
 
 

@@ -28,7 +28,7 @@ def candidate_source(candidate: object, place: int) -> CandidateSource:
     """Converts a CandidateLike. A plain text, or a dict without an id, gets `place`, its 0-based place, as its doc_id.
 
     Raises:
-        TypeError: it is no CandidateLike.
+        TypeError: it is not a CandidateLike.
     """
     try:
         return _source(candidate, str(place))

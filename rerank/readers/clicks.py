@@ -11,7 +11,7 @@ from rerank.readers.lines import parsed_lines
 from rerank.readers.qrels import Qrel
 from rerank.readers.rows import BadRow
 
-#: Added to the impressions of every passage, so that one click on one impression is no perfect rate.
+#: Added to the impressions of every passage, so that one click on one impression does not make a perfect rate.
 _MORE_IMPRESSIONS = 10
 #: From this share of the query's highest click rate on, the grade is 2.
 _BEST_SHARE = 0.5

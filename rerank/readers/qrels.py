@@ -87,7 +87,7 @@ class _Form:
         if not doc_id or len(query_id.split()) != 1:
             raise BadRow(f"has the query_id {reprlib.repr(query_id)} and the doc_id {reprlib.repr(doc_id)}; give both")
         if grade is None or not grade.is_integer():  # 1.0 is a grade, too
-            raise BadRow(f"has the relevance {reprlib.repr(relevance)}, which is no whole number")
+            raise BadRow(f"has the relevance {reprlib.repr(relevance)}, which is not a whole number")
         if self._separator is None:
             query_id, doc_id = from_column(query_id), from_column(doc_id)
         return Qrel(query_id, doc_id, grade_of(grade))

@@ -31,7 +31,7 @@ def json_object(line: str) -> Mapping[str, Any]:
 def as_object(value: object) -> Mapping[str, Any]:
     """The value, if it is a mapping. Raises: BadRow."""
     if not isinstance(value, Mapping):
-        raise BadRow(f"is {reprlib.repr(value)}, which is no object with named fields")
+        raise BadRow(f"is {reprlib.repr(value)}, which is not an object with named fields")
     return value
 
 
@@ -77,7 +77,7 @@ def id_of(row: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """The text in a field. Raises: BadRow when the row lacks it, or when it is no text that UTF-8 can hold."""
+    """The text in a field. Raises: BadRow when the row lacks it, or when it is not a text that UTF-8 can hold."""
     if name not in row:
         raise missing(name, row)
     return _text(row[name], name)
@@ -149,5 +149,5 @@ def _text(value: object, name: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise BadRow(f"has half of a surrogate pair in {name}, at character {error.start}, which is no text") from error
+        raise BadRow(f"has half of a surrogate pair in {name}, at character {error.start}: send text") from error
     return value

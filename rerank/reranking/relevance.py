@@ -67,7 +67,7 @@ def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
 def check_min_relevance(
     value: float, steps: Steps, infos: Mapping[str, RankerInfo], defaults: Mapping[str, Steps]
 ) -> None:
-    """Raises: InvalidRequest if the value is no probability, or these steps give no relevance.
+    """Raises: InvalidRequest if the value is not a probability, or these steps give no relevance.
 
     Args:
         infos: of all models by name.

@@ -97,7 +97,7 @@ class Index:
             vectors. None: they are not read.
 
     Raises:
-        IndexMismatch: `folder` is no index, has another format, was built with another encoder, or is damaged.
+        IndexMismatch: `folder` is not an index, has another format, was built with another encoder, or is damaged.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ def verify_index(folder: Path) -> IndexManifest:
     """Checks the size and the hash of every file of an index.
 
     Raises:
-        IndexMismatch: `folder` is no index, or is damaged.
+        IndexMismatch: `folder` is not an index, or is damaged.
     """
     manifest = read_manifest(folder)
     check_files(folder, manifest.files, all_hashes=True)

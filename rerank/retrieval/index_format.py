@@ -22,7 +22,7 @@ def read_index_settings(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise IndexMismatch(
-            f"{folder} is no index: it has no {MANIFEST_FILE}{looked_for(folder)}; build one with "
+            f"{folder} is not an index: it has no {MANIFEST_FILE}{looked_for(folder)}; build one with "
             f"`rerank index --collection COLLECTION --out {shlex.quote(str(folder))}`"
         )
     try:

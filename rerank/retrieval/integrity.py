@@ -61,7 +61,7 @@ def check_sizes(folder: Path) -> None:
     """Checks that an index has all its files in their sizes, without the libraries that open it.
 
     Raises:
-        IndexMismatch: `folder` is no index of this version, or a file is missing or has another size.
+        IndexMismatch: `folder` is not an index of this version, or a file is missing or has another size.
     """
     try:
         files = _FILES.validate_python(read_index_settings(folder).get("files"))

@@ -64,5 +64,5 @@ async def answer(call: Call, method: Method) -> tuple[str, Reply]:
         seconds = time.perf_counter() - start_s
         method.on_end(CallRecord(method.name, request_id, call.peer, seconds, caller, request, reply))
         if reply is not None and reply.error is not None:
-            reply.error.__traceback__ = None  # its frames hold the message, and one another until a collection
+            reply.error.__traceback__ = None  # the traceback keeps the message alive until the collector runs
     return request_id, reply

@@ -35,7 +35,7 @@ class ByteCache(Generic[K, V]):
         self._entries: Any = LRUCache(max_bytes, getsizeof=lambda entry: entry[1])
 
     def __contains__(self, key: K) -> bool:
-        """Returns True if the key has an entry; this is no use of it, and no hit."""
+        """Returns True if the key has an entry; this counts neither as a use nor as a hit."""
         with self._lock:
             return key in self._entries
 

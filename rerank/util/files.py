@@ -128,7 +128,7 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """The text of a file of settings.
 
     Raises:
-        ConfigError: it cannot be read, is no regular file, is larger than `max_bytes`, or is not in UTF-8.
+        ConfigError: it cannot be read, is not a regular file, is larger than `max_bytes`, or is not in UTF-8.
     """
     check_file(path)
     try:

@@ -26,7 +26,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text, object_pairs_hook=_without_repetition)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: line {error.lineno}: this is no JSON: {error.msg}") from error
+        raise ConfigError(f"{path}: line {error.lineno}: this is not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):

@@ -115,7 +115,7 @@ def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> st
             scalar = not isinstance(given, Mapping | Sequence) or isinstance(given, str)
             return f"{error['msg'].removeprefix('Value error, ')}{_given(given, quote) if scalar else ''}"
         case "invalid_key":
-            return f"the key{_given(given, quote).removeprefix(', given')} is no text"
+            return f"the key{_given(given, quote).removeprefix(', given')} is not a text"
         case "enum" | "literal_error":
             choices = re.findall("'(.*?)'", context["expected"])
             return f"expected one of {', '.join(choices)}{_given(given, quote)}{suggestion(given, choices)}"

@@ -15,7 +15,7 @@ from rerank.util.files import read_text
 
 #: Mappings and lists inside one another; our own files have five.
 _MAX_LEVELS = 50
-#: Larger numbers are no sizes, times or counts, and Python refuses to print those of more than 4,300 digits.
+#: Larger numbers are not sizes, times or counts, and Python refuses to print those of more than 4,300 digits.
 _MAX_NUMBER_BITS = 63
 
 
@@ -55,7 +55,7 @@ def parse_yaml(text: str, path: Path | str) -> YamlFile:
     """Parses the text of the file `path`.
 
     Raises:
-        ConfigError: it is no YAML, has a key twice in one mapping, more than 50 levels, or a value that cannot be read.
+        ConfigError: it is not YAML, has a key twice in a mapping, more than 50 levels, or a value that cannot be read.
             The message names the line, and quotes nothing of the file but names of tags and anchors.
     """
     try:
@@ -121,7 +121,7 @@ class _Loader(yaml.SafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError) as error:  # of int(), datetime() and PyYAML's own look-ups
             kind = node.tag.rpartition(":")[2]
-            problem = f"the value is no {kind} that can be read, or has too many digits"
+            problem = f"the value cannot be read as {kind}, or has too many digits"
             raise _problem(problem, node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > _MAX_NUMBER_BITS:
             raise _problem("the number has too many digits; at most 18 are read", node.start_mark)

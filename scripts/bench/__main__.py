@@ -37,7 +37,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
 }
 
 RATIO = "times"
-#: Units of figures that are no ratios, by the start of their name.
+#: Units of figures that are not ratios, by the start of their name.
 UNITS = {
     "cold": "ms",
     "warm": "ms",

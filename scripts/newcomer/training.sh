@@ -13,9 +13,9 @@ train_a_short_run() {
 }
 
 step "a base that does not exist" fails_with "no folder gpt2-nope, .*(cannot be reached|OFFLINE is set|no such model)" \
-  timeout 60 train-first --lists lists.jsonl --base gpt2-nope --output-dir runs/nope
+  timeout 300 train-first --lists lists.jsonl --base gpt2-nope --output-dir runs/nope
 step "an encoder that does not exist" fails_with "no folder org/nope, .*(cannot be reached|OFFLINE is set|no such model)" \
-  timeout 60 rerank serve --listen 127.0.0.1:0 --encoder org/nope
+  timeout 300 rerank serve --listen 127.0.0.1:0 --encoder org/nope
 step "a short run with saves" train_a_short_run
 step "serve it instead of a bundled model" start_service --model identity=runs/first/final
 step "the log says what it replaces" grep -q "replaces the bundled model of this name (identity)" serve.log

@@ -182,7 +182,7 @@ def test_hostile_pasted_passages_and_links_are_shown_as_written(live: Watched, t
 def test_hostile_fields_of_a_link_are_refused_as_written(live: Watched, name: str, text: str) -> None:
     live.tab.open(query="water", **{name: text})
     live.tab.expected_refusals()
-    live.tab.errors.clear()  # a depth that is no number is a warning of the browser
+    live.tab.errors.clear()  # a depth that is not a number is a warning of the browser
     live.assert_harmless()
 
 

@@ -24,7 +24,7 @@ from rerank.service.in_flight import CallsInFlight
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _MAX_PORT = 65_535
 #: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and
-#: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 is no compression.
+#: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 means none.
 _NO_COMPRESSION = 1
 #: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. gRPC itself
 #: refuses calls of a connection that has half as many more that were cancelled and have not ended here.

@@ -112,7 +112,7 @@ def test_key_is_added_to_an_empty_file_and_to_an_empty_list(path: Path) -> None:
         (f"- {{name: '', sha256: '{'0' * 64}'}}", r"\[0\]\.name"),
         (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", r"\[0\]\.max_calls: expected a number greater than 0"),
         ("- {name: a, sha256: secret, sha256: secret}", "line 1: the key 'sha256' is in line 1 already"),
-        ("- {name: a, sha256: secret, max_calls: " + "1" * 5000 + "}", "line 1: the value is no int"),
+        ("- {name: a, sha256: secret, max_calls: " + "1" * 5000 + "}", "line 1: the value cannot be read as int"),
         ("[" * 5000, "line 1: more than 50 mappings and lists inside one another"),
     ],
 )

@@ -53,7 +53,7 @@ def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:
     qrels, queries = trec_files(tmp_path, "1 0 a 2", "1\tone")
     with pytest.raises(ConfigError, match=r"qrels\.txt is a file, which needs .*; give them with --queries FILE"):
         read_judgements(qrels)
-    with pytest.raises(ConfigError, match="--qrels pydoc is no file, and needs no --queries"):
+    with pytest.raises(ConfigError, match="--qrels pydoc is not a file, and needs no --queries"):
         read_judgements("pydoc", queries)
 
 

@@ -92,7 +92,7 @@ def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command
 
 
 def test_serve_with_a_folder_that_is_no_index_is_refused(rerank: Command, tmp_path: Path) -> None:
-    assert f"{tmp_path} is no index: it has no manifest.json" in rerank("serve", "--index", tmp_path).error
+    assert f"{tmp_path} is not an index: it has no manifest.json" in rerank("serve", "--index", tmp_path).error
 
 
 def test_serve_on_an_address_in_use_is_refused(rerank: Command, service: Served, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path
     rerank("keys", "add", "a", "--file", keys)
     outcome = rerank("serve", "--check", "--listen", "0.0.0.0:0", "--keys", keys, "--http", "--qrels", "pydoc")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.strip() == "the settings can be used: 3 models at 0.0.0.0:0"
+    assert outcome.out.strip() == "the settings can be used: 5 models at 0.0.0.0:0"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_check_refuses_settings_that_open_the_service_to_strangers(rerank: Comma
     ("options", "message"),
     [
         (["--qrels", "nowhere"], "--qrels nowhere: there is no such file or folder (relative paths begin at "),
-        (["--qrels", "pydoc", "--queries", "queries.tsv"], "--qrels pydoc is no file, and needs no --queries"),
+        (["--qrels", "pydoc", "--queries", "queries.tsv"], "--qrels pydoc is not a file, and needs no --queries"),
         (["--queries", "queries.tsv"], "queries are given without judgements; give those as qrels, too"),
     ],
 )

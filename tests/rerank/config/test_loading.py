@@ -117,7 +117,7 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("listen: 50051", r"listen: expected HOST:PORT, such as 127\.0\.0\.1:50051, given 50051$"),
         ("telemetry: {metrics: 9090}", r"metrics: expected HOST:PORT, such as 127\.0\.0\.1:9090, given 9090$"),
         ("http: {listen: 8080}", r"http\.listen: expected HOST:PORT, such as 127\.0\.0\.1:8080, given 8080$"),
-        ("1: 2", r"the key 1 is no text$"),
+        ("1: 2", r"the key 1 is not a text$"),
         ("- a list", r"expected keys and values, found list"),
         ("listen: [", r"line 1: while parsing a flow node"),
         ("listen: a\nmodels: []\nlisten: b", r"line 3: the key 'listen' is in line 1 already$"),

@@ -30,7 +30,7 @@ from tests.rerank.inference_servers.test_served_models import engine_time, opene
 
 ASK = Post("/ask", {})
 OK = whole(b"{}")
-#: By names that are no marker of pytest.
+#: By names that are not markers of pytest.
 KINDS = [pytest.param(kind, id=f"kind-{kind}") for kind in ("vllm", "sglang", "llama-cpp", "api")]
 #: Far below the time for which an attack goes on, and far above what is allowed to it.
 SOON_S = 5.0
@@ -106,7 +106,7 @@ async def test_health_check_without_an_end_leaves_a_model_out_soon(
 ) -> None:
     monkeypatch.setattr(server, "_HEALTH_S", 0.3)
     async with hostile(answer) as url:
-        ranker = model_at(url, kind)  # loads a tokenizer, which is no part of the time
+        ranker = model_at(url, kind)  # loads a tokenizer, which is not part of the time
         async with asyncio.timeout(SOON_S):
             await ranker.open()
             assert url in ranker.problem

@@ -72,7 +72,7 @@ async def test_llama_cpp_generates(llama_cpp: StandIn) -> None:
 
 @pytest.mark.slow
 async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, encoder: Encoder) -> None:
-    """Of the 20 most probable tokens, some are no identifiers; the others keep their exact log-probabilities."""
+    """Of the 20 most probable tokens, some are not identifiers; the others keep their exact log-probabilities."""
     work = request(Single(len(TEXTS)))
     served = await ranked(plain(vllm.url, {"allow_top_k": True}), work)
     here = await ranked_here(plain(vllm.url), work, encoder)

@@ -54,12 +54,12 @@ def test_absent_options_stay_absent() -> None:
         ({"first_stage_weight": {"weight": 2}}, "first_stage_weight.weight", "fields: kind, number"),
         ({"first_stage": "bm52"}, "first_stage", r"did you mean bm25\? choices: bm25, dense"),
         ({"feedback": "rochio"}, "feedback.method", r"did you mean rocchio\?"),
-        ({"feedback": True}, "feedback", "True is no value of this field"),
-        ({"strategy": 2}, "strategy", "2 is no value of this field"),
-        ({"top_n": "3"}, "top_n", "'3' is no value of this field"),
-        ({"top_n": 2**40}, "top_n", "is no value of this field .*out of range"),
+        ({"feedback": True}, "feedback", "True is not a value of this field"),
+        ({"strategy": 2}, "strategy", "2 is not a value of this field"),
+        ({"top_n": "3"}, "top_n", "'3' is not a value of this field"),
+        ({"top_n": 2**40}, "top_n", "is not a value of this field .*out of range"),
         ({"top_n": 1, "topN": 2}, "topN", "top_n is given twice"),
-        ({"model": "x" * 10**6, "depth": "x" * 10**6}, "depth", r"'x+\.\.\.x+' is no value of this field"),
+        ({"model": "x" * 10**6, "depth": "x" * 10**6}, "depth", r"'x+\.\.\.x+' is not a value of this field"),
     ],
 )
 def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expected: str) -> None:
@@ -93,8 +93,8 @@ def test_candidates_without_an_id_have_their_place() -> None:
             "candidates[0].price: Candidate has no such field; fields: doc_id, text, in_index",
         ),
         (["t", {"id": "a", "doc_id": "b"}], "candidates[1].doc_id: doc_id is given twice; leave one out"),
-        ([7], "candidates[0]: 7 is no candidate; send an object with doc_id and text, or a text"),
-        ({"a": "t"}, "candidates: {'a': 't'} is no list; send a list of candidates"),
+        ([7], "candidates[0]: 7 is not a candidate; send an object with doc_id and text, or a text"),
+        ({"a": "t"}, "candidates: {'a': 't'} is not a list; send a list of candidates"),
     ],
 )
 def test_wrong_candidates_are_named_by_their_place(given: object, message: str) -> None:

@@ -155,11 +155,11 @@ async def test_half_of_a_surrogate_pair_is_sent_as_a_question_mark() -> None:
 
 
 WRONG: dict[str, tuple[Reply, type[Exception], str]] = {
-    "HTML": (Reply(200, b"<!doctype html><title>Welcome</title>"), ModelServerUnavailable, "no JSON.*<!doctype"),
-    "empty": (Reply(200, b""), ModelServerUnavailable, "no JSON"),
+    "HTML": (Reply(200, b"<!doctype html><title>Welcome</title>"), ModelServerUnavailable, "not JSON.*<!doctype"),
+    "empty": (Reply(200, b""), ModelServerUnavailable, "not JSON"),
     "redirect": (Reply(307, b"", {"location": "http://elsewhere"}), ModelServerUnfit, "answered 307"),
     "key": (Reply(401, {"error": f"invalid key {KEY}"}), ModelServerUnfit, r"answered 401: .*\(the API key\)"),
-    "deep": (Reply(200, b"[" * 200_000), ModelServerUnavailable, "no JSON"),
+    "deep": (Reply(200, b"[" * 200_000), ModelServerUnavailable, "not JSON"),
     "twice": (
         Reply(200, {"results": [{"index": 0, "relevance_score": 1}] * 2}),
         ModelServerUnfit,
@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[Reply, type[Exception], str]] = {
     "NaN": (
         Reply(200, b'{"results": [{"index": 0, "relevance_score": NaN}, {"index": 1, "relevance_score": 1}]}'),
         ModelServerUnfit,
-        "score nan, which is no finite number",
+        "score nan, which is not a finite number",
     ),
 }
 

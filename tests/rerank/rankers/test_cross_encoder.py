@@ -102,7 +102,7 @@ def test_folder_that_does_not_truncate_is_refused(folders: dict[str, Path], tmp_
 
 
 def write_decoder(folder: Path, pad_token_id: int | None) -> Path:
-    """A causal LM with a classification head, which scores the last token that is no padding."""
+    """A causal LM with a classification head, which scores the last token that is not padding."""
     tokenizer = byte_level()
     torch.manual_seed(0)
     config = Qwen3Config(

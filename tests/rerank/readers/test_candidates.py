@@ -13,7 +13,7 @@ from rerank.readers.candidates import FIELDS, candidate_source, read_candidates
 from rerank.types import CandidateSource, candidate_list
 
 KNOWN = r"known are doc_id \(or _id, docid, id\), text, title, score"
-#: Elements that are no candidates → how the error goes on.
+#: Elements that are not candidates → how the error goes on.
 WRONG: list[tuple[Any, str]] = [
     ({"doc_id": 7.5, "text": "t"}, r"has 7\.5 as doc_id; give a string or an integer"),
     ({"doc_id": "a"}, "has no text; found doc_id"),
@@ -30,7 +30,7 @@ WRONG: list[tuple[Any, str]] = [
     (None, "is None, but a candidate is"),
     (b"text", "is b'text', but a candidate is"),
 ]
-#: Arguments that are no lists, although some of them can be iterated over.
+#: Arguments that are not lists, although some of them can be iterated over.
 NO_LISTS: list[Any] = ["a text", b"bytes", {"a": "text"}, 7, None]
 
 

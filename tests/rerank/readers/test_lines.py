@@ -113,7 +113,7 @@ def test_array_may_be_empty(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"[{},\n7]", ":2 is 7, which is no object"),
+        (b"[{},\n7]", ":2 is 7, which is not an object"),
         (b"[{},\n{]", ":2 is not JSON"),
         (b"[{}\n{}]", ":2 is not JSON: the array goes on without a comma"),
         (b"[{},\n]", ":2 is not JSON"),

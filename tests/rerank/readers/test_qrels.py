@@ -62,7 +62,7 @@ def test_file_may_hold_no_judgement(tmp_path: Path, text: str) -> None:
     [
         ("1 0 a", r"has \d columns; expected TREC's four .*, or BEIR's three"),
         ("1 0 a 2 extra", r"has \d columns"),
-        ("1 0 a two", r"has (1 columns|the relevance 'two', which is no whole number)"),
+        ("1 0 a two", r"has (1 columns|the relevance 'two', which is not a whole number)"),
         ("1\ta\tscore", r"has (3 columns|the relevance 'score')"),
         ("1\ta\t0.5", r"has (3 columns|the relevance '0\.5')"),
         ("1\ta\tinf", r"has (3 columns|the relevance 'inf')"),

@@ -40,7 +40,7 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("[]", r"is \[\], which is no object"),
+        ("[]", r"is \[\], which is not an object"),
         (request_line("fine"), "has the query '7' of line 1; give it once"),
         ('{"query": {"text": "q", "qid": 1}, "candidates": [{"docid": 1, "doc": "", "score": NaN}]}', ".*nan as score"),
         (

@@ -27,8 +27,8 @@ def message(read: Callable[..., object], *args: object) -> str:
     ("line", "expected"),
     [
         ("oops", r"is not JSON (Expecting value: line 1 column 1 (char 0)); write one object per line; found 'oops'"),
-        ("[1]", "is [1], which is no object with named fields"),
-        ("null", "is None, which is no object with named fields"),
+        ("[1]", "is [1], which is not an object with named fields"),
+        ("null", "is None, which is not an object with named fields"),
     ],
 )
 def test_line_that_is_no_object_is_described(line: str, expected: str) -> None:

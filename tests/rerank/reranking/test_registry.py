@@ -120,7 +120,7 @@ def test_preranker_of_a_request_must_not_have_the_model_in_its_cascade() -> None
 
 
 def chain(*prerankers: str) -> ModelRegistry:
-    """The models m0, m1, …: each is a cascade behind the given one; "" is no cascade."""
+    """The models m0, m1, …: each is a cascade behind the given one; "" means no cascade."""
     models = [
         IdentityModel(name=f"m{n}", ranker="identity", strategy="cascade", window_size=2 + n, preranker=preranker)
         if preranker

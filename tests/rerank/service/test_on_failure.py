@@ -168,7 +168,7 @@ def test_search_gives_what_the_first_stage_found(failing: tuple[Service, Failure
         assert [result.original_position for result in reply.results] == [0, 1, 2, 3]
         assert (reply.results[0].doc_id, reply.first_stage_hits) == ("flea", 4)
         assert (reply.execution.completeness, reply.execution.failure) == (pb.COMPLETENESS_NONE, failure.reason)
-    assert not reply.feedback.updated, "the order of the first stage is no teacher"
+    assert not reply.feedback.updated, "the order of the first stage is not a teacher"
     assert reply.feedback.reason.startswith("the first ranking was not completed: ")
 
 

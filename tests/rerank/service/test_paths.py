@@ -54,7 +54,7 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
         (model(template="x" * 5000), "model mine: template 'xxx"),
         (model(served_by={"kind": "vllm", "urls": ["http://x"], "model": "m"}, path="nowhere"), "no folder nowhere"),
         (model(served_by={"kind": "vllm", "urls": ["http://x"], "model": "m"}, tokenizer="./no"), "no folder ./no"),
-        ({"index": "nowhere"}, "nowhere is no index: it has no manifest.json (relative paths begin at"),
+        ({"index": "nowhere"}, "nowhere is not an index: it has no manifest.json (relative paths begin at"),
         ({"encoder": "./nowhere"}, "encoder: there is no folder ./nowhere (relative paths begin at"),
         ({"keys": "nowhere"}, "keys: nowhere cannot be read: No such file or directory (relative paths begin at"),
         ({"keys": "."}, "keys: . cannot be read: it is a folder, not a file"),

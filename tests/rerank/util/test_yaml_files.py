@@ -14,7 +14,7 @@ from rerank.util.yaml_files import parse_yaml, read_yaml
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: " + "1" * 5000, "line 1: the value is no int that can be read, or has too many digits"),
+        ("a: " + "1" * 5000, "line 1: the value cannot be read as int, or has too many digits"),
         ("b: 1\na: 0x" + "f" * 5000, "line 2: the number has too many digits; at most 18 are read"),
         ("[" * 5000, "line 1: more than 50 mappings and lists inside one another"),
         ("[" * 100_000 + "]" * 100_000, "line 1: more than 50 mappings and lists inside one another"),
@@ -22,10 +22,10 @@ from rerank.util.yaml_files import parse_yaml, read_yaml
         ("- " * 5000, "line 1: more than 50"),
         ("a: 1\nb:\n  c: 2\n  c: 3", "line 4: the key 'c' is in line 3 already"),
         ("{a: 1, a: 2}", "line 1: the key 'a' is in line 1 already"),
-        ("a: 2024-13-45", "line 1: the value is no timestamp that can be read"),
-        ("a: !!int ''", "line 1: the value is no int"),
-        ("a: !!bool x", "line 1: the value is no bool"),
-        ("a: !!timestamp x", "line 1: the value is no timestamp"),
+        ("a: 2024-13-45", "line 1: the value cannot be read as timestamp"),
+        ("a: !!int ''", "line 1: the value cannot be read as int"),
+        ("a: !!bool x", "line 1: the value cannot be read as bool"),
+        ("a: !!timestamp x", "line 1: the value cannot be read as timestamp"),
         ("a: 1\nb: \x00", r"line 2: the character U\+0000 is not allowed in YAML; remove it"),
         ('a: "\\0"', "line 1: the text has a NUL or half a character"),
         ('a: "\\ud800"', "line 1: the text has a NUL or half a character"),

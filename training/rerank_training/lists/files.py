@@ -169,7 +169,7 @@ def graded_list(request: Request, grades: Grades) -> TrainingList:
     It has the scores of the candidates if all of them have one.
 
     Raises:
-        CollectionError: the query has no judgement, or the candidates are no valid list.
+        CollectionError: the query has no judgement, or the candidates are not a valid list.
     """
     query_id = request.query.query_id
     if query_id not in grades:

@@ -75,7 +75,7 @@ def by_reranker(
     # Without its vector, because the reranker's encoder may be another one.
     query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
     candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
-    options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list is no first stage's
+    options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list does not come from a first stage
     ranking = reranker.rerank(query, candidates, options)
     positions = [item.position for item in ranking.ranked]
     if not reads_scores:

@@ -92,7 +92,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
 
 
 def _check_base(arguments: PERankArguments) -> None:
-    """Raises: ConfigError when the base is no folder, or the encoder neither a folder nor a model on the hub."""
+    """Raises: ConfigError when the base is not a folder, or the encoder neither a folder nor a model on the hub."""
     if not Path(arguments.base).is_dir():
         raise ConfigError(
             f"--base: there is no folder {arguments.base}, and train-pe-rank takes no names of the hub; give the "

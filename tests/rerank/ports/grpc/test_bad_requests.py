@@ -130,7 +130,7 @@ def test_invalid_request_has_its_status_and_names_its_field(
 def test_bytes_that_cannot_be_parsed_are_an_invalid_request(channel: grpc.Channel, method: str, data: bytes) -> None:
     error = refusal(lambda: raw(channel, method)(data, timeout=TIMEOUT_S))
     assert (error.code, error.fields) == (INVALID, ["request"])
-    assert "the bytes are no message of this type" in error.message
+    assert "the bytes are not a message of this type" in error.message
 
 
 def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
