@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rerank.engine.strategies import Positions, Round, Strategy
+from rerank.engine.strategies import Positions, Round, Strategy, Walk
 from rerank.rankers.base import RankerInfo, rank_windows
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -96,15 +96,11 @@ def run_schedule(
 ) -> tuple[list[Round], list[int]]:
     """The rounds of a strategy and its final order, when `scores_of` scores each window; `given`: the first order."""
     rounds: list[Round] = []
-    schedule = strategy.schedule(given or range(n))
-    try:
-        round_ = next(schedule)
-        while True:
-            rounds.append(round_)
-            round_ = schedule.send([WindowRanking(tuple(scores_of(window))) for window in round_.windows])
-    except StopIteration as finished:
-        order: list[int] = finished.value
-        return rounds, order
+    walk = Walk(strategy, given or range(n))
+    while walk.round is not None:
+        rounds.append(walk.round)
+        walk.advance([WindowRanking(tuple(scores_of(window))) for window in walk.round.windows])
+    return rounds, list(walk.order)
 
 
 def check_overtaking(ranker: Any, long: list[Window], short: list[Window]) -> None:

@@ -19,7 +19,7 @@ from rerank.engine.progress import Progress, RankedWindow
 from rerank.engine.request import RankRequest, timeout_at, too_many_windows
 from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
-from rerank.engine.strategies import Step
+from rerank.engine.strategies import Step, Walk
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
@@ -217,7 +217,8 @@ class Engine:
 
     async def _run(self, request: RankRequest, job: Job, end_s: float) -> Ranking:
         """Admits a job and runs the steps of its request until `end_s`."""
-        progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))
+        order, blank = self._order_and_blank(request)
+        progress = Progress(request, self._infos[request.steps[-1].model], order, blank)
         timeout = timeout_at(end_s)
         try:
             async with timeout:
@@ -231,26 +232,31 @@ class Engine:
             self._admission.release(job)
         return progress.ranking(_ms_since(job.arrived_s))
 
+    def _order_and_blank(self, request: RankRequest) -> tuple[Sequence[int], Sequence[int]]:
+        """Sets passages without a text apart, unless all are so or no model reads them."""
+        positions = range(len(request.candidates))
+        blank = [position for position in positions if not request.candidates[position].passage.text.strip()]
+        if len(blank) == len(positions) or not any(self._infos[step.model].reads_passages for step in request.steps):
+            return positions, ()
+        return [position for position in positions if position not in {*blank}] if blank else positions, blank
+
     async def _run_step(self, step: Step, job: Job, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         request, needed = progress.request, progress.request.window_bounds().min_windows
         info = self._infos[step.model]
         weight = 0.0 if step.warning(len(request.candidates)) else step.first_stage_weight
         prepared: Prepared | None = None
-        schedule = step.strategy.schedule(progress.order)
-        try:
-            round_ = next(schedule)
-            while True:
-                needed = max(needed, len(progress.windows) + len(round_.windows))
-                if needed > self._config.max_windows:
-                    raise too_many_windows(request, needed, self._config.max_windows)
-                progress.order = round_.order or progress.order
-                prepared = prepared or await self._prepare(step.model, job, progress)
-                windows = [progress.window(prepared, step, round_, each, weight) for each in round_.windows]
-                ranked = await self._rank_round(step.model, windows, job, progress)
-                round_ = schedule.send(progress.add_round(step, round_, ranked, info))
-        except StopIteration as finished:
-            progress.order = finished.value
+        walk = Walk(step.strategy, progress.order)
+        while (round_ := walk.round) is not None:
+            needed = max(needed, len(progress.windows) + len(round_.windows))
+            if needed > self._config.max_windows:
+                raise too_many_windows(request, needed, self._config.max_windows)
+            progress.order = round_.order or progress.order
+            prepared = prepared or await self._prepare(step.model, job, progress)
+            windows = [progress.window(prepared, step, round_, each, weight) for each in round_.windows]
+            ranked = await self._rank_round(step.model, windows, job, progress)
+            walk.advance(progress.add_round(step, round_, ranked, info))
+        progress.order = walk.order
 
     async def _prepare(self, model: str, job: Job, progress: Progress) -> Prepared:
         """Prepares query and passages in slices, between which others take their turns and cancellation works."""

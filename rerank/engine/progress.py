@@ -43,7 +43,8 @@ class Progress:
 
     Attributes:
         info: the ranker of the request's own model.
-        order: all positions in the best order so far.
+        order: the positions that are ranked, in the best order so far.
+        blank: those of the passages without a text, which no model reads and which stand last.
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
@@ -55,6 +56,7 @@ class Progress:
     request: RankRequest
     info: RankerInfo
     order: Sequence[int]
+    blank: Sequence[int] = ()
     prepare_ms: float = 0.0
     queue_ms: float = 0.0
     model_ms: float = 0.0
@@ -133,7 +135,7 @@ class Progress:
 
     def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
         """Makes the answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
-        candidates, order = self.request.candidates, self.order
+        candidates, order = self.request.candidates, [*self.order, *self.blank]
         if sorted(order) != list(range(len(candidates))):
             raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
         score_kind, scores = self._scores()
@@ -156,7 +158,7 @@ class Progress:
             DeadlineExceeded, Exception: the request asks for an error instead of such an answer.
         """
         options, is_deadline = self.request.options, is_late and isinstance(error, TimeoutError)
-        failure = self._deadline_reached(total_ms) if is_deadline else error
+        failure = self._deadline_passed(total_ms) if is_deadline else error
         answers = options.on_failure == OnFailure.FIRST_STAGE and type(failure) in FAILURES
         if not answers and not (options.allow_partial and is_deadline):
             raise failure
@@ -164,13 +166,13 @@ class Progress:
         reason = ranking.trace.reason if is_deadline else f"{ranking.trace.reason}: {told(failure)}"
         return replace(ranking, trace=replace(ranking.trace, failure=type(failure), reason=reason))
 
-    def _deadline_reached(self, ms: float) -> DeadlineExceeded:
+    def _deadline_passed(self, ms: float) -> DeadlineExceeded:
         done = len(self.windows)
-        return DeadlineExceeded(
-            f"deadline reached after {ms:.0f} ms with {done} windows of {self.request.strategy} done; allow more time, "
-            "ask for fewer candidates, or allow a partial answer",
-            {"windows_done": str(done)},
-        )
+        windows = f"{done} windows of {self.request.strategy} were ranked"
+        ranked = f"when {windows}" if done else "before any window was ranked"
+        ways_out = "allow more time, ask for fewer candidates, or allow a partial answer"
+        problem = f"the deadline passed after {ms:.0f} ms, {ranked}; {ways_out}"
+        return DeadlineExceeded(problem, {"windows_done": str(done)})
 
     def _scores(self) -> tuple[ScoreKind, list[float]]:
         """Returns the scores of one window that held all candidates; otherwise ranks, as windows are not comparable.
@@ -178,16 +180,19 @@ class Progress:
         Scores of a model that reads each passage alone stand if its last window held all passages of the answer.
         """
         n, kind = len(self.order), self.info.score_kind
-        answer = self.order[: self.request.options.top_n or n]
+        keep = self.request.options.top_n or n + len(self.blank)
+        answer = self.order[:keep]
         read = [(window.model, len(window.positions)) for window in self.windows]
         is_scored = read == [(self.request.steps[-1].model, n)] or (
             kind.is_pointwise and self._last_window_scored(answer)
         )
         if self.last is None or kind is ScoreKind.RANK or not is_scored:
+            n += len(self.blank)
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
         score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
         kind = ScoreKind.WINDOW_SCORE if self.last_weight else kind
-        return kind, strictly_decreasing([score_of[position] for position in answer])
+        scores = [score_of[position] for position in answer]
+        return kind, strictly_decreasing(scores + scores[-1:] * min(len(self.blank), keep - len(answer)))
 
     def _last_window_scored(self, answer: Sequence[int]) -> bool:
         """Returns True if the last window of the request's own model held the whole answer, without a first stage."""
@@ -220,7 +225,7 @@ class Progress:
             reason=reason,
             total_ms=total_ms,
             first_stage_weight=self.first_stage_weight,
-            kendall_tau=kendall_tau(self.order) if request.options.ordered else None,
+            kendall_tau=kendall_tau([*self.order, *self.blank]) if request.options.ordered else None,
             model_warning=self._warnings(),
             unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
             cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),

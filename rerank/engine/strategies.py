@@ -7,7 +7,7 @@ depend on a model, so it can be tested with numbers.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -73,6 +73,32 @@ class Strategy(Protocol):
         ...
 
     def __str__(self) -> str: ...
+
+
+class Walk:
+    """Drives the schedule of a strategy, round by round.
+
+    Attributes:
+        round: the next one; None after the last.
+        order: the final order once there is no further round, before the one that was given.
+    """
+
+    round: Round | None
+
+    def __init__(self, strategy: Strategy, order: Sequence[int]) -> None:
+        self.order = order
+        self._schedule = strategy.schedule(order)
+        self._step(lambda: next(self._schedule))
+
+    def advance(self, rankings: Sequence[WindowRanking]) -> None:
+        """Goes on to the next round with one ranking per window of this one."""
+        self._step(lambda: self._schedule.send(rankings))
+
+    def _step(self, step: Callable[[], Round]) -> None:
+        try:
+            self.round = step()
+        except StopIteration as end:
+            self.round, self.order = None, end.value
 
 
 @dataclass(frozen=True)

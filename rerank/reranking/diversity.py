@@ -93,6 +93,8 @@ def _vectors(encoder: Encoder, passages: Sequence[Passage]) -> InSlices[tuple[Ma
     truncated = np.array([passage.vector_truncated for passage in filled], dtype=np.bool_)
     missing: dict[str, list[int]] = {}
     for place, passage in enumerate(filled):
+        if not passage.text.strip():
+            continue  # it stands behind the others
         if passage.vector is not None:
             vectors[place] = passage.vector
         elif place < MAX_ENCODED or passage.text in missing:

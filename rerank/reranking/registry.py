@@ -207,11 +207,9 @@ class ModelRegistry:
         possible = possible_prerankers(model, self._models)
         if preranker not in possible:
             choices = f"use one of {', '.join(possible)}" if possible else "configure another model"
-            raise InvalidRequest(
-                "strategy.preranker",
-                f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
-                {"preranker": preranker},
-            )
+            problem = f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}"
+            problem = problem if preranker else f"a cascade needs a preranker, and {model} has none"
+            raise InvalidRequest("strategy.preranker", f"{problem}; {choices}", {"preranker": preranker})
         return self._steps(preranker, RankOptions(first_stage_weight=options.first_stage_weight))
 
 

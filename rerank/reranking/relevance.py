@@ -102,13 +102,13 @@ def with_relevance(ranking: Ranking, curves: RelevanceCurves, passages: Sequence
         passages: those of the request, in the order of the positions.
     """
     known = signals_by_text(ranking.trace.windows, ranking.trace.model, passages)
-    if not known:
+    if not known or not curves:
         return ranking
     ranked = []
     for item in ranking.ranked:
         text = passages[item.position].text
-        value = relevance(curves, known.get(text, {}))
-        ranked.append(replace(item, relevance=value if text.strip() or value is None else 0.0))
+        value = relevance(curves, known.get(text, {})) if text.strip() else 0.0
+        ranked.append(replace(item, relevance=value))
     return replace(ranking, ranked=tuple(ranked))
 
 

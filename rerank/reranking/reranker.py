@@ -252,7 +252,7 @@ class AsyncReranker:
                     work = partial(self._retrieve, index, first_stage, depth, query)
                     return await self._searches.call(share.name, work)
             except TimeoutError as error:
-                problem = f"deadline reached in the first stage ({first_stage.value}); allow more time"
+                problem = f"the deadline passed in the first stage ({first_stage.value}); allow more time"
                 raise DeadlineExceeded(problem) from error
 
         async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
@@ -296,7 +296,7 @@ class AsyncReranker:
             async with timeout_at(deadline_s - margin_s):
                 return await self._texts.run(share.name, comparing, _COMPARING_MS * len(ranking.ranked))
         except TimeoutError as error:
-            problem = "deadline reached while results were compared"
+            problem = "the deadline passed while results were compared"
             if not options.is_answered_late:
                 way_out = "allow more time, or leave diversity and near_duplicates out"
                 raise DeadlineExceeded(f"{problem}; {way_out}") from error

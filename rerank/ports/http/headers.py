@@ -46,9 +46,10 @@ def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
 
 def warnings_of(trace: Trace) -> list[str]:
     """Warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
-    query = "the query is longer than the model reads and was truncated" if trace.query_truncated else ""
+    query = "the query was longer than the model can read and was truncated" if trace.query_truncated else ""
     cut = len(trace.truncated_doc_ids)
-    truncated = f"{cut} documents are longer than the model reads and were truncated" if cut else ""
+    documents = "1 document was" if cut == 1 else f"{cut} documents were"
+    truncated = f"{documents} longer than the model can read and {documents.split()[-1]} truncated" if cut else ""
     dropped = [f"document {each.doc_id} was dropped as a near duplicate of {each.similar_to}" for each in trace.dropped]
     set_back = [f"document {each.doc_id} was set back, as it is like {each.similar_to}" for each in trace.set_back]
     return [each for each in (query, truncated, trace.reason, trace.model_warning, *dropped, *set_back) if each]

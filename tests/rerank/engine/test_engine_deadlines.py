@@ -58,7 +58,7 @@ async def test_cancelled_request_removes_the_rest_of_its_round() -> None:
 async def test_deadline_ends_a_request_before_its_next_window(windows_done: int) -> None:
     ranker = HeldRanker(free_batches=windows_done)
     async with engine_for(ranker) as engine:
-        with pytest.raises(DeadlineExceeded, match=r"after \d+ ms with \d windows of sliding\(20/10\) done") as caught:
+        with pytest.raises(DeadlineExceeded, match=r"the deadline passed after \d+ ms, (before any|when 2)") as caught:
             await engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 0.3))
         assert caught.value.metadata == {"windows_done": str(len(ranker.ranked))}
         ranker.release.set()
@@ -70,7 +70,7 @@ async def test_deadline_ends_a_request_before_its_next_window(windows_done: int)
 async def test_deadline_in_the_past_runs_no_window() -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
-        with pytest.raises(DeadlineExceeded, match=r"with 0 windows of sliding\(20/10\) done; allow more time"):
+        with pytest.raises(DeadlineExceeded, match="passed after 0 ms, before any window was ranked; allow"):
             await engine.run(request_for(shuffled(50), deadline_s=now_s() - 1))
         partial = await engine.run(request_for(shuffled(50), deadline_s=now_s() - 1, options=PARTIAL))
     assert (positions(partial), partial.trace.completeness) == (list(range(50)), Completeness.NONE)

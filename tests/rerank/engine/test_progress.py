@@ -7,16 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from rerank.config import EngineConfig
+from rerank.engine.engine import Engine
 from rerank.engine.job import Completed
 from rerank.engine.progress import Progress, RankedWindow
 from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy
+from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
+from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
     Candidate,
     Completeness,
     EncodedWindow,
+    Passage,
     Prepared,
     Query,
     Ranking,
@@ -26,7 +30,8 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
 )
-from tests.fakes import numbered_passages
+from tests.fakes import NumberRanker, number_in, numbered_passages
+from tests.rerank.engine.harness import engine_for, positions
 
 SLIDING = Sliding(20, 10)
 
@@ -198,3 +203,34 @@ def test_partial_answer_states_how_many_windows_ran(
         completeness,
         f"the deadline came after {done} windows of {strategy}",
     )
+
+
+class PrefersBlank(NumberRanker):
+    """Scores a passage without text above all others."""
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        texts = [[passage.text for passage in encoded.window.passages] for encoded in windows]
+        return [WindowRanking(tuple(number_in(text) if text.strip() else 99.0 for text in some)) for some in texts]
+
+
+@pytest.mark.parametrize("strategy", [Single(10), Sliding(3, 1), TopDown(3), Single(2)], ids=str)
+@pytest.mark.parametrize("top_n", [0, 2, 4])
+async def test_document_without_text_stands_last(strategy: Strategy, top_n: int) -> None:
+    """5 of 20 lists of unrelated documents began with it."""
+    texts = ["relevance 1", "", "relevance 3", " \n", "relevance 2", "relevance 5"]
+    candidates = tuple(Candidate(Passage(str(place), text)) for place, text in enumerate(texts))
+    request = RankRequest(Query("q"), candidates, (Step("number", strategy),), RankOptions(top_n=top_n))
+    async with engine_for(PrefersBlank()) as engine:
+        ranking = await engine.run(request)
+    read = {Single(2): [2, 0, 4, 5], Sliding(3, 1): [5, 2, 0, 4]}.get(strategy, [5, 2, 4, 0])  # type: ignore[call-overload]
+    assert positions(ranking) == [*read, 1, 3][: top_n or 6]
+    scores = [row.score for row in ranking.ranked]
+    assert scores == sorted(scores, reverse=True)
+
+
+async def test_document_without_text_keeps_its_place_where_nothing_is_read() -> None:
+    request = RankRequest(
+        Query("q"), (Candidate(Passage("a", "")), Candidate(Passage("b", "x"))), (Step("i", Single(9)),)
+    )
+    async with Engine({"i": IdentityRanker()}, EngineConfig()) as engine:
+        assert positions(await engine.run(request)) == [0, 1]

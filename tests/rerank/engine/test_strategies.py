@@ -15,6 +15,7 @@ from rerank.engine.strategies import (
     Step,
     Strategy,
     TopDown,
+    Walk,
     describe,
     reordered,
     spans,
@@ -280,20 +281,16 @@ def order_with_top_n(
     strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, top_n: int
 ) -> list[int]:
     """The final order if each window is ranked only up to its round's `top_n`, and reversed after that."""
-    schedule = strategy.schedule(range(n))
-    try:
-        round_ = next(schedule)
-        while True:
-            rankings = []
-            for window in round_.windows:
-                best = WindowRanking(tuple(scores_of(window))).permutation
-                kept = round_.top_n(window, top_n) or len(window)
-                order = [*best[:kept], *reversed(best[kept:])]
-                rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
-            round_ = schedule.send(rankings)
-    except StopIteration as finished:
-        result: list[int] = finished.value
-        return result
+    walk = Walk(strategy, range(n))
+    while walk.round is not None:
+        rankings = []
+        for window in walk.round.windows:
+            best = WindowRanking(tuple(scores_of(window))).permutation
+            kept = walk.round.top_n(window, top_n) or len(window)
+            order = [*best[:kept], *reversed(best[kept:])]
+            rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
+        walk.advance(rankings)
+    return list(walk.order)
 
 
 def test_order_of_a_parallel_round_includes_the_rounds_before() -> None:

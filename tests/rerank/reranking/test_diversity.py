@@ -222,4 +222,4 @@ def test_late_comparison_is_an_error_or_leaves_the_order(encoder: Encoder, monke
         reranked(encoder, TEXTS, RankOptions(diversity=0.5), seconds=1.0)
     found = reranked(encoder, TEXTS, RankOptions(diversity=0.5, allow_partial=True, top_n=2), seconds=1.0)
     assert order(found) == [0, 1]
-    assert found.trace.reason == "deadline reached while results were compared"
+    assert found.trace.reason == "the deadline passed while results were compared"

@@ -179,9 +179,16 @@ def test_window_larger_than_the_model_reads_is_rejected_with_both_numbers() -> N
         registry().resolve(RankOptions(window_size=31))
 
 
-@pytest.mark.parametrize("preranker", ["", "number", "other"])
-def test_preranker_must_be_another_model(preranker: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"'{preranker}' cannot be the preranker of number; use one of identity"):
+@pytest.mark.parametrize(
+    ("preranker", "problem"),
+    [
+        ("", "a cascade needs a preranker, and number has none; use one of identity"),
+        ("number", "'number' cannot be the preranker of number; use one of identity"),
+        ("other", "'other' cannot be the preranker of number; use one of identity"),
+    ],
+)
+def test_preranker_must_be_another_model(preranker: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
         registry().resolve(RankOptions(strategy="cascade", preranker=preranker))
 
 
