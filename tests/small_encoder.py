@@ -43,19 +43,19 @@ def write_small_encoder(folder: Path, like: Encoder, prompts: Mapping[str, objec
     return Encoder(str(folder), "cpu")
 
 
-def write_qwen_model(folder: Path, padding_side: Literal["left", "right"] = "left") -> Path:
+def write_qwen_model(folder: Path, padding_side: Literal["left", "right"] = "left", head_dim: int = 8) -> Path:
     """Writes a decoder without a head in the form of E2Rank's folders, which say nothing of pooling and end tokens."""
     tokenizer = byte_level()
     tokenizer.padding_side = padding_side
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=_WIDTH,
-        intermediate_size=2 * _WIDTH,
+        hidden_size=4 * head_dim,
+        intermediate_size=8 * head_dim,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         initializer_range=0.2,
         max_position_embeddings=4096,
     )

@@ -22,6 +22,7 @@ import typer
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.cold import measure_cold
+from scripts.bench.e2rank import measure_e2rank
 from scripts.bench.engine import measure_concurrency, measure_memory
 from scripts.bench.rankers import measure_first, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
@@ -32,6 +33,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "cold": measure_cold,
     "first": measure_first,
     "pe": measure_pe_rank,
+    "e2rank": measure_e2rank,
     "at_once": measure_concurrency,
     "memory": measure_memory,
 }

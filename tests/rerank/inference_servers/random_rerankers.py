@@ -21,9 +21,10 @@ from transformers import (
     Qwen3Config,
 )
 
+from tests.small_encoder import write_qwen_model
 from tests.small_tokenizers import byte_level, uncased
 
-BERT, QWEN3 = "bert-reranker", "qwen3-reranker"
+BERT, QWEN3, E2RANK = "bert-reranker", "qwen3-reranker", "e2rank"
 #: The tokens whose logits Qwen3's score compares, and the form of its prompt.
 NO, YES = "N", "Y"
 SCORE_TEMPLATE = (
@@ -75,3 +76,4 @@ if __name__ == "__main__":
     torch.manual_seed(7)
     write_bert(Path(sys.argv[1]) / BERT)
     write_qwen3(Path(sys.argv[1]) / QWEN3)
+    write_qwen_model(Path(sys.argv[1]) / E2RANK, head_dim=64)  # vLLM computes attention of heads from 32 on a CPU
