@@ -84,7 +84,7 @@ class RetrieverObjective:
         """The loss of the batches of all processes, which each process computes."""
         vectors = model(batch["input_ids"], batch["attention_mask"])
         n = len(batch["relevance"])
-        queries, passages, relevance, mask = _of_all_processes(vectors[:n], vectors[n:], batch)
+        queries, passages, relevance, mask = of_all_processes(vectors[:n], vectors[n:], batch)
         scores = self.scale * queries @ passages.T
         return self.rank_loss(scores, relevance, mask)
 
@@ -97,7 +97,7 @@ class RetrieverObjective:
         return scores
 
 
-def _of_all_processes(
+def of_all_processes(
     queries: Tensor, passages: Tensor, batch: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Vectors of the queries (B, D) and passages (P, D), relevance and mask (B, P), of the batches of all processes.

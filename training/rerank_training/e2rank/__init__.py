@@ -1,0 +1,1 @@
+"""Training of E2Rank rankers (`train-e2rank`)."""

@@ -1,0 +1,43 @@
+"""Arguments of `train-e2rank`: one dataclass field per command-line flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from rerank.config.models import E2RANK_INSTRUCTION
+from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName, RunFlags
+
+#: Peak learning rates without a flag; that of all weights is the paper's.
+ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 5e-6
+
+
+@dataclass(kw_only=True)
+class E2RankArguments(ListArguments):
+    """Arguments of E2Rank's training, in addition to `RunArguments`. Weights and scales are those of the paper."""
+
+    base: Annotated[
+        str,
+        "Encoder to start from, which pools the last token: a folder or a name on the hub, or its settings, as in "
+        "'{name: DIR, pooling: lasttoken, end_token: \"<|endoftext|>\"}'.",
+    ]
+    instruction: Annotated[str, "What the prompts ask for."] = E2RANK_INSTRUCTION
+    temperature: Annotated[float, "Of the plain query's cosines in InfoNCE."] = 0.03
+    rank_loss: RankLossName = "ranknet"
+    rank_weight: Annotated[float, "Weight of the ranking loss on the cosines of the list's vector."] = 2.0
+    scale: Annotated[float, "Factor of these cosines."] = 10.0
+    passage_tokens: Annotated[int, "Number of tokens to which queries and passages are truncated."] = 1024
+    lora_rank: Annotated[int, "Rank of a LoRA adapter, which is merged at the end; 0: train all weights."] = 0
+    lora_alpha: LoraAlpha = 32
+
+
+@dataclass
+class E2RankRunFlags(RunFlags):
+    """The flags of a run with defaults for one pass over the lists, as in the paper."""
+
+    num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 1.0
+    learning_rate: Annotated[
+        float | None,
+        f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
+        "all weights.",
+    ] = None

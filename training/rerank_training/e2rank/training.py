@@ -1,0 +1,81 @@
+"""Trains an E2Rank model: from the arguments of `train-e2rank` to an encoder that retrieves and ranks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from transformers import set_seed
+
+from rerank.config import EncoderConfig, PromptConfig
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.models.tokenizer import load_tokenizer
+from rerank.prompting.style import PromptStyle
+from rerank.prompting.templates import load_template
+from rerank.rankers.e2rank import E2RankPrompts
+from rerank.util.files import atomic_folder
+from rerank_training.e2rank.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, E2RankArguments
+from rerank_training.e2rank.objective import E2RankCollator, E2RankObjective, ListEncoder
+from rerank_training.retriever.objective import RetrieverCollator
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.checkpoint import report_write_errors
+from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.flags import WINDOW_SIZE
+from rerank_training.trainer.losses import rank_loss_named
+from rerank_training.trainer.ranking_trainer import RankingTrainer
+from rerank_training.trainer.reports import print_summary
+from rerank_training.trainer.run import result_folder, select_checkpoint, train
+
+
+def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
+    """Trains and returns the folder of the encoder, which states its pooling, its prompts and its end token.
+
+    Raises:
+        ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
+    """
+    rank_loss = rank_loss_named(arguments.rank_loss)
+    settings.check_not_sharded("train-e2rank")
+    settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
+    arguments.window_size = arguments.window_size or WINDOW_SIZE
+    folder = result_folder(settings.output_dir)
+    lists, held_out = read_training_lists(arguments)
+    encoder = Encoder(EncoderConfig.of(arguments.base), str(settings.device))
+    if encoder.pooling != "lasttoken":
+        raise ConfigError(
+            f"--base {arguments.base} pools by {encoder.pooling or 'another way'}, and E2Rank reads the state of the "
+            "last token; give an encoder that pools by lasttoken"
+        )
+    select_checkpoint(settings, bool(held_out))
+    set_seed(settings.seed)  # for the initial weights of the adapter
+    model = ListEncoder(encoder, arguments.lora_rank, arguments.lora_alpha)
+    tokens = min(model.max_tokens, arguments.passage_tokens)
+    trainer = RankingTrainer(
+        E2RankObjective(rank_loss, arguments.rank_weight, arguments.scale, arguments.temperature),
+        model=model,
+        args=settings,
+        train_dataset=training_windows(arguments, settings, lists),
+        eval_dataset=held_out_windows(arguments, held_out),
+        data_collator=E2RankCollator(
+            RetrieverCollator(model.tokenizer, tokens, model.prompts), _prompts(encoder, arguments)
+        ),
+        processing_class=model.tokenizer,
+    )
+    train(trainer, [arguments, settings])
+    if trainer.is_world_process_zero():
+        with report_write_errors(folder), atomic_folder(folder) as temporary:
+            model.save_pretrained(temporary)
+        print_summary(trainer, folder, served=False)
+        ranker = {"name": "e2rank", "ranker": "e2rank", "instruction": arguments.instruction}
+        print(f"index with it: rerank index --collection COLLECTION --out INDEX --encoder {shlex.quote(str(folder))}")
+        print(f"serve it: --config with encoder: {folder}, and models: [{json.dumps(ranker)}]", flush=True)
+    return folder
+
+
+def _prompts(encoder: Encoder, arguments: E2RankArguments) -> E2RankPrompts:
+    """The prompts as serving renders them, with all passages of a window."""
+    words = PromptConfig(max_words=arguments.passage_tokens)  # a token is a word at most
+    template = load_template("e2rank").with_style(PromptStyle(**words.model_dump()))
+    tokenizer, instruction = load_tokenizer(encoder.folder), arguments.instruction
+    return E2RankPrompts(tokenizer, encoder.id.max_tokens, template, instruction, arguments.window_size)
