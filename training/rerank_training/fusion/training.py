@@ -57,10 +57,10 @@ def train_fusion(
     lists, held_out = _lists(arguments, settings.seed)
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
-    parts, folder = [lists, held_out], Path(settings.output_dir)
-    queries = VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, folder)
+    parts, run = [lists, held_out], Path(settings.output_dir)
+    queries = VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, run)
     encode = partial(encoder.encode_passages, dtype="auto")
-    passages = VectorTable(encode, ListTexts(parts, "passages"), console, folder)
+    passages = VectorTable(encode, ListTexts(parts, "passages"), console, run)
     model = FusionModel(name="fusion", ranker="fusion", cosine_depth=arguments.cosine_depth)
     sampling = ExampleSampling(model, model.weight_for(arguments.first_stage_weight), arguments.unscored_share)
     set_seed(settings.seed)  # for the initial weights
