@@ -200,5 +200,4 @@ def channel(service: Served) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="session")
 def stub(channel: grpc.Channel) -> RerankServiceStub:
-    """A stub of `service`."""
     return RerankServiceStub(channel)

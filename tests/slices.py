@@ -10,7 +10,6 @@ T = TypeVar("T")
 
 
 def finished(work: InSlices[T]) -> T:
-    """The result of the work."""
     while True:
         try:
             next(work)

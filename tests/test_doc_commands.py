@@ -197,7 +197,6 @@ def test_python_snippets_run(
 
 
 def imports(snippet: str) -> set[str]:
-    """The packages that a snippet imports."""
     return set(re.findall(r"^(?:import|from) (\w+)", snippet, re.MULTILINE))
 
 

@@ -90,7 +90,6 @@ def nothing_to_rank(lists: Iterable[Request]) -> tuple[str, ...]:
 
 
 def candidate_ids(requests: Iterable[Request]) -> set[str]:
-    """The doc_ids of all candidates."""
     return {candidate.doc_id for request in requests for candidate in request.candidates}
 
 

@@ -84,7 +84,6 @@ def write_report(report: Report, out: Path, console: Console) -> None:
 
 
 def markdown(report: Report) -> str:
-    """The report in Markdown."""
     parts = [
         f"# {_plain(report.title)}",
         _systems(report.results),

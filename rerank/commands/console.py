@@ -31,7 +31,6 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """See rich.console.Console.print."""
         if self.is_terminal:
             super().print(*objects, **options)
             return

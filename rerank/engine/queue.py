@@ -78,7 +78,6 @@ class FairQueue(Generic[E]):
         return sum(map(len, self._queues.values()))
 
     def add(self, work: E) -> None:
-        """Adds a piece of work."""
         if work.job not in self._queues:
             self._queues[work.job] = deque()
             self.refresh(work.job)

@@ -58,7 +58,6 @@ class RankRequest:
 
     @property
     def passages(self) -> list[Passage]:
-        """The passages of the candidates."""
         return [candidate.passage for candidate in self.candidates]
 
     def window_bounds(self) -> Cost:

@@ -31,7 +31,6 @@ class _Rate:
     _middle: tuple[float, float] = (0.0, 0.0)
 
     def add(self, job: Job, units: float, amount: float) -> None:
-        """Adds work of a job."""
         if not units:
             return
         before = self._jobs.pop(job, (0.0, 0.0))

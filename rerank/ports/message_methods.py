@@ -58,7 +58,6 @@ class MessageMethods:
         return ReadCall(request, run)
 
     async def list_models(self, _: pb.ListModelsRequest) -> ReadCall:
-        """Reads a message of ListModels."""
 
         async def run(_: CallContext) -> Reply:
             return Reply(list_models_response(served_models(self._reranker)).SerializeToString())

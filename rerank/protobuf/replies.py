@@ -52,7 +52,6 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Searc
 
 
 def list_models_response(served: ServedModels) -> pb.ListModelsResponse:
-    """The response to a ListModels request."""
     index = _index(served.manifest) if served.manifest else None
     return pb.ListModelsResponse(models=[_model(each) for each in served.models], index=index)
 

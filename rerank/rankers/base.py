@@ -165,9 +165,7 @@ class ServedRanker(WindowEncoder, Protocol):
         """Checks the servers and watches them from now on; returns also if none of them can be used."""
         ...
 
-    async def close(self) -> None:
-        """Closes the connections."""
-        ...
+    async def close(self) -> None: ...
 
     async def rank_window(self, window: EncodedWindow) -> WindowRanking:
         """Returns the ranking of a window. If it is cancelled, the server stops its work on it.

@@ -144,7 +144,6 @@ class CrossEncoderRanker:
         return EncodedPairs(window, tokens=sum(lengths), truncated=truncated, batches=batches)
 
     def pieces(self, window: EncodedPairs) -> Sequence[PairBatch]:
-        """The batches of pairs."""
         return window.batches
 
     @translate_out_of_memory()

@@ -122,7 +122,6 @@ class E2RankRanker(E2RankPrompts):
         )
 
     def filled(self, passage: Passage) -> Passage:
-        """See CachingRanker."""
         return self._encoder.vector_cache.filled(passage) if self._reads_index else passage
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

@@ -122,7 +122,6 @@ class FirstRanker(FirstPrompts):
         return list(self._reader.read(prompts).cpu())
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
-        """See PausingRanker."""
         self._reader.between_layers = function
 
     def _replace_head(self, model: PreTrainedModel) -> None:

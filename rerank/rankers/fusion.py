@@ -111,7 +111,6 @@ class FusionRanker:
         return cosine | ({"sparse": self._sparse.id.sha256} if self._sparse else {})
 
     def filled(self, passage: Passage) -> Passage:
-        """See CachingRanker."""
         passage = self._encoder.vector_cache.filled(passage)
         return passage if self._sparse is None else self._sparse.cache.filled(passage)
 
@@ -131,7 +130,6 @@ class FusionRanker:
         return EncodedTexts(window, tokens=sum(batch.tokens for batch in batches), batches=batches)
 
     def pieces(self, window: EncodedTexts) -> Sequence[TextBatch]:
-        """The batches of texts to encode."""
         return window.batches
 
     def read(self, pieces: Sequence[TextBatch]) -> list[Mapping[str, Vector]]:

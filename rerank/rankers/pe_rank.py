@@ -95,7 +95,6 @@ class PERankRanker:
         )
 
     def filled(self, passage: Passage) -> Passage:
-        """See CachingRanker."""
         return self._encoder.vector_cache.filled(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -134,7 +133,6 @@ class PERankRanker:
         return (window,)
 
     def ranking(self, window: EncodedWindow, results: Sequence[tuple[float, ...]]) -> WindowRanking:
-        """See Ranker."""
         (scores,) = results
         return WindowRanking(scores, signals=_signals(window.window))
 

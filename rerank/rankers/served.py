@@ -210,7 +210,6 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
     """Ranks by the permutation that a served model generates."""
 
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
-        """See `GenerationPrompts.ranking`."""
         n = len(window.window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
         return self._prompts.ranking(window, [read_answer(server, self._api.text, await server.post(post))])

@@ -77,8 +77,7 @@ class TextPrompts(ABC):
         )
 
     @abstractmethod
-    def encode(self, window: Window) -> EncodedWindow:
-        """See Ranker."""
+    def encode(self, window: Window) -> EncodedWindow: ...
 
     def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
         """A window is read as a whole."""

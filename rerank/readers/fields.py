@@ -25,7 +25,6 @@ class PassageFields:
 
     @property
     def names(self) -> Sequence[str]:
-        """All of them."""
         return (*self.id, self.text, self.title)
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -50,8 +50,7 @@ class ShardJob(ABC, Generic[Id]):
     shard_rows: int
 
     @abstractmethod
-    def load_encoder(self) -> Any:
-        """Loads the encoder."""
+    def load_encoder(self) -> Any: ...
 
     @abstractmethod
     def store(self, shard: int, texts: Sequence[str], encoder: Any) -> None:
@@ -108,7 +107,6 @@ class DenseJob(ShardJob[EncoderId]):
     """The encoding of all passages as vectors, whose file is allocated."""
 
     def load_encoder(self) -> Encoder:
-        """See ShardJob."""
         return Encoder(self.encoder.settings, self.device)
 
     def store(self, shard: int, texts: Sequence[str], encoder: Encoder) -> None:
@@ -124,11 +122,9 @@ class SparseJob(ShardJob[SparseEncoderId]):
     """The encoding of all passages as sparse vectors, with a file for each shard until all are joined."""
 
     def load_encoder(self) -> SparseEncoder:
-        """See ShardJob."""
         return SparseEncoder(self.encoder.name, self.device)
 
     def store(self, shard: int, texts: Sequence[str], encoder: SparseEncoder) -> None:
-        """See ShardJob."""
         write_part(self.part(shard), encoder.encode_passages(texts, self.dtype))
 
     def part(self, shard: int) -> Path:

@@ -160,7 +160,6 @@ class CallRecord:
 
     @property
     def search(self) -> SearchResult | None:
-        """The result of a search."""
         result = None if self.reply is None else self.reply.result
         return None if isinstance(result, Ranking) else result
 

@@ -75,7 +75,6 @@ class CallsInFlight:
 
     @property
     def number(self) -> int:
-        """The number of calls in flight."""
         return len(self._held)
 
     def peers(self) -> set[str]:

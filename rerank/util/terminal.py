@@ -18,5 +18,4 @@ class VisibleFormatter(logging.Formatter):
     """Formats log messages so that what they quote cannot steer a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging.Formatter.format."""
         return visible(super().format(record))

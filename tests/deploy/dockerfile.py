@@ -32,7 +32,6 @@ class Stage(list[tuple[str, str]]):
 
 
 def stages(text: str) -> list[Stage]:
-    """The stages of a Dockerfile."""
     text = re.sub(r"^\s*(#.*)?\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
     instructions = [(kind, arguments) for kind, _, arguments in (line.partition(" ") for line in text.splitlines())]
     starts = [number for number, (kind, _) in enumerate(instructions) if kind == "FROM"]

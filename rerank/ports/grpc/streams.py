@@ -34,7 +34,6 @@ Answers: TypeAlias = Callable[[AsyncIterator[bytes]], AsyncIterator[Message]]
 
 
 def watch_handler(health: Health, calls: CallsInFlight, hang_up: HangUp) -> Handler:
-    """The handler of Health.Watch."""
     parse = parser(health_pb2.HealthCheckRequest, calls)
 
     async def answers(messages: AsyncIterator[bytes]) -> AsyncIterator[Message]:

@@ -124,7 +124,6 @@ class RayCall(EndedByPort):
         self.deadline_s = asyncio.get_running_loop().time() + remaining_s
 
     async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
-        """The bytes of the request."""
         return self._message
 
     def hang_up(self) -> None:

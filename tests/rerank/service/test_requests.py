@@ -47,7 +47,6 @@ def feedback_request(**fields: object) -> pb.SearchRequest:
 
 
 def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMITS) -> Any:
-    """The checked request of a message."""
     if isinstance(message, pb.RerankRequest):
         return requests.rerank_request(message).checked(limits)
     return requests.search_request(message).checked(limits)

@@ -35,5 +35,4 @@ def channel(ray_port: int, checkpoint: Path, index_folder: Path) -> Iterator[grp
 
 @pytest.fixture(scope="module")
 def stub(channel: grpc.Channel) -> RerankServiceStub:
-    """A stub of the replicas."""
     return RerankServiceStub(channel)
