@@ -25,7 +25,6 @@ from rerank.checkpoints.settings_files import base_folder
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.adapters import complete_transformer
-from rerank.models.beginnings import SharedBeginnings, TokenIds
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import weight_files
 from rerank.models.loading import pick_device, readable_positions
@@ -42,8 +41,6 @@ Pair: TypeAlias = Mapping[str, Sequence[int]]
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
 #: What the library's rendering says of a batch; everything else it says of each pair.
 _OF_ALL_PAIRS = ("modality", "logits_to_keep", "prompt_length")
-#: Allowed difference of the scores of pairs whose beginning is read once, by rounding in float32 and in bfloat16.
-_FLOAT32_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-3, 0.1
 #: Weights that a checkpoint may have, and scores are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
 #: Tokens that the library reads where a causal LM's files name none.
@@ -65,7 +62,6 @@ class PairScorer:
         max_tokens: the longest pair, in tokens.
         reads_instruction: the chat template has a place for one.
         gives_probabilities: its activation is a sigmoid, or it has two labels.
-        beginnings: those that pairs share; None if the model is not a causal LM, or one that cannot share them.
         revision: SHA-256 of the weights.
         precision: what the model computes in.
 
@@ -84,12 +80,9 @@ class PairScorer:
                 _check_answers(folder, load_tokenizer(folder))
             self._model = self._load(precision, pair_tokens)
             self._check()
-            self.beginnings: SharedBeginnings | None = None
             self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
             if getattr(self._model[0], "transformer_task", "") == "text-generation":
                 self._features_of_all["logits_to_keep"] = 1  # only the last position is read
-                if SharedBeginnings.can_share(self._transformer):
-                    self.beginnings = SharedBeginnings(self._transformer)
             self._default_prompt = self._model.prompts.get(self._model.default_prompt_name or "") or None
             (plain,) = self.render("a", ["b"])
             (longest,) = self.render("a", ["b " * self.max_tokens])  # fails for some strategies of truncation
@@ -103,11 +96,8 @@ class PairScorer:
             self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
             self.revision = sha256_of_files(_weight_files(folder))
             self._autocast = False
-            if self.beginnings is not None and (problem := self._problem_of_sharing()):
-                log.warning("%s reads the beginning of each pair: %s", folder, problem)
-                self.beginnings = None
             self.precision = pick_precision(self._transformer, precision)
-            compute_in(self._transformer, self.precision)  # after the check, which compares two ways to compute
+            compute_in(self._transformer, self.precision)
             self._autocast = uses_autocast(self.device, self.precision)
 
     @property
@@ -146,27 +136,12 @@ class PairScorer:
             options = {"add_special_tokens": False, "truncation": False, "return_offsets_mapping": True}
             return [end for _, end in self.tokenizer(text, verbose=False, **options)["offset_mapping"]]
 
-    def beginning(self, query: str, instruction: str = "") -> TokenIds:
-        """Returns the token ids with which the pairs of a query begin; none if the model cannot read them once for all.
-
-        A pair may begin otherwise: a token can span the end of the prompt and the start of a passage.
-        """
-        if self.beginnings is None:
-            return ()
-        first, second = (pair["input_ids"] for pair in self.render(query, ["one", "2"], instruction))
-        return tuple(first[: next(n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)])
-
     @torch.inference_mode()
-    def scores(self, pairs: Sequence[Pair], beginning: TokenIds = ()) -> list[float]:
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Returns the scores of pairs that are padded to the longest of them, in one forward pass.
 
         The activation is computed in float64, where probabilities near 1 still differ.
-
-        Args:
-            beginning: token ids with which each pair begins, which are not read again if they were lately.
         """
-        if beginning:
-            pairs = [{name: values[len(beginning) :] for name, values in pair.items()} for pair in pairs]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             padded = cast(Any, self.tokenizer).pad(
@@ -174,24 +149,11 @@ class PairScorer:
             )
         features: dict[str, Any] = {name: tensor.to(self.device) for name, tensor in padded.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
-            if beginning and self.beginnings is not None:
-                features |= self.beginnings.inputs_after(beginning, features["attention_mask"])
             outputs = self._model({**features, **self._features_of_all})["scores"]
         if self._relevant is not None:  # the softmax of two labels is a sigmoid of their difference
             outputs = outputs[:, self._relevant] - outputs[:, 1 - self._relevant]
         activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
         return [float(score) for score in activated.flatten().tolist()]
-
-    def _problem_of_sharing(self) -> str:
-        """Returns the reason why a beginning must be read with each pair, empty if that gives the same scores."""
-        pairs = self.render("a b", ["c", "d e f g"])
-        try:
-            apart, shared = self.scores(pairs), self.scores(pairs, self.beginning("a b"))
-        except Exception as error:  # whatever a foreign architecture raises, it can be served without
-            return f"its forward fails after a beginning: {error!r}"
-        difference = max(abs(a - b) for a, b in zip(apart, shared, strict=True))
-        allowed = _FLOAT32_TOLERANCE if self._transformer.dtype == torch.float32 else _BFLOAT16_TOLERANCE
-        return "" if difference <= allowed else f"its scores would differ by {difference:.2g}"
 
     @property
     def _transformer(self) -> Any:

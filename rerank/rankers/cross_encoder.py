@@ -6,9 +6,8 @@ The model is any that sentence-transformers' `CrossEncoder` loads; its scores ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.models.batches import batches_by_length
-from rerank.models.beginnings import TokenIds
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
@@ -25,8 +23,6 @@ from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 _MOST_PASSAGES = 1000
-#: The beginnings of so many queries are remembered.
-_BEGINNINGS = 64
 #: The least tokens that a query must leave for the passage.
 _LEAST_PASSAGE_TOKENS = 16
 #: Tokens of a batch of pairs, between which other requests take their turns.
@@ -41,13 +37,11 @@ class PairBatch:
 
     Attributes:
         places: of the passages in the window.
-        beginning: token ids with which each pair begins.
-        tokens: of all pairs, without their beginning.
+        tokens: of all pairs.
     """
 
     places: tuple[int, ...]
     pairs: tuple[Pair, ...]
-    beginning: TokenIds
     tokens: int
 
 
@@ -73,7 +67,6 @@ class CrossEncoderRanker:
     ) -> None:
         self._scorer = scorer = PairScorer(checkpoint, device, precision, pair_tokens)
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
-        self._beginning_of = lru_cache(maxsize=_BEGINNINGS)(scorer.beginning)
         self._batch_tokens = _GPU_BATCH_TOKENS if scorer.device.type == "cuda" else _CPU_BATCH_TOKENS
         template = scorer.chat_template
         self.info = RankerInfo(
@@ -133,12 +126,9 @@ class CrossEncoderRanker:
         uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
         cut = [len(pair["input_ids"]) > self._scorer.max_tokens for pair in uncut]
         truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
-        shared = self._beginning_of(query.text, query.instruction)
-        if any(tuple(pair["input_ids"][: len(shared)]) != shared for pair in pairs):
-            shared = ()
-        lengths = [len(pair["input_ids"]) - len(shared) for pair in pairs]
+        lengths = [len(pair["input_ids"]) for pair in pairs]
         batches = tuple(
-            PairBatch(tuple(rows), tuple(pairs[row] for row in rows), shared, sum(lengths[row] for row in rows))
+            PairBatch(tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows))
             for rows in batches_by_length(lengths, self._batch_tokens)
         )
         return EncodedPairs(window, tokens=sum(lengths), truncated=truncated, batches=batches)
@@ -148,15 +138,12 @@ class CrossEncoderRanker:
 
     @translate_out_of_memory()
     def read(self, pieces: Sequence[PairBatch]) -> list[tuple[float, ...]]:
-        """Returns the scores of each batch. Pairs of one beginning and of similar lengths share a forward pass."""
-        pairs = [(batch.beginning, pair) for batch in pieces for pair in batch.pairs]
+        """Returns the scores of each batch. Pairs of similar lengths share a forward pass."""
+        pairs = [pair for batch in pieces for pair in batch.pairs]
         scores = [0.0] * len(pairs)
-        for shared in {shared for shared, _ in pairs}:
-            places = [place for place, (start, _) in enumerate(pairs) if start == shared]
-            for group in _groups({place: len(pairs[place][1]["input_ids"]) - len(shared) for place in places}):
-                found = self._scorer.scores([pairs[place][1] for place in group], shared)
-                for place, score in zip(group, found, strict=True):
-                    scores[place] = score
+        for group in _groups([len(pair["input_ids"]) for pair in pairs]):
+            for place, score in zip(group, self._scorer.scores([pairs[place] for place in group]), strict=True):
+                scores[place] = score
         rest = iter(scores)
         return [tuple(islice(rest, len(batch.pairs))) for batch in pieces]
 
@@ -174,10 +161,10 @@ class CrossEncoderRanker:
         return part(text, self._scorer.max_tokens, self._scorer.count)
 
 
-def _groups(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Groups indices by length, the longest first, to limit padding."""
     group, tokens = list[int](), 0
-    for place in sorted(lengths, key=lambda place: -lengths[place]):
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         positions = lengths[group[0]] * (len(group) + 1) if group else 0
         if positions > _FEW_POSITIONS and positions - tokens - lengths[place] > _MOST_PADDING * positions:
             yield group
