@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rerank.models.kv_cache import DecodeState, GroupedDecodeState, KVCache, PackedDecodeState
+from rerank.models.decode_state import DecodeState
 from rerank.models.packed_attention import Pack
 from rerank.types import Batching
 
@@ -79,13 +79,10 @@ class LastTokenReader:
         outputs = self._forward(**inputs, use_cache=False, **options)[0][0]  # a cache would be wrong for a packed row
         return outputs if len(outputs) == len(positions) else outputs[positions]
 
-    def prefill(self, sequences: Sequence[torch.Tensor], max_steps: int) -> DecodeState:
-        """Reads the sequences as `read` does and keeps their keys and values, for at most `max_steps` decode steps."""
-        if self.batching == "one_by_one":
-            return GroupedDecodeState(self._forward, self._model.config, sequences)
-        kv_cache = KVCache([len(sequence) for sequence in sequences], max_steps, sequences[0].device)
-        outputs, _ = self.read_packed(sequences, kv_cache=kv_cache)
-        return PackedDecodeState(self._forward, kv_cache, outputs)
+    @torch.inference_mode()
+    def prefill(self, sequences: Sequence[torch.Tensor]) -> DecodeState:
+        """Reads the sequences and keeps their keys and values, for decode steps."""
+        return DecodeState(self._forward, self._model.config, sequences)
 
     def _forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
         """Returns the model's output. Its first element is the logits or, without a head, the last hidden states."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +18,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from rerank.models.bfloat16_attention import attend_in_blocks
-from rerank.models.kv_cache import KVCache
 
 #: The name under which `packed_attention` is registered with transformers.
 PACKED_ATTENTION = "packed"
@@ -74,7 +73,6 @@ def packed_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     pack: Pack | None = None,
-    kv_cache: KVCache | None = None,
     last_only: bool = False,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -85,9 +83,8 @@ def packed_attention(
     """Causal attention inside each sequence of a packed row, with the signature of transformers' attention functions.
 
     Args:
-        query: (1, H, T, D), with key and value (1, H_kv, T, D). In a decode step (B, H, 1, D) and (B, H_kv, 1, D).
-        kv_cache: stores keys and values of the packed row; without a `pack` it is read and extended by a decode step,
-            in which each of B rows holds the next position of one sequence.
+        query: (1, H, T, D), with key and value (1, H_kv, T, D). Without a `pack`, B sequences of equal length, or their
+            next positions: (B, H, Q, D) with keys and values (B, H_kv, L, D).
         last_only: compute the last position of each sequence and leave the others 0.
         scaling: of the scores; None: 1 / √D.
         sliding_window: the number of positions that each position attends to, itself included.
@@ -95,24 +92,23 @@ def packed_attention(
             computes.
 
     Returns:
-        (1, T, H, D), or (B, 1, H, D) in a decode step; and None in place of attention weights.
+        (1, T, H, D), or (B, Q, H, D) without a pack; and None in place of attention weights.
 
     Raises:
-        ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on, or it has soft
-            caps or sinks.
+        ValueError: the model passes a mask, or with a `pack` a cache or a batch, or it has soft caps or sinks. That it
+            passes `pack` on is seen from its `calls`.
     """
     if softcap is not None or s_aux is not None:
         raise ValueError("packed attention computes neither soft caps nor attention sinks")
-    if pack is None and kv_cache is not None:
-        keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
-        return _attend(query, keys, values, scaling, kv_cache.mask(sliding_window)).transpose(1, 2), None
-    if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
-        raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
+    if attention_mask is not None:
+        raise ValueError("packed attention takes no mask")
+    if pack is None:
+        return _attend_causally(query, key, value, scaling, sliding_window).transpose(1, 2), None
+    if len(query) != 1 or key.shape[2] != pack.total_tokens:
+        raise ValueError("packed attention takes one row and the pack that describes it, without a cache")
     pack.on_call()
     pack.calls += 1
     pack.windowed_calls += sliding_window is not None
-    if kv_cache is not None:
-        kv_cache.store(cast(int, module.layer_idx), key, value)
     if query.is_cuda and query.dtype in _VARLEN_DTYPES:
         return _varlen_attention(query, key, value, scaling, sliding_window, pack), None
     queries = 1 if last_only and pack.ends_only else pack.max_length
@@ -155,11 +151,11 @@ def _varlen_attention(
 def _attend_causally(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None, window: int | None
 ) -> torch.Tensor:
-    """Causal attention of all L positions of a sequence, or of its last one (Q = 1): (1, H, Q, D)."""
+    """Causal attention of all L positions of sequences of equal length, or of their last one (Q = 1): (B, H, Q, D)."""
     queries, length = q.shape[2], k.shape[2]
     if (window or length) < length:
         return _attend(q, k, v, scaling, _causal_mask(queries, length, window, q.device))
-    if queries == length and torch.is_autocast_enabled("cpu"):
+    if queries == length and len(q) == 1 and torch.is_autocast_enabled("cpu"):
         return attend_in_blocks(q, k, v, scaling)
     return _attend(q, k, v, scaling, None, is_causal=queries > 1)
 

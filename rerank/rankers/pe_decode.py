@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.kv_cache import DecodeState
+from rerank.models.decode_state import DecodeState
 from rerank.models.last_token import LastTokenReader
 
 
@@ -28,7 +28,7 @@ def one_step(
 
 
 def dynamic(
-    prefill: Callable[[Sequence[torch.Tensor], int], DecodeState],
+    prefill: Callable[[Sequence[torch.Tensor]], DecodeState],
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
@@ -40,7 +40,7 @@ def dynamic(
     the embedding table of the model is neither resized nor written. All choices stay on the device until the last one.
 
     Args:
-        prefill: reads the prompts and reserves room for a number of decode steps.
+        prefill: reads the prompts.
         top_ns: for each window, the number of passages to choose; 0: all. The others follow in the order of the last
             inner products, which costs nothing more: with 1, the order is that of `one_step`.
     """
@@ -54,7 +54,7 @@ def dynamic(
     state: DecodeState | None = None
     for _ in range(max(steps)):  # windows that are done run along
         if state is None:
-            state = prefill(prompts, max(steps) - 1)
+            state = prefill(prompts)
         else:
             state.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
         products.append(_inner_products(exact, state.outputs[:, None]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.kv_cache import GroupedDecodeState
+from rerank.models.decode_state import DecodeState
 from rerank.rankers.pe_decode import dynamic
 from rerank_training.pe_rank.model import PEModel
 from rerank_training.trainer.losses import RankLoss, kl, stepwise_kl
@@ -59,9 +59,7 @@ class PEObjective:
         prompts = [row[: last + 1] for row, last in zip(embeddings, batch["last_index"].tolist(), strict=True)]
         window_passages = [row[:size] for row, size in zip(passages, sizes, strict=True)]
         lm = pe_model.transformer
-        chosen = dynamic(
-            lambda inputs, _: GroupedDecodeState(lm, lm.config, inputs), prompts, window_passages, [0] * len(sizes)
-        )
+        chosen = dynamic(lambda inputs: DecodeState(lm, lm.config, inputs), prompts, window_passages, [0] * len(sizes))
         return pad_sequence([torch.tensor(row) for row in chosen], batch_first=True).to(passages.device)
 
     def _scores(self, model: nn.Module, batch: dict[str, Tensor], view: str = "") -> Tensor:

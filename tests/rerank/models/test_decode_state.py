@@ -20,7 +20,7 @@ def test_decode_steps_give_what_reading_the_full_sequences_gives(name: str) -> N
     embeddings = untouched.get_input_embeddings()
     full = [torch.cat([ids, torch.arange(steps)]) for ids in [*random_sequences(), random_sequences()[0].flip(0)]]
     prefixes = [[ids[: len(ids) - steps + step] for ids in full] for step in range(steps + 1)]
-    state = reader.prefill([embeddings(ids) for ids in prefixes[0]], steps)
+    state = reader.prefill([embeddings(ids) for ids in prefixes[0]])
     for step in range(steps):
         torch.testing.assert_close(state.outputs, last_logits(untouched, prefixes[step]), atol=3e-5, rtol=0)
         state.decode_step(torch.stack([embeddings(ids[-1]) for ids in prefixes[step + 1]]))
