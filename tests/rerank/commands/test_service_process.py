@@ -133,6 +133,22 @@ def is_unavailable(client: RerankClient) -> bool:
     return False
 
 
+@pytest.mark.slow
+def test_fresh_service_answers_default_pe_rank_and_first() -> None:
+    """As the guide has it: the language model is loaded by the first request for it."""
+    passages = ["glaciers flow", "bread rises", "an adult flea lives a hundred days"]
+    config = load_config(None, listen="127.0.0.1:0", device="cpu")
+    with service_process(config) as address, RerankClient(address) as client:
+        before = {model.name: model.is_loaded for model in client.list_models(TIMEOUT_S).models}
+        assert before == {"default": True, "pe-rank": True, "first": False, "pe-rank-first": False, "identity": True}
+        for model in ("default", "pe-rank", "first"):
+            assert client.rerank(QUERY, passages, 10 * TIMEOUT_S, model=model).results[0].doc_id == "2"
+        after = {model.name: model for model in client.list_models(TIMEOUT_S).models}
+        assert after["first"].is_loaded
+        assert after["first"].memory_bytes > 3e8
+        assert not after["pe-rank-first"].is_loaded
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_service(number: signal.Signals) -> None:
     config = load_config(None, models=[{"name": "identity", "ranker": "identity"}], listen="127.0.0.1:0", device="cpu")
