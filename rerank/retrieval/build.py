@@ -27,7 +27,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
-from rerank.retrieval.encoding import Workers, encode_passages
+from rerank.retrieval.encoding import Workers, encode_shards
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.shards import DenseJob, SparseJob
@@ -141,7 +141,7 @@ class VectorStages:
         device, dtype = self.encoder.device, self.settings.encoder_dtype
         job = DenseJob(self.build.index, journal, self.encoder.id, str(device), dtype, SHARD_ROWS)
         workers = self.settings.workers or (1 if device.type == "cuda" else self.settings.threads)
-        return encode_passages(job, self.encoder, workers, lambda done: self.report("vectors", done, n))
+        return encode_shards(job, self.encoder, workers, lambda done: self.report("vectors", done, n))
 
     def dense(self) -> None:
         """Writes the file of approximate search, if that was asked for."""
@@ -232,7 +232,7 @@ def _write_sparse(build: BuildFolder, encoder: SparseEncoder, settings: BuildSet
     dtype = encoder.pick_dtype("auto")
     job = SparseJob(build.index, build.folder / "sparse-shards", encoder.id, str(encoder.device), dtype, SHARD_ROWS)
     workers = settings.workers or (1 if encoder.device.type == "cuda" else settings.threads)
-    seconds = encode_passages(job, encoder, workers, lambda done: report("sparse vectors", done, n))
+    seconds = encode_shards(job, encoder, workers, lambda done: report("sparse vectors", done, n))
     start_s = time.perf_counter()
     join_parts([job.part(shard) for shard in range(len(job.read_journal()))], build.index, encoder.id.vocabulary_size)
     return seconds + time.perf_counter() - start_s

@@ -22,7 +22,7 @@ from rerank.retrieval.store import PassageStore
 Workers: TypeAlias = int | Literal["ray"]
 
 
-def encode_passages(job: ShardJob[Any], encoder: Any, workers: Workers, report: Callable[[int], None]) -> float:
+def encode_shards(job: ShardJob[Any], encoder: Any, workers: Workers, report: Callable[[int], None]) -> float:
     """Encodes the passages that are not encoded yet.
 
     Args:

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from rerank.errors import ConfigError
 from scripts.bench.__main__ import app
 
-#: One group of the rankers and one of the engine.
-GROUPS = ("first", "memory")
+#: Two groups of the rankers and one of the engine.
+GROUPS = ("first", "e2rank", "memory")
 FIGURES = {
+    *(f"e2rank_vs_{other}, {n}" for other in ("first", "pe_rank", "new texts") for n in (20, 100)),
     "first_vs_generating the permutation",
     "first_vs_generate one token",
     "first_vs_all-position logits",

@@ -10,7 +10,7 @@ import pytest
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.encoding import encode_passages
+from rerank.retrieval.encoding import encode_shards
 from rerank.retrieval.shards import DenseJob, ShardWorker
 from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
 from rerank.types import Matrix, Passage
@@ -35,14 +35,14 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
 def test_progress_begins_with_what_is_encoded(job: DenseJob, encoder: Encoder) -> None:
     assert [ShardWorker(job, encoder).encode(shard) for shard in (4, 1)] == [3, 5]
     reports: list[int] = []
-    encode_passages(job, encoder, workers=1, report=reports.append)
+    encode_shards(job, encoder, workers=1, report=reports.append)
     assert reports == [8, 13, 18, 23]
 
 
 def test_encoded_shards_are_not_encoded_again(job: DenseJob, encoder: Encoder) -> None:
-    encode_passages(job, encoder, workers=1, report=lambda done: None)
+    encode_shards(job, encoder, workers=1, report=lambda done: None)
     vectors, _ = allocate_vectors(job.folder, N, encoder.id.dimension)  # a shard that is encoded again is no longer 0
-    encode_passages(job, encoder, workers=1, report=lambda done: None)
+    encode_shards(job, encoder, workers=1, report=lambda done: None)
     assert not vectors.any()
 
 
@@ -58,7 +58,7 @@ def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Pat
 
 
 def test_bfloat16_is_close_to_float32(job: DenseJob, encoder: Encoder) -> None:
-    encode_passages(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
+    encode_shards(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
     cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode_passages(TEXTS)).sum(axis=1)
     assert 0.999 < cosines.min() < cosines.max() <= 1 + 1e-6
     assert not np.array_equal(PassageStore(job.folder).vectors.mapped, encoder.encode_passages(TEXTS))
@@ -86,5 +86,5 @@ def test_vectors_that_are_not_finite_are_refused(
 
     monkeypatch.setattr(Encoder, "encode_passages", not_finite)
     with pytest.raises(CheckpointError, match="not finite"):
-        encode_passages(job, encoder, workers=1, report=lambda done: None)
+        encode_shards(job, encoder, workers=1, report=lambda done: None)
     assert not job.read_journal().any()
