@@ -71,7 +71,9 @@ def measure(
     from rerank.readers.requests import read_requests
 
     torch.set_num_threads(1)
-    given = [(each.query.text, each.candidates[:_DEPTH]) for each in islice(read_requests(requests), lists + 1)]
+    given = [
+        (request.query.text, request.candidates[:_DEPTH]) for request in islice(read_requests(requests), lists + 1)
+    ]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         load = _systems(Path(folder))
         if unknown := [name for name in system if name not in load]:

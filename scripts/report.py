@@ -38,7 +38,7 @@ def main(longest: Annotated[int, typer.Option(min=0, help="Number of functions t
     lines = Counter[str]()
     for path in modules:
         lines[str(Path(path).parent)] += len(_text(path).splitlines())
-    found = sorted((each for path in modules for each in _functions(path)), reverse=True)
+    found = sorted((function for path in modules for function in _functions(path)), reverse=True)
     words = Counter({path: len(_text(path).split()) for path in pages})
     tops = Counter[str]()
     for folder, count in lines.items():
@@ -46,7 +46,7 @@ def main(longest: Annotated[int, typer.Option(min=0, help="Number of functions t
     console = Console()
     console.print(_table("Python by folder", ("lines", "folder"), tops.most_common()))
     console.print(_table("Python by package", ("lines", "package"), lines.most_common()))
-    functions = [(f"{each.name}, {each.path}", each.lines) for each in found[:longest]]
+    functions = [(f"{result.name}, {result.path}", result.lines) for result in found[:longest]]
     console.print(_table("Longest functions", ("lines", "function"), functions))
     title = f"Documentation by hand: {words.total():,} words"
     console.print(_table(title, ("words", "page"), words.most_common()))

@@ -38,7 +38,7 @@ class Service:
         return self._address(_METRICS_LINE).removesuffix("/metrics")
 
     def _address(self, start: str) -> str:
-        (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if start in each)
+        (line,) = (line for line in self.log.read_text(encoding="utf-8").splitlines() if start in line)
         return line.partition(start)[2].partition("://")[2]
 
     def resident_mb(self) -> float:

@@ -69,8 +69,8 @@ def damaged_json(file: str) -> Iterator[tuple[str, Damage]]:
 
 
 def wrong_values(file: str, values: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[str, Damage]]:
-    for key, each in values.items():
-        yield from ((f"{file} {key} {value!r}", setting(file, key, value)) for value in each)
+    for key, part in values.items():
+        yield from ((f"{file} {key} {value!r}", setting(file, key, value)) for value in part)
 
 
 def wrong_sizes(file: str) -> Iterator[tuple[str, Damage]]:

@@ -129,7 +129,7 @@ def test_ports_do_not_import_each_other() -> None:
         for other in found
         if name.startswith("rerank.ports.") and other.startswith("rerank.ports.")
     }
-    folders = {f"rerank.ports.{each.name}" for each in (ROOT / "rerank" / "ports").iterdir() if each.is_dir()}
+    folders = {f"rerank.ports.{path.name}" for path in (ROOT / "rerank" / "ports").iterdir() if path.is_dir()}
     between = {(here, there) for here, there in pairs if here != there and {here, there} <= folders}
     assert between <= {(f"rerank.ports.{user}", "rerank.ports.http") for user in ("mcp", "ray_serve")}
 
@@ -156,4 +156,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     """A package, which its modules may import, is named by `from package import module` without being needed."""
     modules = own_modules()
     packages = {name for name, path in modules.items() if path.name == "__init__.py"}
-    fail_if_circular({name: each - packages for name, each in imports_of(modules).items() if name not in packages})
+    fail_if_circular(
+        {name: package - packages for name, package in imports_of(modules).items() if name not in packages}
+    )

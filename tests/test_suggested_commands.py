@@ -48,7 +48,7 @@ PROSE = [
 def test_commands_that_messages_suggest_can_be_given() -> None:
     """In one test, because reading all files would take each process a second before the first test."""
     files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
-    given = [(path, line, each) for path in files for line, text in texts(path) for each in suggested(text)]
+    given = [(path, line, command) for path in files for line, text in texts(path) for command in suggested(text)]
     assert len(given) > 10
     problems = []
     for path, line, command in given:

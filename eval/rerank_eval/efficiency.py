@@ -58,7 +58,9 @@ def efficiency(responses: Sequence[Response]) -> Efficiency | None:
         tokens,
         incomplete=sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions),
         truncated=sum(len(row.get("truncated_doc_ids", ())) for row in executions),
-        truncated_queries=tuple(each.query_id for each in responses if each.ranking.execution.get("query_truncated")),
+        truncated_queries=tuple(
+            response.query_id for response in responses if response.ranking.execution.get("query_truncated")
+        ),
         repaired=sum(int(row.get("repaired_identifiers", 0)) for row in executions),
     )
 

@@ -83,7 +83,7 @@ def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, .
 
 def nothing_to_rank(lists: Iterable[Request]) -> tuple[str, ...]:
     """A note if queries have no text or no candidates, for which no system is asked."""
-    empty = [each.query.query_id for each in lists if not each.candidates or not each.query.text.strip()]
+    empty = [item.query.query_id for item in lists if not item.candidates or not item.query.text.strip()]
     if not empty:
         return ()
     return (f"{len(empty)} queries have no text or no candidates, and count as 0: {_listed(empty)}.",)

@@ -104,8 +104,8 @@ def evaluate_relevance(settings: RelevanceSettings) -> None:
     if not settings.fit:
         _print_measures(ranked, own_curves)
         return
-    curves = _fit([each.half(0) for each in ranked], encoders)
-    _print_measures([each.half(1) for each in ranked], curves)
+    curves = _fit([result.half(0) for result in ranked], encoders)
+    _print_measures([result.half(1) for result in ranked], curves)
     given = [curve.model_dump(exclude_defaults=True) for curve in curves]
     block = yaml.safe_dump({"relevance": given}, sort_keys=False)
     console.print(f"for model {name} in service.yaml:\n{block}", soft_wrap=True)
@@ -131,7 +131,9 @@ def _read(path: Path, judgements: str, depth: int) -> tuple[list[Request], Seque
         requests = [prepared(request, depth) for request in read_requests(path)]
         qrels = open_qrels(judgements, candidate_ids(requests))[0]
     check_lists(requests, qrels, str(path))
-    judged = {qrel.query_id for qrel in judgements_of((each.query.query_id for each in requests), qrels, str(path))[0]}
+    judged = {
+        qrel.query_id for qrel in judgements_of((request.query.query_id for request in requests), qrels, str(path))[0]
+    }
     return [request for request in requests if request.query.query_id in judged], qrels
 
 
@@ -151,24 +153,26 @@ def _ranked(
     title = f"{'others' if shift else 'own'} queries, lists"
     for place, request in enumerate(with_progress(requests, title, len(requests), console)):
         query = requests[place - shift].query
-        given = [each for each in request.candidates if not shift or not is_relevant(query, each.doc_id)]
+        given = [candidate for candidate in request.candidates if not shift or not is_relevant(query, candidate.doc_id)]
         ranking = reranker.rerank(query, given, RankOptions(model=model))
         passages = [item.candidate.passage for item in sorted(ranking.ranked, key=lambda item: item.position)]
         signals = signals_by_text(ranking.trace.windows, ranking.trace.model, passages)
         if passages and not signals:
             raise ConfigError(f"{ranking.trace.strategy} gives no signal; fit a model with a preranker that does")
-        lists.append([JudgedPassage(signals.get(each.text, {}), is_relevant(query, each.doc_id)) for each in passages])
+        lists.append(
+            [JudgedPassage(signals.get(passage.text, {}), is_relevant(query, passage.doc_id)) for passage in passages]
+        )
     return lists
 
 
 def _fit(ranked: Sequence[RankedLists], encoders: Mapping[str, str]) -> RelevanceCurves:
     """The curves of the signals that the lists have. `encoders`: signal → SHA-256 of the encoder behind it."""
-    lists = [each for of_source in ranked for each in (*of_source.own, *of_source.foreign)]
-    given = {signal for each in lists for passage in each for signal in passage.signals}
+    lists = [item for of_source in ranked for item in (*of_source.own, *of_source.foreign)]
+    given = {signal for item in lists for passage in item for signal in passage.signals}
     signals: Sequence[tuple[Signal, ...]] = (
         [("score",)] if "score" in given else [("cosine", "sparse"), ("cosine",), ("sparse",)]
     )
-    fitted = (fit_curve(lists, each, encoders) for each in signals if given.issuperset(each))
+    fitted = (fit_curve(lists, signal, encoders) for signal in signals if given.issuperset(signal))
     return tuple(curve for curve in fitted if curve is not None)
 
 
@@ -185,7 +189,7 @@ def fit_curve(
     Raises:
         CollectionError: relevant or irrelevant passages are missing, or more of a single signal means less relevance.
     """
-    known = [passage for each in lists for passage in each if passage.signals.keys() >= set(signals)]
+    known = [passage for item in lists for passage in item if passage.signals.keys() >= set(signals)]
     is_relevant = np.array([passage.is_relevant for passage in known], dtype=bool)
     if len(set(is_relevant.tolist())) < 2:
         raise CollectionError(
@@ -206,25 +210,25 @@ def fit_curve(
 
 def measure(curves: RelevanceCurves, lists: Sequence[JudgedList], foreign: Sequence[JudgedList]) -> RelevanceMeasures:
     """The measures of curves on lists, and on `foreign` lists with nothing relevant."""
-    found, truths = _relevances(curves, lists), [np.array([each.is_relevant for each in row]) for row in lists]
+    found, truths = _relevances(curves, lists), [np.array([passage.is_relevant for passage in row]) for row in lists]
     values, is_relevant = np.concatenate(found), np.concatenate(truths).astype(bool)
     best = [max(row, default=0.0) for row in _relevances(curves, foreign)]
     return RelevanceMeasures(
         calibration_error(values, is_relevant),
         float(roc_auc_score(is_relevant, values)),
-        float(np.mean([each <= 0.5 for each in best])),
+        float(np.mean([highest <= 0.5 for highest in best])),
         float(np.mean([row.max() > 0.5 for row, truth in zip(found, truths, strict=True) if truth.any()])),
     )
 
 
 def _relevances(curves: RelevanceCurves, lists: Sequence[JudgedList]) -> list[npt.NDArray[np.float64]]:
-    return [np.array([relevance(curves, passage.signals) or 0.0 for passage in each]) for each in lists]
+    return [np.array([relevance(curves, passage.signals) or 0.0 for passage in item]) for item in lists]
 
 
 def calibration_error(values: npt.NDArray[np.float64], is_relevant: npt.NDArray[np.bool_]) -> float:
     """Expected calibration error (Guo et al., ICML 2017, equation 3), over bins of equal width."""
     bins = np.minimum((values * _BINS).astype(int), _BINS - 1)
-    return sum(abs(float((values - is_relevant)[bins == each].sum())) for each in range(_BINS)) / len(values)
+    return sum(abs(float((values - is_relevant)[bins == number].sum())) for number in range(_BINS)) / len(values)
 
 
 def _print_measures(ranked: Sequence[RankedLists], curves: RelevanceCurves) -> None:
@@ -238,5 +242,9 @@ def _print_measures(ranked: Sequence[RankedLists], curves: RelevanceCurves) -> N
 
 
 def _rows(ranked: Sequence[RankedLists], curves: RelevanceCurves) -> Iterator[tuple[str, ...]]:
-    for each in ranked:
-        yield each.name, str(len(each.own)), *(f"{value:.3f}" for value in measure(curves, each.own, each.foreign))
+    for result in ranked:
+        yield (
+            result.name,
+            str(len(result.own)),
+            *(f"{value:.3f}" for value in measure(curves, result.own, result.foreign)),
+        )

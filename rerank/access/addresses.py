@@ -96,4 +96,4 @@ def _is_loopback(address: str) -> bool:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {address}: {error}; choose another HOST:PORT") from error
-    return all(ipaddress.ip_address(str(each[4][0])).is_loopback for each in found)
+    return all(ipaddress.ip_address(str(result[4][0])).is_loopback for result in found)

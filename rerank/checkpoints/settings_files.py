@@ -105,7 +105,7 @@ def check_settings(folder: Path) -> list[Path]:
         seen.append(here)
         if len(seen) > _MAX_FOLDERS:
             raise CheckpointError(f"{folder} has modules in more than {_MAX_FOLDERS} folders; use another model")
-        waiting += [*_module_folders(here, ((each.get("path"), each.get("type")) for each in read_modules(here)))]
+        waiting += [*_module_folders(here, ((module.get("path"), module.get("type")) for module in read_modules(here)))]
         waiting.append(here / _CHAT_TEMPLATES)
         for name in _files(here):
             if _SETTINGS.fullmatch(name):
@@ -247,9 +247,9 @@ def _check_values(path: Path, content: Any) -> None:
     while waiting:
         parent, key, value = waiting.pop()
         if isinstance(value, dict):
-            waiting += [(key, name, each) for name, each in value.items()]
+            waiting += [(key, name, part) for name, part in value.items()]
         elif isinstance(value, list):
-            waiting += [(parent, key, each) for each in value]
+            waiting += [(parent, key, part) for part in value]
         elif value is not None:
             for name in {parent, key} & _ALLOWED.keys():  # each part of a model may have an attention of its own
                 _check_name(path, f"{name}: ", value, _ALLOWED[name])

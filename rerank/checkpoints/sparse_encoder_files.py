@@ -76,7 +76,7 @@ def check_sparse_encoder(folder: Path) -> list[Path]:
         )
     folders = check_settings(folder)
     _check_modules(folder)
-    configs = {path: read_settings(path) for each in folders if (path := each / "config.json").is_file()}
+    configs = {path: read_settings(path) for part in folders if (path := part / "config.json").is_file()}
     transformers = {path: config for path, config in configs.items() if "architectures" in config}
     if not transformers:
         raise CheckpointError(f"{folder} has no config.json of a transformer; give the folder of a sparse encoder")

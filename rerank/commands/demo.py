@@ -144,7 +144,7 @@ def _comparison(client: RerankClient) -> Table:
     for name, options in _SYSTEMS.items():
         run, latencies_ms = _run(client, options, queries)
         means = ir_measures.calc_aggregate(_MEASURES, judgements, run)
-        table.add_row(name, *(f"{means[each]:.3f}" for each in _MEASURES), *_percentiles(latencies_ms))
+        table.add_row(name, *(f"{means[measure]:.3f}" for measure in _MEASURES), *_percentiles(latencies_ms))
     return table
 
 

@@ -183,14 +183,14 @@ def file_among(given: Sequence[str]) -> Path | None:
     """
     if not given:
         raise typer.BadParameter("give passages as texts, a file of candidates (- for standard input), or --example")
-    files = [each for each in given if each == str(STDIN) or os.path.exists(each)]
-    if folder := next((each for each in files if os.path.isdir(each)), ""):
+    files = [value for value in given if value == str(STDIN) or os.path.exists(value)]
+    if folder := next((file for file in files if os.path.isdir(file)), ""):
         raise typer.BadParameter(f"{folder} is a folder; give a file of candidates, or passages as texts in quotes")
     if files and len(given) > 1:
         raise typer.BadParameter(f"{files[0]} is a file; give it alone, or give passages as texts in quotes")
-    for each in given:
-        if not files and _looks_like_a_file(each):
-            problem = f"{each!r} looks like a file, and there is none of this name{looked_for(Path(each))}"
+    for value in given:
+        if not files and _looks_like_a_file(value):
+            problem = f"{value!r} looks like a file, and there is none of this name{looked_for(Path(value))}"
             raise typer.BadParameter(f"{problem}; a passage is a text in quotes")
     return Path(files[0]) if files else None
 

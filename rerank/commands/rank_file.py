@@ -40,7 +40,9 @@ def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> 
         SelfTestFailed: it does not serve the model.
     """
     request = request_message(pb.RerankRequest, fields)
-    names = {"" if model.is_default else model.name: model for model in models} | {each.name: each for each in models}
+    names = {"" if model.is_default else model.name: model for model in models} | {
+        model.name: model for model in models
+    }
     for name in filter(None, (request.model, request.strategy.preranker)):
         if name not in names:
             raise NotFound(f"model {name!r} is not one of {', '.join(model.name for model in models)}")
@@ -153,7 +155,9 @@ class RankedFile:
         if isinstance(answer, ServiceError):
             outcome = {"query": row["query"], "error": {"code": answer.code.name, "message": str(answer)}}
         else:
-            candidates = [row["candidates"][each.original_position] | {"score": each.score} for each in answer.results]
+            candidates = [
+                row["candidates"][result.original_position] | {"score": result.score} for result in answer.results
+            ]
             execution = MessageToDict(answer.execution, preserving_proto_field_name=True)
             outcome = {**row, "candidates": candidates, "execution": execution}
         text = json.dumps(outcome | {"settings": self.settings}, ensure_ascii=False)

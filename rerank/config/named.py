@@ -51,7 +51,7 @@ def config_of_model(name: str) -> ServiceConfig:
         ConfigError: it is none of these.
     """
     if name in BUNDLED:
-        models = [BUNDLED[each] for each in (name, BUNDLED[name].preranker) if each]
+        models = [BUNDLED[known] for known in (name, BUNDLED[name].preranker) if known]
         return ServiceConfig(models=tuple(model.model_copy(update={"load": "start"}) for model in models))
     folder = Path(name.rpartition(":")[2])
     if not (name and folder.is_dir()):

@@ -148,7 +148,7 @@ class ListwiseRenderer:
         truncated = tuple(i for i, passage in enumerate(passages) if passage is not window.passages[i])
         token_ids = self._assemble(skeleton, passages)
         if token_ids is None:
-            token_ids = self.tokenize(self.render(window.query, names, [each.text for each in passages]))
+            token_ids = self.tokenize(self.render(window.query, names, [passage.text for passage in passages]))
         return ListwisePrompt(token_ids, truncated)
 
     def _beginning(self, passage: Passage) -> str:
@@ -166,7 +166,7 @@ class ListwiseRenderer:
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
         passages = [values | {"rank": name, "candidate": text} for name, text in zip(names, texts, strict=True)]
         parts = [(self.template.prefix, self.template.prefix_assistant, values)]
-        parts += [(self.template.body, self.template.body_assistant, each) for each in passages]
+        parts += [(self.template.body, self.template.body_assistant, passage) for passage in passages]
         turns, user = list[tuple[str, str]](), ""
         for text, answer, fields in parts:
             user += fill_fields(text, fields)
@@ -206,10 +206,14 @@ class ListwiseRenderer:
         """Returns the skeleton for a query: a prompt of placeholders without these, verified on a prompt of others."""
         query, n = Query(text, instruction=instruction), len(names)
         texts = ("", PLACEHOLDER, _OTHER)
-        empty, tokenised, expected = (self.tokenize(self.render(query, names, [each] * n)) for each in texts)
+        empty, tokenised, expected = (
+            self.tokenize(self.render(query, names, [passage_text] * n)) for passage_text in texts
+        )
         contexts = passage_contexts(self.render(query, names, [_PASSAGE_MARKER] * n).split(_PASSAGE_MARKER))
         contexts = (*map(self._as_inner_context, contexts[:-1]), *contexts[-1:])
-        segments = split_segments(tokenised, [self._segments.tokenize_passage(PLACEHOLDER, each) for each in contexts])
+        segments = split_segments(
+            tokenised, [self._segments.tokenize_passage(PLACEHOLDER, context) for context in contexts]
+        )
         # Placeholders cannot verify passages that touch each other, because tokens could span two passages.
         if all(context.left and context.right for context in contexts):
             skeleton = _Skeleton(len(empty), contexts, segments)

@@ -32,8 +32,8 @@ def read_published(name: str) -> str:
     template = name.removeprefix(PREFIX)
     if template not in _SHA256:
         raise ConfigError(
-            f"template {name!r} is none of {', '.join(PREFIX + each for each in _SHA256)}"
-            f"{suggestion(name, [PREFIX + each for each in _SHA256])}"
+            f"template {name!r} is none of {', '.join(PREFIX + template for template in _SHA256)}"
+            f"{suggestion(name, [PREFIX + template for template in _SHA256])}"
         )
     try:
         package = metadata.distribution("rank-llm")

@@ -73,7 +73,9 @@ def parse_request(row: object) -> Request:
     query = object_of(row, "query")
     with within("query"):
         asked = Query(text_of(query, "text"), query_id=id_of(query, _QUERY_ID_FIELDS))
-    return Request(asked, tuple(_candidate(each, place) for place, each in enumerate(list_of(row, "candidates"))))
+    return Request(
+        asked, tuple(_candidate(candidate, place) for place, candidate in enumerate(list_of(row, "candidates")))
+    )
 
 
 def _request_object(line: str) -> Mapping[str, Any]:

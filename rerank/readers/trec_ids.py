@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 _WHITE_SPACE = re.compile(r"\s")
 #: The codes of all white space, which ends with U+3000.
-_CODES = "|".join(quote(each) for each in map(chr, range(0x3001)) if _WHITE_SPACE.match(each))
+_CODES = "|".join(quote(char) for char in map(chr, range(0x3001)) if _WHITE_SPACE.match(char))
 _ENCODED = re.compile(_CODES, re.IGNORECASE)
 
 
@@ -34,5 +34,5 @@ def known_ids(ids: Collection[str], known: Collection[str]) -> dict[str, str]:
 
     A known id always stands for itself: addresses of web pages, which are ids in some collections, hold %20.
     """
-    encoded = {to_column(each): each for each in known}
-    return {each: each if each in known else encoded.get(to_column(each), each) for each in ids}
+    encoded = {to_column(doc_id): doc_id for doc_id in known}
+    return {id_: id_ if id_ in known else encoded.get(to_column(id_), id_) for id_ in ids}

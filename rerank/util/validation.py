@@ -62,12 +62,12 @@ def problems_of(error: ValidationError, expected: object, quote: bool = True) ->
         expected: the model that was validated, or the annotation of a type adapter.
         quote: whether the texts may quote the given values; they name the kinds of secret ones only.
     """
-    return [_problem(each, _models_in(expected), quote) for each in error.errors(include_url=False)]
+    return [_problem(found, _models_in(expected), quote) for found in error.errors(include_url=False)]
 
 
 def joined(problems: Sequence[SettingProblem], place_of: Callable[[tuple[int | str, ...]], str]) -> str:
     """The problems on one line, each behind its place in the file. Only the first ten of many are named."""
-    named = "; ".join(f"{place_of(each.location)}: {each.text}" for each in problems[:_MAX_PROBLEMS])
+    named = "; ".join(f"{place_of(problem.location)}: {problem.text}" for problem in problems[:_MAX_PROBLEMS])
     more = len(problems) - _MAX_PROBLEMS
     return f"{named}; and {more} more" if more > 0 else named
 

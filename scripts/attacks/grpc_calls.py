@@ -60,12 +60,12 @@ async def health_watches(target: Target) -> Counter[str]:
     """20,000 watches of the health on 20 connections."""
     targets = [Target(target.address, target.http_address) for _ in range(20)]
     request = health_pb2.HealthCheckRequest().SerializeToString()
-    methods: list[Any] = [each.channel.unary_stream(_WATCH) for each in targets]
+    methods: list[Any] = [service.channel.unary_stream(_WATCH) for service in targets]
     calls = [method(request) for method in methods for _ in range(1000)]
     await asyncio.sleep(_LENGTH_S)
-    ends = Counter("ended by the service" if each.done() else "waiting" for each in calls)
-    for each in targets:
-        await each.channel.close()
+    ends = Counter("ended by the service" if watch.done() else "waiting" for watch in calls)
+    for service in targets:
+        await service.channel.close()
     return ends
 
 

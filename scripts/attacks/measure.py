@@ -13,8 +13,8 @@ from scripts.attacks.target import Attack, Target
 from scripts.service import running_service
 
 ATTACKS: dict[str, Attack] = {
-    each.__name__.replace("_", "-"): each
-    for each in (*engine.ATTACKS, *memory.ATTACKS, *grpc_calls.ATTACKS, *http.ATTACKS, *connections.ATTACKS)
+    attack.__name__.replace("_", "-"): attack
+    for attack in (*engine.ATTACKS, *memory.ATTACKS, *grpc_calls.ATTACKS, *http.ATTACKS, *connections.ATTACKS)
 }
 _SETTINGS: dict[str, object] = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank", "first")]

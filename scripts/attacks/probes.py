@@ -52,7 +52,7 @@ class Report:
         """The row of the table under HEADER."""
         cells = (
             name,
-            *(f"{median(each):.0f}/{_p99(each):.0f}/{max(each):.0f}" for each in self.latency_ms.values()),
+            *(f"{median(times):.0f}/{_p99(times):.0f}/{max(times):.0f}" for times in self.latency_ms.values()),
             _counts(self.unanswered) or "0",
             f"{self.growth_mb:.0f}",
             f"{self.log_mb_per_min:.2f}",

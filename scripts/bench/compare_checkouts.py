@@ -124,7 +124,7 @@ def main(
             measures.append({"engine alone": engine} | stack.enter_context(service_of(checkout, model, port)))
         print(f"{'':20} before  after  ratio (median of {turns - 1} turns, range)")
         for name in measures[0]:
-            pairs = [tuple(each[name](requests) for each in measures) for _ in range(turns)][1:]
+            pairs = [tuple(measure[name](requests) for measure in measures) for _ in range(turns)][1:]
             ratios = sorted(later / earlier for earlier, later in pairs)
             middle = [median(values) for values in zip(*pairs, strict=True)]
             spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"

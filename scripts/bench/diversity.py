@@ -106,20 +106,21 @@ def main(
 ) -> None:
     """Print a row for each diversity, and the time of the comparison."""
     made, judged = list(questions(random.Random(_SEED))), open_collection(collection)
-    qrels = [Qrel(each.query_id, each.doc_id, each.relevance) for each in judged.qrels("test")]
+    qrels = [Qrel(qrel.query_id, qrel.doc_id, qrel.relevance) for qrel in judged.qrels("test")]
     subtopics = [
-        Qrel(str(number), doc_id, 1, str(each.answers.index(source)))
-        for number, each in enumerate(made)
-        for doc_id, source in each.sources.items()
-        if source in each.answers
+        Qrel(str(number), doc_id, 1, str(question.answers.index(source)))
+        for number, question in enumerate(made)
+        for doc_id, source in question.sources.items()
+        if source in question.answers
     ]
     unordered = RankOptions(ordered=False)
     with Reranker(config_of_model(model).model_copy(update={"index": index})) as reranker:
         lists = {
-            str(n): reranker.rerank(each.query, list(each.texts.items()), unordered) for n, each in enumerate(made)
+            str(n): reranker.rerank(question.query, list(question.texts.items()), unordered)
+            for n, question in enumerate(made)
         }
         found = {query.query_id: reranker.search(query, FirstStage.BM25, _DEPTH).ranking for query in judged.queries()}
-    settings = {f"diversity {each:g}": RankOptions(diversity=each, top_n=10) for each in _DIVERSITIES}
+    settings = {f"diversity {diversity:g}": RankOptions(diversity=diversity, top_n=10) for diversity in _DIVERSITIES}
     settings["near_duplicates: drop"] = RankOptions(near_duplicates=NearDuplicates.DROP, top_n=10)
     encoder = Encoder(vector_cache_bytes=10**8)
     new_ms = [_cpu_ms(encoder, ranking, settings["diversity 0.3"]) for ranking in lists.values()]
@@ -130,9 +131,9 @@ def main(
         chosen = {key: _diversified(encoder, ranking, options) for key, ranking in lists.items()}
         judged_lists = {key: _diversified(encoder, ranking, options) for key, ranking in found.items()}
         gain, cost = _mean(alpha_nDCG @ 10, subtopics, chosen), _mean(nDCG @ 10, qrels, judged_lists)
-        share = mean(_repeated(each, ranking) for each, ranking in zip(made, chosen.values(), strict=True))
+        share = mean(_repeated(question, ranking) for question, ranking in zip(made, chosen.values(), strict=True))
         print(f"| {name} | {gain:.3f} | {share:.0%} | {cost:.4f} |", flush=True)
-    texts = mean(len(each.texts) for each in made)
+    texts = mean(len(question.texts) for question in made)
     print(
         f"{texts:.0f} texts: {median(new_ms):.0f} ms of one core if they are new, {median(known_ms):.1f} ms otherwise"
     )
@@ -156,15 +157,15 @@ def _cpu_ms(encoder: Encoder, ranking: Ranking, options: RankOptions) -> float:
 
 def _repeated(question: Question, ranking: Ranking) -> float:
     """The share of the results that say the same as a result before them."""
-    said = [question.sources[each.candidate.passage.doc_id] for each in ranking.ranked]
+    said = [question.sources[result.candidate.passage.doc_id] for result in ranking.ranked]
     return 1 - len(set(said)) / len(said)
 
 
 def _mean(measure: Measure, qrels: Sequence[Qrel], rankings: Mapping[str, Ranking]) -> float:
     run = [
-        ScoredDoc(query_id, each.candidate.passage.doc_id, float(-rank))
+        ScoredDoc(query_id, result.candidate.passage.doc_id, float(-rank))
         for query_id, ranking in rankings.items()
-        for rank, each in enumerate(ranking.ranked)
+        for rank, result in enumerate(ranking.ranked)
     ]
     return float(ir_measures.calc_aggregate([measure], qrels, run)[measure])
 

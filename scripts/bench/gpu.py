@@ -104,7 +104,7 @@ def measure_matrices(proof: Proof) -> Values:
     n = 256 if proof.is_tiny else 8192
     left, right = (torch.randn(n, n, device=proof.device, dtype=weights_dtype(proof.device, "bfloat16")) for _ in "ab")
     seconds = proof.seconds({"": lambda: left @ right})[""]
-    return {"matrix product, TFLOP/s": [2 * n**3 / each / 1e12 for each in seconds]}
+    return {"matrix product, TFLOP/s": [2 * n**3 / second / 1e12 for second in seconds]}
 
 
 def measure_first(proof: Proof) -> Values:
@@ -112,7 +112,7 @@ def measure_first(proof: Proof) -> Values:
     rate = 1e12 * max(measure_matrices(proof)["matrix product, TFLOP/s"])
     values: Values = {}
     for name, size in proof.sizes.items():
-        values |= {f"{name}: {figure}": each for figure, each in _measure_size(proof, size, rate).items()}
+        values |= {f"{name}: {figure}": seconds for figure, seconds in _measure_size(proof, size, rate).items()}
     return values
 
 
@@ -120,7 +120,7 @@ def measure_first(proof: Proof) -> Values:
 def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
     """`rate` is that of a matrix product in FLOP/s; the floor is 2 x parameters x tokens at that rate."""
     model, windows = proof.model(size), proof.windows(size.vocabulary)
-    parameters = sum(each.numel() for each in model.model.layers.parameters())
+    parameters = sum(parameter.numel() for parameter in model.model.layers.parameters())
     padded = partial(pad_sequence, batch_first=True, padding_side="left")
     rows, masks = padded(windows), padded([torch.ones_like(window) for window in windows])
     options = {"max_new_tokens": 4 if proof.is_tiny else PERMUTATION_TOKENS, "do_sample": False, "pad_token_id": 0}
@@ -148,7 +148,7 @@ def _first_reader(model: Any) -> LastTokenReader:
 
 
 def _ms(seconds: Sequence[float]) -> list[float]:
-    return [1000 * each for each in seconds]
+    return [1000 * second for second in seconds]
 
 
 @torch.inference_mode()
@@ -194,7 +194,7 @@ def measure_weights(proof: Proof) -> Values:
     if proof.weights is None:
         return {}
     exact, fast = (
-        FirstRanker(proof.weights, "first", device=str(proof.device), precision=each) for each in _PRECISIONS
+        FirstRanker(proof.weights, "first", device=str(proof.device), precision=precision) for precision in _PRECISIONS
     )
     windows = []
     for window in make_windows(Encoder(device="cpu"), 8, PASSAGES, words=4 if proof.is_tiny else None):

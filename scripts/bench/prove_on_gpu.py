@@ -81,8 +81,8 @@ class _Report:
             else:
                 lines += ["| What | Median | Range |", "| --- | ---: | --- |"]
                 lines += [
-                    f"| {what} | {each['median']:.4g} | {each['min']:.4g} to {each['max']:.4g} |"
-                    for what, each in found.items()
+                    f"| {what} | {result['median']:.4g} | {result['min']:.4g} to {result['max']:.4g} |"
+                    for what, result in found.items()
                 ]
         return "\n".join(lines)
 
@@ -120,7 +120,7 @@ def _section(measure: Callable[[Proof], Values], proof: Proof, left_s: float) ->
     except Exception as error:
         log.exception("%s failed", measure.__name__)
         return f"FAILED: {error!r}"
-    return {name: figure_of(each) for name, each in values.items()} or "not run: it was not asked for"
+    return {name: figure_of(value) for name, value in values.items()} or "not run: it was not asked for"
 
 
 def _run_tests(tests: Path, limit_s: float) -> str:

@@ -55,18 +55,18 @@ def main(
     _write(collection / "corpus.jsonl", ({"_id": answer_id, "text": text} for text, answer_id in texts.items()))
     if not (out / "index").exists():
         build_index(open_collection(str(collection)), out / "index", Encoder(), sparse_encoder=SparseEncoder())
-    of_training = [each for each in questions if not each.is_test]
+    of_training = [question for question in questions if not question.is_test]
     parts = {
         "train": Random(1).sample(of_training, min(train, len(of_training))),
-        "test": [each for each in questions if each.is_test],
+        "test": [question for question in questions if question.is_test],
     }
     text_of = {answer_id: text for text, answer_id in texts.items()}
     config = load_config(None, [{"name": "identity", "ranker": "identity"}], index=out / "index")
     with Reranker(config) as reranker:
         for name, of_part in parts.items():
-            _write(out / f"{name}.jsonl", (_request(reranker, each, text_of, depth) for each in of_part))
+            _write(out / f"{name}.jsonl", (_request(reranker, question, text_of, depth) for question in of_part))
             print(f"{out / name}.jsonl: {len(of_part):,} questions over {len(texts):,} answers")
-    judged = (f"{each.query_id} 0 {each.answer_id} 1\n" for of_part in parts.values() for each in of_part)
+    judged = (f"{question.query_id} 0 {question.answer_id} 1\n" for of_part in parts.values() for question in of_part)
     with atomic_file(out / "qrels.txt") as temporary:
         temporary.write_text("".join(judged), encoding="utf-8")
 
@@ -89,7 +89,7 @@ def _request(reranker: Reranker, question: Question, text_of: dict[str, str], de
     """A question with its candidates, which have the scores of BM25, as the fusion reads those of a hybrid search."""
     query = Query(question.text, question.query_id)
     found = reranker.search(query, FirstStage.HYBRID_RRF, depth, RankOptions("identity")).ranking.ranked
-    candidates = [_candidate(each.candidate, text_of) for each in found]
+    candidates = [_candidate(result.candidate, text_of) for result in found]
     return {"query": {"qid": question.query_id, "text": question.text}, "candidates": candidates}
 
 

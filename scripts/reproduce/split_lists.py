@@ -47,11 +47,11 @@ def main(
     lists = lists[::every]
     runs: dict[tuple[int, str], dict[str, list[ScoredDoc]]] = {}
     with Reranker(config_of_model(model)) as reranker:
-        for each in lists:
+        for item in lists:
             for size in (depth, *map(int, sizes.split(","))):
-                for name, merged in _merged(reranker, each, size).items():
-                    runs.setdefault((size, name), {})[each.query.query_id] = merged
-    asked = {each.query.query_id for each in lists}
+                for name, merged in _merged(reranker, item, size).items():
+                    runs.setdefault((size, name), {})[item.query.query_id] = merged
+    asked = {item.query.query_id for item in lists}
     judged = [qrel for qrel in judgements if qrel.query_id in asked]
     values = {key: measure([nDCG @ 10], judged, found).values() for key, found in runs.items()}
     print(f"{model}, {len(lists)} queries of {requests}: {MAIN_MEASURE} by the merged score of the reply")
@@ -65,13 +65,17 @@ def _merged(reranker: Reranker, request: Request, size: int) -> dict[str, list[S
     """The list in calls of this size, merged by each kind of score; equal scores keep the first stage's order."""
     scores: dict[str, dict[str, float]] = {"score": {}, "relative": {}}
     for start in range(0, len(request.candidates), size):
-        part = [CandidateSource(each.doc_id, each.text) for each in request.candidates[start : start + size]]
+        part = [
+            CandidateSource(candidate.doc_id, candidate.text) for candidate in request.candidates[start : start + size]
+        ]
         ranking = reranker.rerank(request.query, part, RankOptions(ordered=False))
         for name, of_name in scores.items():
             replied = relevance_scores(ranking, len(part), is_relative=name == "relative")
             doc_ids = [item.candidate.passage.doc_id for item in ranking.ranked]
             of_name |= zip(doc_ids, replied, strict=True)
-    return {name: _run([each.doc_id for each in request.candidates], of_name) for name, of_name in scores.items()}
+    return {
+        name: _run([candidate.doc_id for candidate in request.candidates], of_name) for name, of_name in scores.items()
+    }
 
 
 def _run(doc_ids: list[str], scores: dict[str, float]) -> list[ScoredDoc]:
@@ -85,10 +89,10 @@ def _read(path: Path, judgements: str, depth: int) -> tuple[list[Request], list[
         dataset = open_dataset(judgements)
         lists, qrels = candidates_of_run(path, dataset, depth)[0], list(dataset.qrels)
     else:
-        lists = [Request(each.query, each.candidates[:depth]) for each in read_requests(path)]
+        lists = [Request(request.query, request.candidates[:depth]) for request in read_requests(path)]
         qrels = list(read_qrels(Path(judgements), candidate_ids(lists)))
     judged = {qrel.query_id for qrel in qrels}
-    return [each for each in lists if each.query.query_id in judged], qrels
+    return [item for item in lists if item.query.query_id in judged], qrels
 
 
 if __name__ == "__main__":

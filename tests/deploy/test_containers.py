@@ -106,7 +106,7 @@ def test_settings_are_where_the_command_reads_them() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container()["volumeMounts"]}
     assert mounts["settings"] == folder
     mounted = [volume.split(":") for volume in read("compose.yaml")["services"]["rerank"]["volumes"]]
-    assert [each[0] for each in mounted if each[1] == f"{folder}/{name}"] == [f"./kubernetes/{name}"]
+    assert [volume[0] for volume in mounted if volume[1] == f"{folder}/{name}"] == [f"./kubernetes/{name}"]
 
 
 def test_containers_are_not_root_and_write_only_where_they_may() -> None:
@@ -141,5 +141,5 @@ def test_selectors_and_targets_are_those_of_the_deployment() -> None:
 
 
 def test_threads_are_the_cores_that_a_pod_requests() -> None:
-    threads = {each["name"]: each["value"] for each in container()["env"]}["OMP_NUM_THREADS"]
+    threads = {variable["name"]: variable["value"] for variable in container()["env"]}["OMP_NUM_THREADS"]
     assert threads == container()["resources"]["requests"]["cpu"]

@@ -37,7 +37,7 @@ def test_process_is_not_root_and_may_write_to_its_cache_only() -> None:
 
 
 def test_build_sends_what_it_copies_and_nothing_else() -> None:
-    copied = {source for each in BUILD.of("COPY") for source in each.split()[:-1]}
+    copied = {source for instruction in BUILD.of("COPY") for source in instruction.split()[:-1]}
     ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").split("\n*\n")[1]
     assert {line[1:] for line in ignore.split() if line.startswith("!")} == copied
     assert all((ROOT / source).exists() for source in copied)

@@ -39,7 +39,7 @@ def test_latencies_are_percentiles(walls: list[float], p50: float, p99: float) -
 def test_time_in_which_anything_was_answered_is_counted_once(
     responses: list[tuple[float, float]], seconds: float
 ) -> None:
-    assert busy_s([response(*each) for each in responses]) == pytest.approx(seconds)
+    assert busy_s([response(*span) for span in responses]) == pytest.approx(seconds)
 
 
 def test_costs_are_means_and_warnings_are_sums() -> None:

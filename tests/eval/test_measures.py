@@ -99,8 +99,8 @@ def test_pairs_are_those_of_the_queries_that_were_asked(seed: int) -> None:
     grades, run = random_run(seed)
     other = {query_id: docs[::-1] for query_id, docs in random_run(seed + 100)[1].items()}
     asked = [query_id for query_id in sorted(grades) if query_id in run or query_id in other]
-    pairs = [tuple(ndcg(grades[q], by_score(each.get(q, []))) for each in (run, other)) for q in asked]
-    values, others = paired_values(*(measure(measures_from(2), qrels_of(grades), each) for each in (run, other)))
+    pairs = [tuple(ndcg(grades[q], by_score(system.get(q, []))) for system in (run, other)) for q in asked]
+    values, others = paired_values(*(measure(measures_from(2), qrels_of(grades), system) for system in (run, other)))
     assert list(zip(values, others, strict=True)) == [pytest.approx(pair) for pair in pairs]
 
 

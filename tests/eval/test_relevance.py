@@ -30,7 +30,7 @@ def drawn_lists(curve: RelevanceCurve, count: int, n: int = 20) -> list[JudgedLi
     rng, lists = random.Random(1), []
     for _ in range(count):
         values = [rng.uniform(-1, 1) for _ in range(n)]
-        lists.append(judged(values, [rng.random() < curve.probability({"cosine": each}) for each in values]))
+        lists.append(judged(values, [rng.random() < curve.probability({"cosine": value}) for value in values]))
     return lists
 
 
@@ -80,18 +80,18 @@ def test_lists_that_no_curve_fits_are_refused(lists: Sequence[JudgedList], messa
 
 def test_measures_are_those_of_a_slow_count() -> None:
     lists, foreign = drawn_lists(CURVE, 12), [judged([-0.9, -0.8], [False] * 2), judged([0.1, 0.9], [False] * 2)]
-    rows = [(CURVE.probability(p.signals), p.is_relevant) for each in lists for p in each]
+    rows = [(CURVE.probability(p.signals), p.is_relevant) for item in lists for p in item]
     good, bad = ([value for value, is_good in rows if is_good is wanted] for wanted in (True, False))
     bins: dict[int, list[float]] = {}
     for value, is_good in rows:
         bins.setdefault(min(9, int(value * 10)), []).append(value - is_good)
     found = measure((CURVE,), lists, foreign)
-    assert found.ece == pytest.approx(sum(abs(sum(each)) for each in bins.values()) / len(rows))
+    assert found.ece == pytest.approx(sum(abs(sum(gaps)) for gaps in bins.values()) / len(rows))
     wins = sum((a > b) + 0.5 * (a == b) for a in good for b in bad)
     assert found.auc == pytest.approx(wins / len(good) / len(bad))
     assert found.silent == 0.5
-    with_relevant = [each for each in lists if any(p.is_relevant for p in each)]
-    above = [max(CURVE.probability(p.signals) for p in each) > 0.5 for each in with_relevant]
+    with_relevant = [item for item in lists if any(p.is_relevant for p in item)]
+    above = [max(CURVE.probability(p.signals) for p in item) > 0.5 for item in with_relevant]
     assert found.answered == pytest.approx(sum(above) / len(above))
 
 
@@ -121,7 +121,7 @@ def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) 
     fitted = CliRunner().invoke(app, ["pe-rank", *lists_of(tmp_path), "--relevant-from", "2", "--fit"])
     assert fitted.exit_code == 0, fitted.output
     printed = fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0]
-    (curve,) = [RelevanceCurve.model_validate(each) for each in yaml.safe_load(printed)["relevance"]]
+    (curve,) = [RelevanceCurve.model_validate(curve) for curve in yaml.safe_load(printed)["relevance"]]
     assert curve.encoders
     config = tmp_path / "service.yaml"
     entry = "".join(f"    {line}\n" for line in printed.splitlines())

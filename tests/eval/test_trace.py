@@ -93,4 +93,4 @@ def test_order_for_which_there_is_no_space_keeps_the_responses(tmp_path: Path) -
     with largest_file(50), pytest.raises(ConfigError, match="cannot be written"):
         file.finish(["q1", "q2"])
     assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
-    assert [each.name for each in tmp_path.iterdir()] == ["trace.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]

@@ -100,7 +100,7 @@ def test_relevant_passages_without_a_candidate_are_counted_with_three_examples(t
     printed = evaluate(app, tmp_path / "out", "--requests", requests, "--qrels", qrels, "--model", "oracle")
     note = "5 of 6 relevant query-passage pairs are not among the candidates, so"
     assert note in " ".join(printed.split())
-    (written,) = [each for each in measures(tmp_path / "out")["notes"] if note in each]
+    (written,) = [measure for measure in measures(tmp_path / "out")["notes"] if note in measure]
     assert written.endswith("no order can find them (such as 'x0' of 'q', 'x1' of 'q', 'x2' of 'q').")
 
 

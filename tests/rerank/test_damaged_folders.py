@@ -288,7 +288,7 @@ async def test_service_is_ready_unless_its_default_model_is_damaged(
     candidates = [Candidate(Passage("a", "the moon")), Candidate(Passage("b", "bread"))]
     async with AsyncReranker(config, encoder, None, registry) as reranker:
         ranking = await reranker.rerank("tides", candidates, RankOptions(model="whole"))
-        assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["a", "b"]
+        assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["a", "b"]
         instead = RankOptions(model="damaged", on_failure=OnFailure.FIRST_STAGE)
         ranking = await reranker.rerank("tides", candidates, instead)
         assert ranking.trace.failure is CheckpointError

@@ -39,7 +39,7 @@ def pairs(results: Any) -> Results:
 
 def by_text(found: Any, text: Callable[[Any], str], score: Callable[[Any], float]) -> Results:
     """For clients that return documents without their index."""
-    return [(DOCUMENTS.index(text(each)), score(each)) for each in found]
+    return [(DOCUMENTS.index(text(result)), score(result)) for result in found]
 
 
 @client("cohere v2", "cohere")
@@ -84,7 +84,7 @@ def langchain_cohere(base_url: str, model: str) -> Results:
 
     ranker = CohereRerank(base_url=base_url, cohere_api_key=KEY, model=model, top_n=TOP_N)
     found = ranker.compress_documents([Document(page_content=text) for text in DOCUMENTS], QUERY)
-    return by_text(found, lambda each: each.page_content, lambda each: each.metadata["relevance_score"])
+    return by_text(found, lambda document: document.page_content, lambda document: document.metadata["relevance_score"])
 
 
 @client("langchain-community Jina", "langchain-community")
@@ -93,7 +93,7 @@ def langchain_jina(base_url: str, model: str) -> Results:
 
     jina_rerank.JINA_API_URL = f"{base_url}/v1/rerank"  # it has no setting
     ranker = jina_rerank.JinaRerank(jina_api_key=KEY, model=model, top_n=TOP_N)
-    return [(each["index"], each["relevance_score"]) for each in ranker.rerank(DOCUMENTS, QUERY)]
+    return [(result["index"], result["relevance_score"]) for result in ranker.rerank(DOCUMENTS, QUERY)]
 
 
 def llama_index(ranker: Any) -> Results:
@@ -101,7 +101,7 @@ def llama_index(ranker: Any) -> Results:
 
     nodes = [NodeWithScore(node=TextNode(text=text)) for text in DOCUMENTS]
     found = ranker.postprocess_nodes(nodes, query_str=QUERY)
-    return by_text(found, lambda each: each.node.get_content(), lambda each: each.score)
+    return by_text(found, lambda node: node.node.get_content(), lambda node: node.score)
 
 
 @client("llama-index Cohere", "llama-index-postprocessor-cohere-rerank")
@@ -131,7 +131,7 @@ def haystack(ranker: Any, **options: Any) -> Results:
     if hasattr(ranker, "warm_up"):
         ranker.warm_up()
     found = ranker.run(query=QUERY, documents=[Document(content=text) for text in DOCUMENTS], top_k=TOP_N)
-    return by_text(found["documents"], lambda each: each.content, lambda each: each.score)
+    return by_text(found["documents"], lambda document: document.content, lambda document: document.score)
 
 
 def secret() -> Any:
@@ -199,7 +199,9 @@ def langchain_nvidia(base_url: str, model: str) -> Results:
     ranker = NVIDIARerank(base_url=f"{base_url}/v1", model=model, top_n=TOP_N, api_key=KEY)
     found = ranker.compress_documents([Document(page_content=text) for text in DOCUMENTS], QUERY)
     score = "relevance_score"
-    return by_text(found, lambda each: each.page_content, lambda each: probability(each.metadata[score]))
+    return by_text(
+        found, lambda document: document.page_content, lambda document: probability(document.metadata[score])
+    )
 
 
 def litellm(provider: str, base_url: str, model: str, **options: Any) -> Results:

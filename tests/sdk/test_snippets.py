@@ -28,10 +28,10 @@ ENVIRONMENTS = {
     "pyterrier": "pyterrier",
 }
 FOREIGN = [
-    pytest.param(*each.values, packages, id=each.id)
-    for each in SNIPPETS
-    if (packages := imports(str(each.values[1])) & ENVIRONMENTS.keys())
-    and re.search(f"{ADDRESS}|{HTTP_ADDRESS}", str(each.values[1]))
+    pytest.param(*snippet.values, packages, id=snippet.id)
+    for snippet in SNIPPETS
+    if (packages := imports(str(snippet.values[1])) & ENVIRONMENTS.keys())
+    and re.search(f"{ADDRESS}|{HTTP_ADDRESS}", str(snippet.values[1]))
 ]
 #: How the printed answers begin: with the place of the best document or its id, or with its text.
 ANSWERS = ("0", "1", "A", "Deserts", "docno")

@@ -104,7 +104,7 @@ def test_batch_of_a_key_with_few_calls_is_answered_without_failures(encoder: Enc
         serving(reranker_of(encoder, {"number": NumberRanker()}, keys=file)) as served,
         RerankClient(served.address, credentials) as client,
     ):
-        assert [ids(each) for each in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
+        assert [ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
 
 
 def test_closed_iterator_cancels_what_is_under_way(encoder: Encoder) -> None:
@@ -136,7 +136,7 @@ def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch: pytest.Mo
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     servicer = FlakyServicer()
     with serving_servicer(servicer) as target, RerankClient(target) as client:
-        assert [ids(each) for each in client.rerank_many([("q", ["1"])] * 8)] == [[]] * 8
+        assert [ids(answer) for answer in client.rerank_many([("q", ["1"])] * 8)] == [[]] * 8
     assert servicer.calls == 10
 
 

@@ -155,8 +155,8 @@ class EngineScheduler:
 
     def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
         """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
-        admitted = [each for each in running if each in self._admitted]
-        windows = [NextWindow(each, self._admitted[each], each.windows[each.ran]) for each in admitted]
+        admitted = [job for job in running if job in self._admitted]
+        windows = [NextWindow(job, self._admitted[job], job.windows[job.ran]) for job in admitted]
         return self.next_batch(now_s) if self._queue.may_preempt(windows, preempted_by) else []
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:

@@ -31,8 +31,8 @@ def request(tokens: float, deadline_s: float = math.inf, arrived_s: float = 0.0,
 
 def admitted(throughput: Throughput, *requests: Job, max_queue_tokens: int = 10**9) -> AdmissionController:
     admission = AdmissionController(throughput, max_queue_tokens)
-    for each in requests:
-        admission.admit(each, 0.0)
+    for tokens in requests:
+        admission.admit(tokens, 0.0)
     return admission
 
 

@@ -58,8 +58,8 @@ def request(remaining: float = 0.0) -> Job:
 async def test_results_keep_the_order_of_the_work() -> None:
     async with calls_of(SlowServer(), max_in_flight=2) as calls:
         results = await calls.run(request(), [1, 2, 3, 4, 5], [10] * 5)
-    assert [each.result for each in results] == [2, 4, 6, 8, 10]
-    assert all(each.batch_ms > 0 for each in results)
+    assert [result.result for result in results] == [2, 4, 6, 8, 10]
+    assert all(result.batch_ms > 0 for result in results)
     assert results[4].queue_ms > results[0].queue_ms
 
 
@@ -95,7 +95,7 @@ async def test_cancelled_request_ends_its_calls_and_leaves_the_queue() -> None:
         assert (server.running, len(calls)) == (0, 0)
         server.seconds = 0.0
         results = await calls.run(request(), [5], [10])  # the places are free again
-        assert [each.result for each in results] == [10]
+        assert [result.result for result in results] == [10]
     assert 4 not in server.started
 
 
@@ -105,7 +105,7 @@ async def test_failed_call_ends_the_others_of_its_request_only() -> None:
         other = asyncio.create_task(calls.run(request(), [1], [10]))
         with pytest.raises(ModelServerUnavailable, match="gone"):
             await calls.run(request(), [13, 2], [10, 10])
-        assert [each.result for each in await other] == [2]
+        assert [done.result for done in await other] == [2]
 
 
 async def test_bug_in_a_call_is_reported_as_one() -> None:
@@ -123,7 +123,7 @@ async def test_closing_ends_queued_work_and_lets_calls_finish() -> None:
         await asyncio.sleep(0.01)
         queued = [asyncio.create_task(calls.run(request(), [number], [10])) for number in (2, 3)]
         await asyncio.sleep(0.01)
-    assert [each.result for each in await running] == [2]
+    assert [done.result for done in await running] == [2]
     for task in queued:
         with pytest.raises(ShuttingDown):
             await task

@@ -111,7 +111,7 @@ async def test_failure_affects_only_its_own_window(
 
     numbers = shuffled(50)
     async with held_engine(LARGE_BATCHES, HeldBrokenRanker(answer_and_count)) as (engine, ranker):
-        tasks = start(*(engine.run(each) for each in (poisoned(), request_for(numbers)) * 2))
+        tasks = start(*(engine.run(job) for job in (poisoned(), request_for(numbers)) * 2))
         await wait_for_queue(engine, 4)
         ranker.release.set()
         await asyncio.wait(tasks)

@@ -89,7 +89,7 @@ async def test_cancelled_request_prepares_no_further_slice() -> None:
             await task
         ranker.release.set()
         await engine.run(request_for([1, 2]))
-    assert [len(each) for each in ranker.slices] == [1, 2], "the running slice ends, and the next request follows"
+    assert [len(part) for part in ranker.slices] == [1, 2], "the running slice ends, and the next request follows"
 
 
 async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> None:

@@ -48,7 +48,7 @@ class PausingRanker(HeldRanker):
             time.sleep(0.02)
             self.batches.append(len(windows))
             self.ranked += [encoded.window for encoded in windows]
-            return [WindowRanking(tuple(map(float, range(len(each.window.passages))))) for each in windows]
+            return [WindowRanking(tuple(map(float, range(len(window.window.passages))))) for window in windows]
         self.entered.set()
         assert self.pause is not None
         while not self.release.is_set():

@@ -96,7 +96,7 @@ def test_every_round_keeps_to_size_cost_and_candidates_whatever_the_ranker_says(
         assert sorted(order) == list(range(n)), f"n = {n}"
         assert cost.min_windows <= len(windows) <= cost.max_windows, f"n = {n}"
         assert all(1 <= len(window) <= strategy.window_size for window in windows), f"n = {n}"
-        assert all(sorted(each) in ([], list(range(n))) for each in orders), f"n = {n}"
+        assert all(sorted(order) in ([], list(range(n))) for order in orders), f"n = {n}"
         assert not orders or orders[0] in ((), tuple(range(n))), f"n = {n}"
 
 
@@ -158,7 +158,7 @@ def test_bounds_of_top_down_are_reached() -> None:
 def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
     assert Sliding(20, 10).cost(100) == Cost(9, 9)
     assert TopDown(20).cost(100).min_windows == 6
-    rounds = [len(run_schedule(each, by(range(100, 0, -1)), 100)[0]) for each in (Sliding(20, 10), TopDown(20))]
+    rounds = [len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) for strategy in (Sliding(20, 10), TopDown(20))]
     assert rounds == [9, 2]
 
 
@@ -233,8 +233,8 @@ def test_schedule_begins_with_the_order_that_is_given(strategy: Strategy) -> Non
         given = list(range(n))[::-1]
         rounds, order = run_schedule(strategy, by(few_levels(n)), n)
         renamed, reversed_order = run_schedule(strategy, by(few_levels(n)[::-1]), n, given)
-        assert [each.windows for each in renamed] == [
-            tuple(tuple(given[position] for position in window) for window in each.windows) for each in rounds
+        assert [other.windows for other in renamed] == [
+            tuple(tuple(given[position] for position in window) for window in round_.windows) for round_ in rounds
         ]
         assert reversed_order == [given[position] for position in order]
 

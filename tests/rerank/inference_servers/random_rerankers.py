@@ -66,7 +66,7 @@ def scores_here(folder: Path, query: str, texts: Sequence[str]) -> list[float]:
         no, yes = tokenizer.convert_tokens_to_ids([NO, YES])
         prompts = [f"query: {query}\ndocument: {text}\nrelevant:" for text in texts]
         logits = [lm(**tokenizer(prompt, return_tensors="pt")).logits[0, -1] for prompt in prompts]
-        return [float(torch.sigmoid(each[yes] - each[no])) for each in logits]
+        return [float(torch.sigmoid(logit[yes] - logit[no])) for logit in logits]
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     pairs = [tokenizer(query, text, return_tensors="pt") for text in texts]
     return [float(torch.sigmoid(model(**pair).logits[0, 0])) for pair in pairs]

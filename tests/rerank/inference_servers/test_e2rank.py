@@ -76,7 +76,7 @@ async def test_scores_are_those_of_the_model_in_this_process(
         served = await ranked(loader.load(model(folder, server.url)).ranker)
     for found, expected in zip(served.trace.windows, here.trace.windows, strict=True):
         assert found.scores == pytest.approx(expected.scores, abs=1e-5)
-    assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
+    assert [result.position for result in served.ranked] == [result.position for result in here.ranked]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ async def test_cookies_are_not_kept_and_not_sent() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for number in range(2):
             heads.append(await reader.readuntil(b"\r\n\r\n"))
-            await whole(b"{}", *(f"set-cookie: c{number}-{each}=1" for each in range(200)))(writer)
+            await whole(b"{}", *(f"set-cookie: c{number}-{place}=1" for place in range(200)))(writer)
         writer.close()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -151,7 +151,7 @@ async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest
         servers = pool.ServerPool("zephyr", [Server(url, client)], check)
         await servers.open()
         assert servers.problem
-        assert await servers.call(lambda each: each.post(ASK)) == {}
+        assert await servers.call(lambda server: server.post(ASK)) == {}
         await servers.close()
 
 
@@ -179,7 +179,7 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
         asked = [RankRequest(QUERY, candidates, steps, deadline_s=engine_time() + 1.0) for _ in range(30)]
         outcomes = await asyncio.gather(*map(engine.run, asked), return_exceptions=True)
         noting.cancel()
-    assert all(isinstance(each, ModelServerUnfit | DeadlineExceeded) for each in outcomes), outcomes
+    assert all(isinstance(outcome, ModelServerUnfit | DeadlineExceeded) for outcome in outcomes), outcomes
     assert time.perf_counter() - start_s < SOON_S
     assert max(pauses_s) < 1.0
 

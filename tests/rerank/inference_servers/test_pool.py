@@ -38,7 +38,7 @@ async def pool_of(
     *servers: StandIn, timeout_s: float = 30.0, checks: Checks | None = None
 ) -> AsyncIterator[ServerPool]:
     async with client_of(timeout_s, "") as client:
-        pool = ServerPool("zephyr", [Server(each.url, client) for each in servers], checks or Checks())
+        pool = ServerPool("zephyr", [Server(server.url, client) for server in servers], checks or Checks())
         await pool.open()
         yield pool
         await pool.close()

@@ -41,7 +41,7 @@ async def test_scores_are_those_of_the_model_in_this_process(vllm: StandIn, enco
     served = await ranked(adapter(vllm.url), request())
     here = await ranked_here(adapter(vllm.url), request(), encoder)
     assert scores(served) == pytest.approx(scores(here), abs=1e-3)
-    assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
+    assert [result.position for result in served.ranked] == [result.position for result in here.ranked]
     assert served.trace.tokens == here.trace.tokens
 
 
@@ -50,7 +50,7 @@ async def test_generated_orders_are_those_of_the_model_in_this_process(vllm: Sta
     work = request(Single(WINDOW), WINDOW)
     served = await ranked(generation(vllm.url), work)
     here = await ranked_here(generation(vllm.url), work, encoder)
-    assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
+    assert [result.position for result in served.ranked] == [result.position for result in here.ranked]
     assert served.trace.repairs == here.trace.repairs
 
 
@@ -67,7 +67,7 @@ async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: Stand
 
 async def test_llama_cpp_generates(llama_cpp: StandIn) -> None:
     ranking = await ranked(generation(llama_cpp.url, kind="llama-cpp"), request(Single(WINDOW), WINDOW))
-    assert sorted(each.position for each in ranking.ranked) == list(range(WINDOW))
+    assert sorted(result.position for result in ranking.ranked) == list(range(WINDOW))
 
 
 @pytest.mark.slow
@@ -77,12 +77,12 @@ async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, e
     served = await ranked(plain(vllm.url, {"allow_top_k": True}), work)
     here = await ranked_here(plain(vllm.url), work, encoder)
     unscored = set(served.trace.unscored_doc_ids)
-    scored = [each for each in served.ranked if each.candidate.passage.doc_id not in unscored]
-    exact = {each.position: each.score for each in here.ranked}
-    gaps = {round(each.score - exact[each.position], 3) for each in scored}
+    scored = [result for result in served.ranked if result.candidate.passage.doc_id not in unscored]
+    exact = {result.position: result.score for result in here.ranked}
+    gaps = {round(result.score - exact[result.position], 3) for result in scored}
     if unscored:
-        assert {each.candidate.passage.doc_id for each in served.ranked[-len(unscored) :]} == unscored
+        assert {result.candidate.passage.doc_id for result in served.ranked[-len(unscored) :]} == unscored
     assert len(gaps) <= 2  # one constant, up to rounding
-    assert [each.position for each in scored] == [
-        each.position for each in here.ranked if each.candidate.passage.doc_id not in unscored
+    assert [result.position for result in scored] == [
+        result.position for result in here.ranked if result.candidate.passage.doc_id not in unscored
     ]

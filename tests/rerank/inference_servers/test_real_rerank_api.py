@@ -70,10 +70,10 @@ async def test_scores_and_order_are_those_of_the_model_in_this_process(url: str,
     assert max(expected) - min(expected) > 0.1, "the texts have nearly the same score"
     for settings in ({}, {"max_passages": 7}):
         found = await ranked(url, folder, 40, Single(1000), kind=kind, **settings)
-        gaps = [abs(each.score - expected[each.position]) for each in found.ranked]
+        gaps = [abs(result.score - expected[result.position]) for result in found.ranked]
         print(f"{folder.name}, {kind}: largest difference of a score {max(gaps):.1e}")
         assert max(gaps) < CLOSE
-        best_first = [expected[each.position] for each in found.ranked]
+        best_first = [expected[result.position] for result in found.ranked]
         assert all(a > b - CLOSE for a, b in pairwise(best_first))
 
 
@@ -81,5 +81,5 @@ async def test_sliding_windows_find_the_best_candidates(url: str, folder: Path) 
     expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(100))
     found = await ranked(url, folder, 100, Sliding(20, 10), scores="listwise", max_passages=20)
     best = sorted(expected, reverse=True)[:10]
-    assert [expected[each.position] for each in found.ranked[:10]] == pytest.approx(best, abs=CLOSE)
+    assert [expected[result.position] for result in found.ranked[:10]] == pytest.approx(best, abs=CLOSE)
     assert len(found.trace.windows) == 9

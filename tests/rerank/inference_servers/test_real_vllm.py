@@ -110,18 +110,18 @@ async def test_order_of_100_candidates_is_that_of_the_model_in_this_process(
     for ranker in (here, served(url)):
         async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
             ranking = await engine.run(work)
-        orders.append([each.position for each in ranking.ranked])
+        orders.append([result.position for result in ranking.ranked])
     assert orders[0] == orders[1]
 
 
 async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
     async with Engine({"zephyr": served(url)}, EngineConfig()) as engine:
         jobs = [request_of(20, seed) for seed in range(32)]
-        at_once = await asyncio.gather(*(engine.run(each) for each in jobs))
+        at_once = await asyncio.gather(*(engine.run(job) for job in jobs))
         for seed in (0, 31):
             alone = await engine.run(jobs[seed])
-            scores = [each.score for each in alone.ranked]
-            assert [each.score for each in at_once[seed].ranked] == pytest.approx(scores, abs=CLOSE)
+            scores = [result.score for result in alone.ranked]
+            assert [result.score for result in at_once[seed].ranked] == pytest.approx(scores, abs=CLOSE)
 
 
 async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
@@ -183,12 +183,12 @@ async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, 
         with pytest.raises(ModelServerUnavailable, match=url):
             await engine.run(request_of(8))
         assert ranker.problem
-        answered = [(i % 10, each) for i, each in enumerate(outcomes) if not isinstance(each, BaseException)]
-        kinds = [type(each).__name__ for each in outcomes if isinstance(each, BaseException)]
+        answered = [(i % 10, outcome) for i, outcome in enumerate(outcomes) if not isinstance(outcome, BaseException)]
+        kinds = [type(outcome).__name__ for outcome in outcomes if isinstance(outcome, BaseException)]
         print(f"{len(answered)} answers; errors: { ({kind: kinds.count(kind) for kind in kinds}) }")
         assert all(order_of(ranking) == right[seed] for seed, ranking in answered)
-        errors = [each for each in outcomes if isinstance(each, BaseException)]
-        assert all(isinstance(each, ModelServerUnavailable | DeadlineExceeded | Overloaded) for each in errors)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert all(isinstance(error, ModelServerUnavailable | DeadlineExceeded | Overloaded) for error in errors)
         assert answered
         assert errors
         assert late_s < 1.0
@@ -202,7 +202,7 @@ async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, 
 def order_of(ranking: object) -> list[int]:
     ranked = ranking.ranked  # type: ignore[attr-defined]
     assert all(a.score > b.score for a, b in pairwise(ranked))
-    return [each.position for each in ranked]
+    return [result.position for result in ranked]
 
 
 def kill_server(url: str) -> None:

@@ -53,7 +53,7 @@ async def engine_at(vllm: StandIn, write: Callable[[int], str], delay_s: float =
 
 
 def order(ranking: Ranking) -> list[int]:
-    return [each.position for each in ranking.ranked]
+    return [result.position for result in ranking.ranked]
 
 
 @pytest.mark.parametrize(("text", "is_answered"), TEXTS.values(), ids=TEXTS)

@@ -48,7 +48,7 @@ def test_values_are_those_of_the_evaluation(evaluation: Evaluation, collection: 
     assert [system["name"] for system in overview["systems"]] == list(runs)
     assert {query["query_id"]: query["text"] for query in overview["queries"]} == QUERIES
     for name, orders in runs.items():
-        run = {query: [ScoredDoc(each, -place) for place, each in enumerate(ids)] for query, ids in orders.items()}
+        run = {query: [ScoredDoc(id_, -place) for place, id_ in enumerate(ids)] for query, ids in orders.items()}
         expected = evaluator.evaluate(run)
         found = {query["query_id"]: query["values"][name] for query in overview["queries"]}
         assert found == pytest.approx({query: row[MAIN_MEASURE] for query, row in expected.per_query.items()})

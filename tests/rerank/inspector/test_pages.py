@@ -72,8 +72,8 @@ def test_script_makes_no_markup_from_texts_and_imports_what_exists(script: Path)
     assert forbidden is None, f"{script.name} uses {forbidden}"
     for name, module in re.findall(r'import \{ ([\w, ]+) \} from "\./([\w.]+)"', code):
         exported = (STATIC / module).read_text(encoding="utf-8")
-        for each in name.split(", "):
-            assert re.search(rf"export (async )?(function|const|class) {each}\b", exported), f"{module} has no {each}"
+        for word in name.split(", "):
+            assert re.search(rf"export (async )?(function|const|class) {word}\b", exported), f"{module} has no {word}"
     assert len(code.splitlines()) < 400
 
 

@@ -43,8 +43,8 @@ def test_batch_of_lists_gives_what_each_list_gives_alone() -> None:
     network = random_correction().eval()
     lists = [inputs(7), inputs(7)]
     both = network(*(torch.stack(parts) for parts in zip(*lists, strict=True)))
-    for row, each in zip(both, lists, strict=True):
-        torch.testing.assert_close(row, network(*each))
+    for row, item in zip(both, lists, strict=True):
+        torch.testing.assert_close(row, network(*item))
 
 
 def test_loaded_correction_is_the_saved_one_without_dropout(folder: Path) -> None:

@@ -119,7 +119,7 @@ def test_cached_model_passes_without_a_question(unreachable: None, no_cache: Pat
 
 @pytest.mark.parametrize("name", ["a b", "x--y", "name.git"])
 def test_name_that_no_hub_can_have_is_refused_without_a_question(hub: Hub, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"no name of a model on the hub either"):
+    with pytest.raises(ConfigError, match=r"not a name of a model on the hub either"):
         check(name)
     assert not hub.asked
 

@@ -122,7 +122,7 @@ def test_batches_are_bounded_in_tokens(small: SparseEncoder, monkeypatch: pytest
     forward = small._forward
 
     def recorded(tokens: Any, dtype: Any) -> Any:
-        sizes.append((len(tokens), max(len(each["input_ids"]) for each in tokens)))
+        sizes.append((len(tokens), max(len(token["input_ids"]) for token in tokens)))
         return forward(tokens, dtype)
 
     monkeypatch.setattr(small, "_forward", recorded)
@@ -250,7 +250,7 @@ def test_dense_encoder_is_refused(tmp_path: Path) -> None:
     assert package is not None
     assert package.submodule_search_locations
     dense = Path(package.submodule_search_locations[0]) / "model"
-    refused(dense, "no SPLADE model: it has the module Pooling.*give such a model as `encoder`")
+    refused(dense, "not a SPLADE model: it has the module Pooling.*give such a model as `encoder`")
     SentenceTransformer(str(dense))[0].auto_model.save_pretrained(tmp_path)
     refused(tmp_path, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
 

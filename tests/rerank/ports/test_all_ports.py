@@ -179,7 +179,7 @@ def test_request_without_a_usable_id_gets_a_new_one(encoder: Encoder, send: Send
     with service(encoder) as served:
         ids = {rerank(send, served, *([] if given is None else [("x-request-id", given)])).request_id for _ in "ab"}
     assert len(ids) == 2
-    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+    assert all(re.fullmatch("[0-9a-f]{32}", id_) for id_ in ids)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_calls_without_a_valid_key_are_refused_in_every_method(encoder: Encoder, path: Path, send: Send) -> None:
     key = add_key(path, "frontend", CallerLimits())
-    wrong = [(), *((each,) for each in (bearer("wrong"), bearer(key[:-1]), bearer(key + "x")))]
+    wrong = [(), *((header,) for header in (bearer("wrong"), bearer(key[:-1]), bearer(key + "x")))]
     requests = {"Rerank": pb.RerankRequest(**TWO), "Search": pb.SearchRequest(query="q")}
     with service(encoder, keys=path, limits={"max_calls": 1}) as served:
         for headers in wrong:

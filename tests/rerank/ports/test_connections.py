@@ -51,10 +51,10 @@ def connections(number: int, port: int, sent: bytes = b"", source: str = "127.0.
 def number_open(opened: list[socket.socket]) -> int:
     """The number of connections that the service has not closed."""
     open_ = 0
-    for each in opened:
-        each.setblocking(False)
+    for connection in opened:
+        connection.setblocking(False)
         try:
-            open_ += bool(each.recv(65_536))
+            open_ += bool(connection.recv(65_536))
         except BlockingIOError:
             open_ += 1
         except OSError:

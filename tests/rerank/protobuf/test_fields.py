@@ -82,7 +82,7 @@ def test_candidates_may_have_the_names_of_pythons_dicts() -> None:
 
 def test_candidates_without_an_id_have_their_place() -> None:
     found = candidates_of("a", {"text": "b"}, {"doc_id": None, "text": "c"})
-    assert [(each.doc_id, each.text) for each in found] == [("0", "a"), ("1", "b"), ("2", "c")]
+    assert [(result.doc_id, result.text) for result in found] == [("0", "a"), ("1", "b"), ("2", "c")]
 
 
 @pytest.mark.parametrize(

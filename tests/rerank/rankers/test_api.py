@@ -49,7 +49,7 @@ def request_of(values: Sequence[int], strategy: Strategy | None = None, **step: 
 
 
 def order(ranking: Ranking) -> list[int]:
-    return [int(each.candidate.passage.doc_id[1:]) for each in ranking.ranked]
+    return [int(result.candidate.passage.doc_id[1:]) for result in ranking.ranked]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ async def test_one_window_of_a_listwise_api_has_the_models_scores() -> None:
     async with server_of(numbers) as server, engine_over(model_at(server.url, scores="listwise")) as engine:
         ranking = await engine.run(request_of([10, 30, 20]))
     assert ranking.score_kind is ScoreKind.WINDOW_SCORE
-    assert [each.score for each in ranking.ranked] == [0.3, 0.2, 0.1]
+    assert [result.score for result in ranking.ranked] == [0.3, 0.2, 0.1]
 
 
 async def test_instruction_is_sent_to_a_model_that_reads_one() -> None:

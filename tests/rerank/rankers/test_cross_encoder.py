@@ -51,7 +51,7 @@ def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which 
 
 
 def pairs_of(window: EncodedPairs) -> list[Pair]:
-    found = {place: pair for each in window.batches for place, pair in zip(each.places, each.pairs, strict=True)}
+    found = {place: pair for batch in window.batches for place, pair in zip(batch.places, batch.pairs, strict=True)}
     return [found[place] for place in sorted(found)]
 
 
@@ -201,9 +201,9 @@ def test_instruction_reaches_the_chat_template_and_no_other_model(folders: dict[
 
 def test_passage_cannot_write_special_tokens(folders: dict[str, Path], ranker: CrossEncoderRanker) -> None:
     chat = CrossEncoderRanker(folders["qwen3"], "cpu")
-    for each, markup in ((chat, "<|im_end|>"), (ranker, "[SEP]")):
-        token = each._scorer.tokenizer.convert_tokens_to_ids(markup)
-        plain, forged = pairs_of(each.encode(window(each, ["w1 w2", f"w1 {markup} w2"])))
+    for model, markup in ((chat, "<|im_end|>"), (ranker, "[SEP]")):
+        token = model._scorer.tokenizer.convert_tokens_to_ids(markup)
+        plain, forged = pairs_of(model.encode(window(model, ["w1 w2", f"w1 {markup} w2"])))
         assert list(forged["input_ids"]).count(token) == list(plain["input_ids"]).count(token)
 
 

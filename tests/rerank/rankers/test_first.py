@@ -53,7 +53,7 @@ def test_windows_share_one_forward_pass(ranker: FirstRanker) -> None:
         windows = [window(*TEXTS), window(*TEXTS[:2]), window("long " * 50)]
         rank_windows(ranker, windows)
     hook.remove()
-    assert rows == [(1, sum(ranker.encode(each).tokens for each in windows))]
+    assert rows == [(1, sum(ranker.encode(encoded).tokens for encoded in windows))]
 
 
 def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path
 def test_order_prior_adds_its_log_prior_to_every_place(lm: Path, ranker: FirstRanker) -> None:
     """Compared with softmax(log p - x · place), computed from the scores without it."""
     prior = FirstRanker(lm, "first", order_prior=0.3, device="cpu")
-    (without,), (with_prior,) = (rank_windows(each, [window(*TEXTS)]) for each in (ranker, prior))
+    (without,), (with_prior,) = (rank_windows(model, [window(*TEXTS)]) for model in (ranker, prior))
     weights = [math.exp(score - 0.3 * place) for place, score in enumerate(without.scores)]
     expected = [math.log(weight / sum(weights)) for weight in weights]
     assert with_prior.scores == pytest.approx(expected, abs=1e-5)

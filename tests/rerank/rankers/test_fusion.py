@@ -140,7 +140,7 @@ def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
         sum(weights.get(term, 0.0) * weight for term, weight in zip(p.terms.tolist(), p.weights.tolist(), strict=True))
         for p in passages
     ]
-    assert ranking.signals["sparse"] == pytest.approx([each / length for each in slow], rel=0.05, abs=0.02)
+    assert ranking.signals["sparse"] == pytest.approx([weight / length for weight in slow], rel=0.05, abs=0.02)
     assert ranker.info.signals == {"cosine": encoder.id.sha256, "sparse": sparse_encoder.id.sha256}
 
 
@@ -160,7 +160,7 @@ def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder
     ranker = fusion(encoder, sparse_encoder, cosine_depth=2)
     of_list = window(ranker, TEXTS)
     vectors = encoder.encode_passages(TEXTS)
-    passages = (replace(each, vector=vector) for each, vector in zip(of_list.passages, vectors, strict=True))
+    passages = (replace(passage, vector=vector) for passage, vector in zip(of_list.passages, vectors, strict=True))
     (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(passages))])
     assert not np.isnan(ranking.signals["cosine"]).any()
 

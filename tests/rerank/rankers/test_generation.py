@@ -184,7 +184,7 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
     request = RankRequest(Query("q"), tuple(map(Candidate, make_window(5).passages)), (Step("g", Single(3)),))
     async with Engine({"g": ranker}, EngineConfig()) as engine:
         found = await engine.run(request)
-    assert [each.position for each in found.ranked] == [0, 1, 2, 3, 4]
+    assert [result.position for result in found.ranked] == [0, 1, 2, 3, 4]
     assert found.trace.completeness is Completeness.NONE
     assert found.trace.reason.startswith(
         "1 of 1 windows kept their order, because the model had not ended its thinking"

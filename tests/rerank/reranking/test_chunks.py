@@ -117,7 +117,7 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
     """MaxP by a slow reference: the largest number in each document."""
     numbers = random.Random(top_n).sample(range(1, 1000), 40)
     documents = [numbers[place : place + 4] for place in range(0, 40, 4)]
-    texts = ["".join(f"{FILLER}This is {number}. " for number in each) for each in documents]
+    texts = ["".join(f"{FILLER}This is {number}. " for number in document) for document in documents]
     best = sorted(range(10), key=lambda place: -max(documents[place]))[: top_n or None]
     ranking = rank(
         list(enumerate(texts)), 30, model="pointwise", top_n=top_n, ordered=ordered, strategy="single", window_size=200
@@ -163,7 +163,7 @@ def test_model_that_reads_little_of_a_part_is_left_out_of_a_cascade_and_the_repl
 
 
 def test_ranks_count_documents_not_chunks(rank: Rank) -> None:
-    texts = ["".join(f"{FILLER}This is {number}. " for number in each) for each in ([1, 5], [9, 2], [4, 7])]
+    texts = ["".join(f"{FILLER}This is {number}. " for number in numbers) for numbers in ([1, 5], [9, 2], [4, 7])]
     ranking = rank(list(enumerate(texts)), 30, model="pointwise", strategy="sliding", window_size=4)
     assert ranking.score_kind is ScoreKind.RANK
     assert [(item.position, item.score) for item in ranking.ranked] == [(1, 3.0), (2, 2.0), (0, 1.0)]

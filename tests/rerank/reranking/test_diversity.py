@@ -54,7 +54,7 @@ def ranking_of(vectors: Matrix, scores: Sequence[float] | None = None) -> Rankin
     """The ranking of passages d0, d1, … with these vectors; by default their scores fall by 1."""
     passages = [Passage(f"d{i}", f"text {i}", vector) for i, vector in enumerate(vectors)]
     values = scores or [float(-i) for i in range(len(passages))]
-    ranked = [RankedCandidate(Candidate(each), i, values[i]) for i, each in enumerate(passages)]
+    ranked = [RankedCandidate(Candidate(passage), i, values[i]) for i, passage in enumerate(passages)]
     return Ranking(tuple(ranked), ScoreKind.WINDOW_SCORE, TRACE)
 
 
@@ -125,7 +125,7 @@ def test_near_duplicates_are_dropped_and_name_the_one_that_is_kept(diversify: Di
     first, other = unit_vectors(2, 5, spread=64)
     third = at_cosine(first, other, NEAR_DUPLICATE_COSINE + beyond)
     found = diversify(ranking_of(np.stack([first, other, third])), DROP)
-    dropped = [(each.doc_id, each.similar_to) for each in found.trace.dropped]
+    dropped = [(passage.doc_id, passage.similar_to) for passage in found.trace.dropped]
     assert dropped == ([("d2", "d0")] if beyond > 0 else [])
     assert ids(found) == ["d0", "d1", "d2"][: 3 - len(dropped)]
     assert found.score_kind is ScoreKind.WINDOW_SCORE, "without diversity the scores stand"
@@ -134,7 +134,7 @@ def test_near_duplicates_are_dropped_and_name_the_one_that_is_kept(diversify: Di
 def test_long_texts_with_the_same_beginning_are_dropped_only_if_they_are_equal(diversify: Diversify) -> None:
     vector = unit_vectors(1, 6)[0]
     passages = [Passage(f"d{i}", text, vector, vector_truncated=True) for i, text in enumerate(["a b", "a c", "a b"])]
-    ranked = tuple(RankedCandidate(Candidate(each), i, float(-i)) for i, each in enumerate(passages))
+    ranked = tuple(RankedCandidate(Candidate(passage), i, float(-i)) for i, passage in enumerate(passages))
     assert ids(diversify(Ranking(ranked, ScoreKind.WINDOW_SCORE, TRACE), DROP)) == ["d0", "d1"]
 
 

@@ -132,7 +132,7 @@ async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_ord
     rankers = {"m": SignalRanker(), "last": NumberRanker()}
     rankers["last"].info = replace(rankers["last"].info, relevance=OF_COSINE)
     rankers["last"].rank = lambda windows: [  # type: ignore[method-assign]
-        WindowRanking(tuple(-score for score in each.scores)) for each in NumberRanker().rank(windows)
+        WindowRanking(tuple(-score for score in result.scores)) for result in NumberRanker().rank(windows)
     ]
     steps = [Step("m", Single(10)), Step("last", Single(2))]
     found = await ranked(rankers, [0.2, 0.9, 0.5], steps)

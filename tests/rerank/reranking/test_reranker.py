@@ -38,9 +38,9 @@ def test_rank_returns_places_and_falling_scores_best_first() -> None:
     with Reranker("pe-rank") as reranker:
         found = reranker.rank("how long does a flea live", DOCUMENTS)
     assert found[0]["corpus_id"] == 1
-    assert {each["corpus_id"] for each in found} == {0, 1, 2}
-    assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
-    assert all(each.keys() == {"corpus_id", "score", "relevance"} for each in found)
+    assert {result["corpus_id"] for result in found} == {0, 1, 2}
+    assert [result["score"] for result in found] == sorted((result["score"] for result in found), reverse=True)
+    assert all(result.keys() == {"corpus_id", "score", "relevance"} for result in found)
 
 
 def test_min_relevance_leaves_out_what_does_not_answer() -> None:
@@ -61,7 +61,7 @@ def test_relevance_of_the_default_depends_on_query_and_text_alone() -> None:
     with Reranker("default") as reranker:
         (alone,) = reranker.rank(query, [answer])
         found = reranker.rank(query, [answer, "", " ", *others, answer], ordered=True)
-        relevance = {each["corpus_id"]: each["relevance"] for each in found}
+        relevance = {result["corpus_id"]: result["relevance"] for result in found}
         assert relevance[0] == relevance[43] == pytest.approx(alone["relevance"], abs=0.01)
         assert relevance[0] > 0.5
         assert relevance[1] == relevance[2] == 0.0

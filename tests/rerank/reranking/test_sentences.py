@@ -73,7 +73,7 @@ def test_chunks_cover_the_text_overlap_and_keep_the_limit(text: str, tokens: int
     ends, spans = token_ends(text), spans_of(text, tokens)
     assert {place for start, end in spans for place in range(start, end)} == set(range(len(text)))
     assert all(0 <= start < end <= len(text) for start, end in spans)
-    assert all(sum(start < each <= end for each in ends) <= tokens for start, end in spans)
+    assert all(sum(start < place <= end for place in ends) <= tokens for start, end in spans)
     for (start, end), (following, its_end) in pairwise(spans):
         assert start < following <= end < its_end
     assert spans_of(text, tokens, most) == spans[:most]

@@ -91,7 +91,7 @@ def test_result_does_not_depend_on_the_order_sent(rank: Rank, strategy: Strategy
     candidates = of_numbers([number % 40 for number in range(50)], scored)
     options = replace(UNORDERED, strategy=strategy, window_size=8)
     expected = rows(rank(candidates, options))
-    assert sorted(doc_id for doc_id, _ in expected) == sorted(each.doc_id for each in candidates)
+    assert sorted(doc_id for doc_id, _ in expected) == sorted(candidate.doc_id for candidate in candidates)
     for seed in range(3):
         shuffled = random.Random(seed).sample(candidates, len(candidates))
         assert rows(rank(shuffled, options)) == expected
@@ -169,15 +169,15 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
         )
         for row in scores
     ]
-    assert [[candidate.passage.text for candidate in each.distinct] for each in lists] == [texts, *[texts[::-1]] * 2]
-    assert [each.has_scores for each in lists] == [True, False, False]
+    assert [[candidate.passage.text for candidate in item.distinct] for item in lists] == [texts, *[texts[::-1]] * 2]
+    assert [item.has_scores for item in lists] == [True, False, False]
 
 
 def test_equal_texts_count_with_the_best_of_their_scores() -> None:
     candidates = [
         Candidate(Passage(str(i), text), score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])
     ]
-    assert [(each.passage.doc_id, each.score) for each in finished(UnorderedList.of("q", candidates)).distinct] == [
+    assert [(text.passage.doc_id, text.score) for text in finished(UnorderedList.of("q", candidates)).distinct] == [
         ("0", 3),
         ("1", 2),
     ]

@@ -155,8 +155,8 @@ def test_ranknet_depends_only_on_the_order_and_not_on_that_of_tied_passages() ->
     assert torch.equal(by_score.vectors, by_order.vectors)
     vector, passages, tied = unit(1, D, seed=1), unit(1, 4, D, seed=2), torch.tensor([[2.0, 2, 1, 1]])
     one, other = (
-        update_queries(vector, each, tied, torch.ones(1, 4, dtype=torch.bool), FeedbackSettings())
-        for each in (passages, passages[:, [1, 0, 3, 2]])
+        update_queries(vector, vectors, tied, torch.ones(1, 4, dtype=torch.bool), FeedbackSettings())
+        for vectors in (passages, passages[:, [1, 0, 3, 2]])
     )
     torch.testing.assert_close(one.vectors, other.vectors, atol=1e-5, rtol=0)
 

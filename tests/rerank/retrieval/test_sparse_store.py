@@ -108,7 +108,7 @@ def test_expanded_index_keeps_them(
     folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
 ) -> None:
     expand_index(folder, tmp_path / "expanded", encoder, Expansion(neighbours=2))
-    paths = [sorted((each / FOLDER).iterdir()) for each in (folder, tmp_path / "expanded")]
+    paths = [sorted((index / FOLDER).iterdir()) for index in (folder, tmp_path / "expanded")]
     assert [sha256_of_files([path]) for path in paths[0]] == [sha256_of_files([path]) for path in paths[1]]
     assert Index(tmp_path / "expanded", encoder, lambda: sparse_encoder).manifest.sparse_encoder == sparse_encoder.id
 

@@ -86,7 +86,7 @@ async def test_cache_of_no_bytes_keeps_nothing_and_answers_the_same(checkpoint: 
                 ranking = await reranker.rerank(QUERY, TEXTS, RankOptions())
                 found.append((ranking.trace.cached_vectors, [item.score for item in ranking.ranked]))
     assert [cached for cached, _ in found] == [0, 0, 0, len(TEXTS)]
-    assert all(each == found[0][1] for _, each in found)
+    assert all(vector == found[0][1] for _, vector in found)
 
 
 async def test_known_vectors_are_no_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:

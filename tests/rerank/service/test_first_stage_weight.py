@@ -45,7 +45,7 @@ def service(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     file: Path = tmp_path_factory.mktemp("weights") / "keys.yaml"
     limits = {"plain": CallerLimits(), "dense": CallerLimits(first_stage_weight="neural")}
     limits["half"] = CallerLimits(first_stage_weight=0.5)
-    keys = {name: add_key(file, name, each) for name, each in limits.items()}
+    keys = {name: add_key(file, name, limit) for name, limit in limits.items()}
     settings = {"models": (MODEL,), "keys": file, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
     with (
         http_service(encoder, {"number": NumberRanker()}, **settings) as (served, http),

@@ -40,7 +40,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     ) -> trace_service_pb2.ExportTraceServiceResponse:
         for of_resource in request.resource_spans:
             self.services |= {
-                each.value.string_value for each in of_resource.resource.attributes if each.key == "service.name"
+                attribute.value.string_value
+                for attribute in of_resource.resource.attributes
+                if attribute.key == "service.name"
             }
             self.spans += [span for of_scope in of_resource.scope_spans for span in of_scope.spans]
         return trace_service_pb2.ExportTraceServiceResponse()
@@ -70,7 +72,9 @@ def stub_of(encoder: Encoder, index: Index | None = None, **settings: Any) -> It
 
 
 def attributes(span: Span) -> dict[str, object]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in span.attributes
+    }
 
 
 def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: Encoder, collector: Collector) -> None:
@@ -160,8 +164,8 @@ def test_missing_collector_is_told_once(
         for _ in range(4):
             assert client.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
             time.sleep(0.5)
-        wait_for(lambda: any("traces do not reach" in each for each in caplog.messages))
-    of_traces = [each for each in caplog.records if each.name.startswith(("opentelemetry", "rerank.telemetry"))]
+        wait_for(lambda: any("traces do not reach" in message for message in caplog.messages))
+    of_traces = [record for record in caplog.records if record.name.startswith(("opentelemetry", "rerank.telemetry"))]
     assert len(of_traces) == 1
 
 

@@ -50,7 +50,7 @@ def test_requests_of_a_batch_are_all_answered_and_use_the_room(room: int) -> Non
 
 
 def test_requests_that_are_refused_alone_fail() -> None:
-    assert [type(each) for each in outcomes_of(Service(0), 20)] == [Overloaded] * 20
+    assert [type(outcome) for outcome in outcomes_of(Service(0), 20)] == [Overloaded] * 20
 
 
 def test_error_that_is_not_a_refusal_ends_its_request_only() -> None:
@@ -65,7 +65,7 @@ def test_error_that_is_not_a_refusal_ends_its_request_only() -> None:
 
     outcomes = asyncio.run(run())
     assert outcomes[1::2] == [None] * 5
-    assert all(isinstance(each, RerankError) for each in outcomes[::2])
+    assert all(isinstance(outcome, RerankError) for outcome in outcomes[::2])
 
 
 def started(item: int) -> Future[int]:

@@ -83,7 +83,7 @@ def test_reranker_gives_n_minus_rank(reranker: Reranker) -> None:
 def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(reranker: Reranker) -> None:
     created = pool()
     found = by_reranker(created, passages(created), reranker, reads_scores=True)
-    sources = [CandidateSource(each.doc_id, each.text) for each in passages(created)]
+    sources = [CandidateSource(row.doc_id, row.text) for row in passages(created)]
     options = RankOptions(first_stage_weight=0.0)
     expected = {item.position: item.score for item in reranker.rerank(created.query.text, sources, options).ranked}
     assert found == pytest.approx([expected[place] for place in range(len(sources))])

@@ -181,12 +181,12 @@ def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
     """A batch of B examples of up to N passages, with 0 and mask False at the padding of short ones."""
 
     def padded(name: str) -> Tensor:
-        return pad_sequence([torch.from_numpy(getattr(each, name)) for each in examples], batch_first=True)
+        return pad_sequence([torch.from_numpy(getattr(example, name)) for example in examples], batch_first=True)
 
-    mask = pad_rows([[1.0] * len(each.relevance) for each in examples]).bool()
+    mask = pad_rows([[1.0] * len(example.relevance) for example in examples]).bool()
     names = ("beside_others", "vectors", "fused", "relevance")
     return {name: padded(name) for name in names} | {
-        "query": torch.from_numpy(np.stack([each.query for each in examples])),
+        "query": torch.from_numpy(np.stack([example.query for example in examples])),
         "mask": mask,
     }
 

@@ -84,7 +84,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
             base=arguments.base,
             base_revision=sha256_of_files(weight_files(Path(arguments.base))),
             passage_tokens=arguments.passage_text_tokens if "{text}" in base.template.body else 0,
-            instructions=sum(bool(each.query.instruction) for each in lists),
+            instructions=sum(bool(item.query.instruction) for item in lists),
         )
         write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
         print_summary(trainer, folder, served=arguments.stage == "rank")

@@ -70,7 +70,7 @@ def test_oldest_watch_of_the_busiest_connection_gives_way(encoder: Encoder, monk
         first, second = watch(one), watch(one)
         third = watch(one)
         assert refusal(lambda: next(first)).code is EXHAUSTED
-        assert not any(each.done() for each in (honest, second, third))
+        assert not any(call.done() for call in (honest, second, third))
 
 
 def test_reflection_describes_the_service_by_one_file(encoder: Encoder) -> None:

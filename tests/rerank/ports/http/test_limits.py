@@ -68,7 +68,7 @@ def test_refused_request_is_freed_at_once(http: HttpClient, document: object) ->
 
 def count_of(*kinds: type) -> int:
     """The number of objects of these types that exist."""
-    return sum(type(each) in kinds for each in gc.get_objects())
+    return sum(type(thing) in kinds for thing in gc.get_objects())
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -136,7 +136,7 @@ def test_requests_in_flight_at_the_end_of_the_drain_get_503(
         assert service.ranker.entered.wait(TIMEOUT_S)
         service.served.wait_for_calls(3)
         service.served.wait(service.served.server.drain(0.1))
-        for reply in (each.result(TIMEOUT_S) for each in waiting):
+        for reply in (call.result(TIMEOUT_S) for call in waiting):
             assert (reply.status, reply.headers["retry-after"], reply.json.keys()) == (503, "1", fields)
             assert "send the request to another replica" in str(reply.json)
     assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]

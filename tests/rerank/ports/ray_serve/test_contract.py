@@ -25,7 +25,7 @@ def _tests_of(module: ModuleType) -> dict[str, object]:
     return {name: test for name, test in tests.items() if callable(test) and _OURS & set(signature(test).parameters)}
 
 
-for each in (test_bad_requests, test_feedback, test_server, test_servicer, test_trace):
-    found = _tests_of(each)
-    assert found, f"{each.__name__} has no test of the service"
+for module in (test_bad_requests, test_feedback, test_server, test_servicer, test_trace):
+    found = _tests_of(module)
+    assert found, f"{module.__name__} has no test of the service"
     globals().update(found)

@@ -160,9 +160,9 @@ def test_unusable_diversity_is_refused_by_name(http: HttpClient, wrong: dict[str
 def test_native_form_names_what_was_set_back_and_dropped(http: HttpClient) -> None:
     body = {"query": "q", "model": "number", "candidates": SAME}
     set_back = http.post("/rerank", body | {"diversity": 0.8}).json["execution"]["set_back"]
-    assert [(each["doc_id"], each["similar_to"]) for each in set_back] == [("1", "0")]
+    assert [(passage["doc_id"], passage["similar_to"]) for passage in set_back] == [("1", "0")]
     dropped = http.post("/rerank", body | {"near_duplicates": "drop"}).json["execution"]["dropped"]
-    assert [(each["doc_id"], each["similar_to"]) for each in dropped] == [("1", "0")]
+    assert [(passage["doc_id"], passage["similar_to"]) for passage in dropped] == [("1", "0")]
 
 
 @pytest.mark.parametrize(("sent", "ran"), [("rerank-v3.5", "probability"), ("jina-reranker-v2", "number")])
