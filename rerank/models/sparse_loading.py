@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
@@ -16,16 +15,17 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, check_vocabulary
+from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder
 from rerank.errors import CheckpointError
+from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.encoder_prompts import Prompts, resolve_prompts
 from rerank.models.loading import readable_positions
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"
-#: What the libraries raise for a folder that does not hold a model.
-_LOADING_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, SafetensorError)
+#: A tokenizer may know fewer terms than the model has weights for, which are padded to a round number.
+_KNOWN_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
     """
     transformer_folders = check_sparse_encoder(folder)
     transformers_logging.disable_progress_bar()
-    try:
+    with loading("sparse encoder", folder):
         _check_complete(transformer_folders)
         library = SparseEncoder(str(folder), device=str(device), local_files_only=True, trust_remote_code=False)
         library.eval().requires_grad_(False)
@@ -72,11 +72,6 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
         max_tokens = readable_positions(model, transformer.max_seq_length or 0)
         prompts = resolve_prompts(folder, library.prompts)
         return SpladeModel(library, model, decoder, transformer.tokenizer, pooling, prompts, max_tokens)
-    except _LOADING_ERRORS as error:
-        problem = " ".join(str(error).split())
-        raise CheckpointError(
-            f"sparse encoder {folder} cannot be loaded: {problem}; copy the whole folder of the model"
-        ) from error
 
 
 def _check_settings(folder: Path, library: SparseEncoder) -> None:
@@ -144,4 +139,9 @@ def _check_vocabularies(folder: Path, library: SparseEncoder, size: int) -> None
                 f"passages {size}; use the two that were trained together"
             )
         if isinstance(module, SparseStaticEmbedding | Transformer):
-            check_vocabulary(folder, max(cast(Any, module).tokenizer.get_vocab().values(), default=-1) + 1, size)
+            terms = max(cast(Any, module).tokenizer.get_vocab().values(), default=-1) + 1
+            if not _KNOWN_SHARE * size <= terms <= size:
+                raise CheckpointError(
+                    f"{folder}: the vocabulary has {terms} terms, but the model {size}; copy the tokenizer.json that "
+                    "was published with the model"
+                )
