@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from rerank_training.fusion.arguments import FusionArguments
+from rerank_training.fusion.judged_lists import check_sources
 from rerank_training.fusion.training import train_fusion
 from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
@@ -55,7 +56,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(inputs: Path, **changed: Any) -> FusionArguments:
-    plain: dict[str, Any] = {"cosine_depth": 0, "width": 16}
+    plain: dict[str, Any] = {"cosine_depth": 0, "width": 16, "correction_lists": 0}
     plain |= {"lists": str(inputs / "requests.jsonl"), "qrels": str(inputs / "qrels.txt")}
     return FusionArguments(**(plain | changed))
 
@@ -71,7 +72,9 @@ def trained(
     inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
-    return train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+    verdict = train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+    assert verdict.folder is not None
+    return verdict.folder
 
 
 def test_result_is_served_and_ranks_by_what_was_judged(trained: Path, encoder: Encoder) -> None:
@@ -100,28 +103,50 @@ def test_resumed_run_equals_the_uninterrupted_one(
     run = Path(shutil.copytree(trained.parent, tmp_path / "run"))
     shutil.rmtree(run / "final")
     shutil.rmtree(run / "checkpoint-40")
-    resumed = train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
-    expected, found = (load_file(folder / "model.safetensors") for folder in (trained, resumed))
+    train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+    expected, found = (load_file(folder / "model.safetensors") for folder in (trained, run / "final"))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-def test_summary_says_whether_a_gain_is_shown(
+def test_correction_that_gains_is_proposed_with_its_command(
     inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_fusion(arguments(inputs), settings(tmp_path / "gain"), encoder, sparse_encoder)
-    assert "; this model ranks lists like these better than the default does\n" in capsys.readouterr().out
-    train_fusion(
-        arguments(inputs), settings(tmp_path / "none", max_steps=1, learning_rate=0.0), encoder, sparse_encoder
-    )
-    assert "p = 1; no gain is shown, so keep the default model, or judge more queries\n" in capsys.readouterr().out
+    verdict = train_fusion(arguments(inputs), settings(tmp_path / "gain"), encoder, sparse_encoder)
+    assert verdict.to_serve == "correction"
+    command = f"serve the correction: rerank serve --model default={tmp_path}/gain/final\n"
+    assert capsys.readouterr().out.endswith(command)
+
+
+def test_correction_that_gains_nothing_is_not_proposed(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
+) -> None:
+    run = settings(tmp_path / "none", max_steps=1, learning_rate=0.0)
+    verdict = train_fusion(arguments(inputs), run, encoder, sparse_encoder)
+    assert verdict.correction is not None
+    assert (verdict.correction.gain, verdict.correction.p) == (0.0, 1.0)
+    assert verdict.to_serve != "correction"
+
+
+def test_few_lists_find_weights_and_train_no_correction(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(inputs, correction_lists=300)
+    verdict = train_fusion(given, settings(tmp_path / "run"), encoder, sparse_encoder)
+    assert (verdict.correction, verdict.folder) == (None, None)
+    assert "no correction is trained: " in capsys.readouterr().out
+    model = load_config(tmp_path / "run" / "service.yaml").models[0]
+    assert isinstance(model, FusionModel)
+    assert (model.name, model.first_stage_weight.lexical) == ("default", verdict.chosen.first_stage)
+    assert model.sparse_weight == verdict.chosen.sparse
 
 
 def test_no_held_out_lists_trains_on_all(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
 ) -> None:
     given = arguments(inputs, held_out_share=0.0)
-    train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
-    assert "nothing was measured, as no lists were held out" in capsys.readouterr().out
+    verdict = train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
+    assert verdict.correction is None
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
 
 
 def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path) -> None:
@@ -131,22 +156,37 @@ def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path)
 
 
 def test_lists_without_a_relevant_passage_are_left_out(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
 ) -> None:
     judged = [line for line in (inputs / "qrels.txt").read_text().splitlines() if not line.startswith("3 ")]
     (tmp_path / "qrels.txt").write_text("\n".join([*judged, "3 0 other 1"]))
     given = arguments(inputs, qrels=str(tmp_path / "qrels.txt"), eval_lists=str(inputs / "requests.jsonl"))
-    train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
-    assert "paired t-test over 39 held-out lists" in capsys.readouterr().out
+    verdict = train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
+    assert verdict.correction is not None
+    assert (verdict.correction.lists, verdict.first_stage.lists) == (39, 39 + 39)
 
 
-def test_held_out_share_that_leaves_nothing_is_refused(inputs: Path, tmp_path: Path) -> None:
+def test_too_few_lists_are_refused_with_the_number_that_is_needed(inputs: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.jsonl"
     one.write_text((inputs / "requests.jsonl").read_text().splitlines()[0] + "\n")
-    with pytest.raises(
-        CollectionError, match=r"--held-out-share 0\.2 leaves \d of 1 lists to train on and \d held out"
-    ):
+    with pytest.raises(CollectionError, match="1 judged lists have passages of different grades; at least 20"):
         train_fusion(arguments(inputs, lists=str(one)), settings(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "lists come from one of --lists, --index, but none of them is given"),
+        ({"lists": "l", "index": "i"}, "lists come from one of --lists, --index, but --lists and --index are given"),
+        ({"lists": "l", "qrels": "q", "clicks": "c"}, "judgements come from one of .* --qrels and --clicks are given"),
+        ({"index": "i"}, "judgements come from one of --qrels, --clicks, --collection, but none of them is given"),
+        ({"index": "i", "qrels": "q"}, "texts of queries come from one of --queries, --collection, but none"),
+        ({"index": "i", "clicks": "c", "eval_lists": "e"}, "--eval-lists are beside --lists"),
+    ],
+)
+def test_sources_that_are_missing_or_contradict_each_other_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_sources(FusionArguments(**given))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +196,7 @@ def test_held_out_share_that_leaves_nothing_is_refused(inputs: Path, tmp_path: P
         ({"unscored_share": -0.1}, r"--unscored-share -0\.1 is out of range; use 0 to 1"),
         ({"cosine_depth": 1}, "--cosine-depth 1 ranks nothing; use 2 or more, or 0 for all passages"),
         ({"width": 0}, "--width 0 is out of range; use 1 to 4096"),
+        ({"depth": 1}, "--depth 1 is out of range; use 2 to 1000"),
     ],
 )
 def test_numbers_out_of_range_are_refused(inputs: Path, changed: dict[str, Any], message: str) -> None:

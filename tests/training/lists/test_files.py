@@ -16,6 +16,7 @@ from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
 
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.types import Passage, Query
 from tests.full_disk import largest_file
 
@@ -187,7 +188,7 @@ def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(t
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("7 0 c 3\n7 0 b -2\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
-    (item,) = read_lists(requests, qrels=qrels)
+    (item,) = read_lists(requests, grades=grades_by_query(read_qrels(qrels)))
     assert (item.query, item.relevance) == (Query("flea life", "7"), (1.0, 0.0, 3.0))
     assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
 
@@ -199,7 +200,9 @@ def test_requests_keep_the_scores_if_all_candidates_have_one(
     row: Any = request_row("7")
     row["candidates"][2]["score"] = third
     (tmp_path / "qrels.txt").write_text("7 0 c 3\n", encoding="utf-8")
-    (item,) = read_lists(write(tmp_path / "requests.jsonl", row), qrels=tmp_path / "qrels.txt")
+    (item,) = read_lists(
+        write(tmp_path / "requests.jsonl", row), grades=grades_by_query(read_qrels(tmp_path / "qrels.txt"))
+    )
     assert item.scores == scores
     assert item.select([2, 0]).scores == tuple(scores[place] for place in (2, 0) if scores)
 
@@ -213,7 +216,7 @@ def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
     with pytest.raises(CollectionError, match="no judgement for query '7'"):
-        read_lists(requests, qrels=tmp_path / "qrels.txt")
+        read_lists(requests, grades=grades_by_query(read_qrels(tmp_path / "qrels.txt")))
     with pytest.raises(CollectionError, match="give its judgements with --qrels"):
         read_lists(requests)
 

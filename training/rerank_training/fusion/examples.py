@@ -20,6 +20,7 @@ from rerank.config import FusionModel
 from rerank.engine.scores import reciprocal_ranks
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
+from rerank.types import Matrix
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable
 from rerank_training.trainer.data import pad_rows
@@ -53,14 +54,14 @@ class SignalLists(Sequence[SignalList]):
     """The signals of training lists, whose sparse scores are computed once, with a progress bar.
 
     Args:
-        queries, passages: the vectors of all texts in the lists.
+        queries, passages: the vectors of all texts in the lists; None: the passages have their vectors.
     """
 
     def __init__(
         self,
         lists: Sequence[TrainingList],
         queries: VectorTable,
-        passages: VectorTable,
+        passages: VectorTable | None,
         sparse_encoder: SparseEncoder,
         console: Console,
     ) -> None:
@@ -84,9 +85,14 @@ class SignalLists(Sequence[SignalList]):
         item = self._lists[index]
         first_stage = item.scores or reciprocal_ranks(len(item.passages))
         (query,) = self._queries([item.query.text])
-        passages = self._passages([passage.text for passage in item.passages])
-        signals = Signals(CheapSignals(np.array(first_stage), self._sparse[index]), passages, query)
+        signals = Signals(CheapSignals(np.array(first_stage), self._sparse[index]), self._vectors(item), query)
         return SignalList(signals, np.array(item.relevance, dtype=np.float32))
+
+    def _vectors(self, item: TrainingList) -> Matrix:
+        """(n, D) of the list's passages."""
+        if self._passages is not None:
+            return self._passages([passage.text for passage in item.passages])
+        return np.stack([passage.vector for passage in item.passages if passage.vector is not None])
 
 
 def _sparse_scores(item: TrainingList, encoder: SparseEncoder) -> Floats:

@@ -1,4 +1,4 @@
-"""Trains a correction of the fusion's scores: from the arguments of `train-fusion` to a checkpoint that is served."""
+"""Adapts the fusion to judged lists: from the arguments of `train-fusion` to what is served."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from transformers import set_seed
 
 from rerank.checkpoints.bundled import SPLADE_TINY
@@ -16,24 +17,32 @@ from rerank.errors import CollectionError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
 from rerank.models.sparse_encoder import SparseEncoder
+from rerank.types import FirstStageKind, FirstStageWeight
 from rerank_training.fusion.arguments import LEARNING_RATE, FusionArguments
 from rerank_training.fusion.examples import ExampleSampling, FusionObjective, ServedExamples, SignalLists, collate
+from rerank_training.fusion.judged_lists import check_sources, read_judged_lists
+from rerank_training.fusion.verdict import Verdict, write_settings
+from rerank_training.fusion.weights import (
+    Values,
+    Weights,
+    choose,
+    ndcg_of_first_stage,
+    ndcg_of_weights,
+)
 from rerank_training.lists.files import SelectedLists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import ListTexts, VectorTable
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.change import Change
 from rerank_training.trainer.checkpoint import ranker_manifest, write_checkpoint
-from rerank_training.trainer.data import read_training_lists
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import items_needed, result_folder, select_checkpoint, train
 
-_SIGNIFICANT = 0.05
 #: Token states of the sparse encoder that are kept for passages of several lists.
 _SPARSE_CACHE_BYTES = 500_000_000
+#: With fewer lists, a choice is chance, and no gain can be told from 0.
+_MIN_LISTS = 20
 
 
 def train_fusion(
@@ -41,8 +50,8 @@ def train_fusion(
     settings: RunArguments,
     encoder: Encoder | None = None,
     sparse_encoder: SparseEncoder | None = None,
-) -> Path:
-    """Trains and returns the folder of the checkpoint, which `rerank serve --model NAME=FOLDER` serves.
+) -> Verdict:
+    """Finds weights, trains a correction if there are enough lists, and says which of them to serve.
 
     Args:
         encoder, sparse_encoder: those that `arguments` names, if they are loaded already.
@@ -50,43 +59,91 @@ def train_fusion(
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
-    objective = FusionObjective(rank_loss_named(arguments.rank_loss))
     settings.check_not_sharded("train-fusion")
     settings.complete_learning_rate(has_adapter=False, of_weights=LEARNING_RATE)
-    folder = result_folder(settings.output_dir)
-    lists, held_out = _lists(arguments, settings.seed)
+    result_folder(settings.output_dir)
+    check_sources(arguments)
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
-    parts, run = [lists, held_out], Path(settings.output_dir)
-    queries = VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, run)
-    encode = partial(encoder.encode_passages, dtype="auto")
-    passages = VectorTable(encode, ListTexts(parts, "passages"), console, run)
-    model = FusionModel(name="fusion", ranker="fusion", cosine_depth=arguments.cosine_depth)
-    sampling = ExampleSampling(model, model.weight_for(arguments.first_stage_weight), arguments.unscored_share)
+    training, held_out = _split(*read_judged_lists(arguments, encoder, lambda: sparse), arguments, settings.seed)
+    signals = _signals(training, held_out, encoder, sparse, Path(settings.output_dir))
+    model = FusionModel(name="default", ranker="fusion", cosine_depth=arguments.depth_of_cosines)
+    weights = Weights.tried(Weights(_weight(model, arguments.kind), model.sparse_weight))
+    of_training, of_held_out = (ndcg_of_weights(part, weights, model) for part in signals)
+    first_stage = np.concatenate([ndcg_of_first_stage(part) for part in signals])
+    values = np.concatenate([of_training, of_held_out], axis=1)
+    verdict = Verdict.of_weights(first_stage, values, weights, settings.seed)
+    if len(training) < arguments.correction_lists:
+        problem = f"{len(training)} lists to train on, and --correction-lists is {arguments.correction_lists}"
+        console.print(f"no correction is trained: {problem}")
+    else:
+        corrected, folder = _train_correction(arguments, settings, model, encoder, sparse, training, signals)
+        beside = of_held_out[choose(of_training)]
+        verdict = verdict.with_correction(corrected, beside, of_held_out[0], folder)
+    if settings.process_index == 0:
+        write_settings(Path(settings.output_dir), verdict.chosen, arguments.kind)
+        print("\n".join(verdict.lines(Path(settings.output_dir))), flush=True)
+    return verdict
+
+
+def _weight(model: FusionModel, given: FirstStageWeight) -> float:
+    return model.weight_for(given) if isinstance(given, FirstStageKind) else given
+
+
+def _signals(
+    training: Sequence[TrainingList],
+    held_out: Sequence[TrainingList],
+    encoder: Encoder,
+    sparse_encoder: SparseEncoder,
+    folder: Path,
+) -> tuple[SignalLists, SignalLists]:
+    """The signals of both parts, each text encoded once."""
+    parts = [training, held_out]
+    queries = VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, folder)
+    passages = None
+    if training[0].passages[0].vector is None:
+        encode = partial(encoder.encode_passages, dtype="auto")
+        passages = VectorTable(encode, ListTexts(parts, "passages"), console, folder)
+    of_training, of_held_out = (SignalLists(part, queries, passages, sparse_encoder, console) for part in parts)
+    return of_training, of_held_out
+
+
+def _train_correction(
+    arguments: FusionArguments,
+    settings: RunArguments,
+    model: FusionModel,
+    encoder: Encoder,
+    sparse_encoder: SparseEncoder,
+    lists: Sequence[TrainingList],
+    signals: tuple[SignalLists, SignalLists],
+) -> tuple[Values, Path]:
+    """Trains a network that adds to the scores of a fusion.
+
+    Returns:
+        (held-out lists,) nDCG@10 with it, and the folder of its checkpoint, which a service loads.
+    """
+    sampling = ExampleSampling(model, _weight(model, arguments.kind), arguments.unscored_share)
     set_seed(settings.seed)  # for the initial weights
     config = CorrectionConfig(
         encoder_name=encoder.id.name,
         encoder_sha256=encoder.id.vectors_sha256,
-        sparse_encoder_sha256=sparse.id.sha256,
+        sparse_encoder_sha256=sparse_encoder.id.sha256,
         dimension=encoder.id.dimension,
         width=arguments.width,
     )
     network = FusionCorrection(config).to(settings.device)
     select_checkpoint(settings, held_out=False)  # on few lists, the best of many saves is best by chance
-    signals = partial(SignalLists, queries=queries, passages=passages, sparse_encoder=sparse, console=console)
-    windows = TrainingWindows(signals(lists), sampling, items_needed(settings, len(lists)), settings.seed)
-    held_out_examples = ServedExamples(signals(held_out), sampling) if held_out else None
+    training, held_out = signals
     trainer = RankingTrainer(
-        objective,
+        FusionObjective(rank_loss_named(arguments.rank_loss)),
         model=network,
         args=settings,
-        train_dataset=windows,
-        eval_dataset=held_out_examples,
+        train_dataset=TrainingWindows(training, sampling, items_needed(settings, len(lists)), settings.seed),
+        eval_dataset=ServedExamples(held_out, sampling) if len(held_out) else None,
         data_collator=collate,
     )
-    before = trainer.held_out_values() if held_out else []  # the network starts at the fusion's order
     metrics = train(trainer, [arguments, settings])
-    after = trainer.held_out_values() if held_out else []
+    folder = result_folder(settings.output_dir)
     if trainer.is_world_process_zero():
         manifest = ranker_manifest(
             "fusion",
@@ -98,29 +155,20 @@ def train_fusion(
             base_revision=encoder.id.sha256,
         )
         write_checkpoint(folder, network, None, None, manifest)
-        print_summary(trainer, folder)
-        if held_out:
-            print(_verdict(Change.of(before, after), len(held_out)), flush=True)
-    return folder
+    return np.array(trainer.held_out_values() if len(held_out) else []), folder
 
 
-def _verdict(change: Change, lists: int) -> str:
-    test = f"paired t-test over {lists} held-out lists: p = {change.p:.2g}"
-    if change.p < _SIGNIFICANT and change.after > change.before:
-        return f"{test}; this model ranks lists like these better than the default does"
-    return f"{test}; no gain is shown, so keep the default model, or judge more queries"
-
-
-def _lists(arguments: FusionArguments, seed: int) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
+def _split(
+    lists: Sequence[TrainingList], held_out: Sequence[TrainingList], arguments: FusionArguments, seed: int
+) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
     """The training lists and the held-out ones. Lists of equal queries are on the same side.
 
     Lists in which no passage is more relevant than another are left out: they teach and measure nothing.
 
     Raises:
-        CollectionError: all lists are such, or the share of the queries that are held out leaves none, or none to
+        CollectionError: too few lists remain, or the share of the queries that are held out leaves none, or none to
             train on.
     """
-    lists, held_out = read_training_lists(arguments)
     share = 0.0 if arguments.eval_lists else arguments.held_out_share
     sides: tuple[list[int], list[int]] = ([], [])
     for position, item in enumerate(lists):
@@ -133,6 +181,11 @@ def _lists(arguments: FusionArguments, seed: int) -> tuple[Sequence[TrainingList
         raise CollectionError(
             f"in none of the {len(lists):,} lists is a passage more relevant than another; check that the query_ids "
             "and doc_ids of the judgements are those of the lists"
+        )
+    if used < _MIN_LISTS:
+        raise CollectionError(
+            f"{used} judged lists have passages of different grades; at least {_MIN_LISTS} are needed: judge more "
+            "queries, or retrieve more passages"
         )
     if share and not all(sides):
         raise CollectionError(

@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
 from rerank.readers.lines import is_compressed_or_array, json_rows
-from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
@@ -102,7 +101,7 @@ class SelectedLists(Sequence[TrainingList]):
         return self._lists[self._positions[index]]
 
 
-def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = None) -> Sequence[TrainingList]:
+def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = None) -> Sequence[TrainingList]:
     """Checks training lists in JSONL, or in a file that is one JSON array, and returns them.
 
     The lists of JSONL stay in the file, see `ListFile`; those of an array or of a compressed file are kept in memory.
@@ -111,18 +110,17 @@ def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = Non
 
     - our own, described above;
     - conversations, as the training sets of RankZephyr and FIRST are published; see conversations.py;
-    - RankLLM requests, whose relevance is taken from `qrels`; see `graded_list`.
+    - RankLLM requests, whose relevance is taken from `grades`; see `graded_list`.
 
     Invalid rows are skipped, and logged with their location and the reason.
 
     Args:
         max_bad_share: largest accepted share of invalid rows, in 0–1.
-        qrels: judgements; needed for requests only.
+        grades: needed for requests only.
 
     Raises:
         CollectionError: the file cannot be read, holds no list, or has more invalid rows than accepted.
     """
-    grades = None if qrels is None else grades_by_query(read_qrels(qrels))
     errors: list[str] = []
     try:
         read = _read_lists if is_compressed_or_array(path) else _find_lists

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
@@ -20,9 +21,9 @@ from rerank_training.trainer.run import items_needed
 
 def read_training_lists(arguments: ListFiles) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
     """The training lists and the held-out lists; there may be no held-out ones. Raises: CollectionError."""
-    qrels = Path(arguments.qrels) if arguments.qrels else None
+    grades = grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)
-    lists, held_out = (read_lists(Path(path), arguments.max_bad_share, qrels) if path else [] for path in paths)
+    lists, held_out = (read_lists(Path(path), arguments.max_bad_share, grades) if path else [] for path in paths)
     return lists, held_out
 
 

@@ -1,0 +1,98 @@
+"""Judged lists of a user: of a file, or searches of an index, with judgements, clicks or those of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rerank.collections import open_collection
+from rerank.commands.progress import with_progress
+from rerank.commands.run import console
+from rerank.engine.scores import candidate_scores
+from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.readers.clicks import read_clicks
+from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
+from rerank.readers.queries import read_queries
+from rerank.retrieval.index import Index
+from rerank.types import FirstStage, Query
+from rerank_training.fusion.arguments import FusionArguments
+from rerank_training.lists.files import read_lists
+from rerank_training.lists.training_list import TrainingList
+
+#: The judgements of a collection that are read.
+_SPLIT = "test"
+
+
+def check_sources(arguments: FusionArguments) -> None:
+    """Raises: ConfigError unless there is one source of lists, of their judgements and of the texts of queries."""
+    judgements = {"--qrels": arguments.qrels, "--clicks": arguments.clicks, "--collection": arguments.collection}
+    _one_of("lists", {"--lists": arguments.lists, "--index": arguments.index})
+    if arguments.index:
+        _one_of("judgements", judgements)
+        texts = {"--queries": arguments.queries, "--collection": arguments.collection}
+        if any(texts.values()) or not arguments.clicks:  # which have the texts themselves
+            _one_of("texts of queries", texts)
+    elif sum(map(bool, judgements.values())) > 1:
+        _one_of("judgements", judgements)
+    if arguments.index and arguments.eval_lists:
+        raise ConfigError("--eval-lists are beside --lists; of the searches of --index a share is held out")
+
+
+def read_judged_lists(
+    arguments: FusionArguments, encoder: Encoder, sparse_encoder: Callable[[], SparseEncoder]
+) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
+    """The lists, and the held-out lists of --eval-lists.
+
+    Raises:
+        CollectionError: a file cannot be read, or queries and judgements share no ids.
+        IndexMismatch: there is no such index, or it has other encoders.
+    """
+    queries, qrels = _judged(arguments)
+    grades = grades_by_query(qrels) if qrels else None
+    if arguments.index:
+        index = Index(Path(arguments.index), encoder, sparse_encoder)
+        return list(_searched(index, arguments, queries, grades or {})), []
+    lists, held_out = (
+        read_lists(Path(path), arguments.max_bad_share, grades) if path else []
+        for path in (arguments.lists, arguments.eval_lists)
+    )
+    return lists, held_out
+
+
+def _judged(arguments: FusionArguments) -> tuple[Sequence[Query], Sequence[Qrel]]:
+    """The queries and the judgements."""
+    if arguments.collection:
+        collection = open_collection(arguments.collection)
+        return collection.queries(), collection.qrels(_SPLIT)
+    clicks, path = arguments.clicks, arguments.qrels
+    qrels = read_clicks(Path(clicks)) if clicks else read_qrels(Path(path)) if path else []
+    if arguments.queries:
+        return read_queries(Path(arguments.queries)), qrels
+    return [Query(text, text) for text in dict.fromkeys(qrel.query_id for qrel in qrels)], qrels
+
+
+def _searched(
+    index: Index, arguments: FusionArguments, queries: Sequence[Query], grades: Mapping[str, Mapping[str, int]]
+) -> Iterator[TrainingList]:
+    """The lists that searches of the index find, with the vectors of their passages."""
+    judged = [query for query in queries if query.query_id in grades]
+    if not judged:
+        raise CollectionError(
+            f"none of the {len(queries)} queries is judged; check that judgements and queries have the same query_ids"
+        )
+    for query in with_progress(judged, "searches", len(judged), console):
+        found = index.candidates(FirstStage(arguments.first_stage), query, arguments.depth)
+        if len(found) < 2:
+            continue
+        passages = tuple(candidate.passage for candidate in found)
+        relevance = tuple(float(grades[query.query_id].get(passage.doc_id, 0)) for passage in passages)
+        yield TrainingList(query, passages, relevance, tuple(candidate_scores(found)))
+
+
+def _one_of(what: str, given: Mapping[str, object]) -> None:
+    flags = [flag for flag, value in given.items() if value]
+    if len(flags) != 1:
+        found = f"{' and '.join(flags)} are" if flags else "none of them is"
+        raise ConfigError(f"{what} come from one of {', '.join(given)}, but {found} given; give exactly one")
