@@ -43,7 +43,7 @@ CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || comman
 browser-tests: $(VENV)/ready
 	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser,docs]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser tests/rerank/integrations/inspector/browser
 
 # The pictures of the inspector in docs/images, from the index of `rerank demo`. Needs Chromium. A minute after the demo.
 screenshots: $(VENV)/ready
@@ -54,7 +54,7 @@ screenshots: $(VENV)/ready
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ports/ray_serve tests/rerank/retrieval/test_ray_workers.py tests/deploy/test_ray_serve.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/integrations/ray_serve tests/rerank/retrieval/test_ray_workers.py
 
 # deploy/: manifests against their schemas; what the Dockerfile does, and the wheel alone, in fresh environments of 2 GB.
 # Some minutes.

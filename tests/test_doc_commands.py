@@ -168,7 +168,7 @@ def documented(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Ser
         encoder,
         {"default": ranker, "pe-rank": ranker},
         index,
-        http=HttpConfig(listen="127.0.0.1:0", mcp=importlib.util.find_spec("mcp") is not None),
+        http=HttpConfig(listen="127.0.0.1:0"),
     )
     with serving_http(reranker) as (served, client):
         yield Service(served.address, client)

@@ -25,8 +25,9 @@ LAYERS = [
     "service",
     "protobuf",
     "telemetry client",
-    "integrations inspector ports",
+    "ports",
     "commands",
+    "integrations",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}
 FOLDERS = {"rerank": "rerank", "rerank_eval": "eval/rerank_eval", "rerank_training": "training/rerank_training"}
@@ -99,7 +100,7 @@ def imports_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
 def package_of(module: str) -> str:
     """The package of a module, such as rerank.ports.grpc; the module itself at the root of `rerank` or of its ports."""
     parts = module.split(".")
-    return ".".join(parts[: 3 if parts[:2] == ["rerank", "ports"] else 2])
+    return ".".join(parts[: 3 if parts[:2] in (["rerank", "ports"], ["rerank", "integrations"]) else 2])
 
 
 def reached_from(package: str) -> set[str]:
@@ -120,18 +121,19 @@ def test_client_reaches_nothing_that_only_a_service_needs() -> None:
     assert not [name for name in reached if name.startswith(of_service)]
 
 
-def test_ports_do_not_import_each_other() -> None:
-    """MCP over HTTP is a user of the HTTP port, as the inspector is one; a replica of Ray serves metrics with it."""
-    imports = imports_of(own_modules())
-    pairs = {
-        (package_of(name), package_of(other))
-        for name, found in imports.items()
-        for other in found
-        if name.startswith("rerank.ports.") and other.startswith("rerank.ports.")
+def test_ports_and_integrations_do_not_import_each_other() -> None:
+    """An integration is a user of the ports."""
+    folders = {
+        f"rerank.{layer}.{folder.name}"
+        for layer in ("ports", "integrations")
+        for folder in (ROOT / "rerank" / layer).iterdir()
+        if folder.is_dir()
     }
-    folders = {f"rerank.ports.{path.name}" for path in (ROOT / "rerank" / "ports").iterdir() if path.is_dir()}
-    between = {(here, there) for here, there in pairs if here != there and {here, there} <= folders}
-    assert between <= {(f"rerank.ports.{user}", "rerank.ports.http") for user in ("mcp", "ray_serve")}
+    for name, found in imports_of(own_modules()).items():
+        here = package_of(name)
+        for there in {package_of(other) for other in found} & folders - {here}:
+            is_user = here.startswith("rerank.integrations.") and there.startswith("rerank.ports.")
+            assert here not in folders or is_user, f"{name} imports {there}"
 
 
 def test_no_packages_of_rerank_import_each_other_in_a_circle() -> None:

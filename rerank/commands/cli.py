@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -9,8 +10,6 @@ import typer
 from rerank.commands import checkpoint, keys
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
-from rerank.commands.inspect_results import inspect
-from rerank.commands.mcp import McpSettings, mcp
 from rerank.commands.options import flag
 from rerank.commands.query import SearchSettings, health, models, search
 from rerank.commands.rank import RankSettings, rank
@@ -53,16 +52,11 @@ rerank rank --batch requests.jsonl --out ranked.jsonl   # many queries; the same
 )(flags(RankSettings)(rank))
 app.command(example="rerank models --target 127.0.0.1:50051")(models)
 app.command(example="rerank health --target 127.0.0.1:50051 --timeout-s 1")(health)
-app.command(
-    example="""
-rerank mcp --index indexes/pydoc                      # loads the models itself
-rerank mcp --target 127.0.0.1:50051                   # asks a running service; RERANK_API_KEY is its key
-"""
-)(flags(McpSettings)(mcp))
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(keys.app, name="keys")
 app.command(example="rerank demo --work rerank-demo --stay")(demo)
-app.command(example="rerank inspect results/pe-rank")(inspect)
+for further in sorted(entry_points(group="rerank.commands")):
+    further.load()(app)
 
 
 def _print_version(requested: bool) -> None:

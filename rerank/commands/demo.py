@@ -54,7 +54,7 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
     Args:
         work: folder for the index; an index from an earlier run is reused.
         console: receives the output.
-        stay: serve the inspector as well, and go on until Ctrl-C.
+        stay: serve HTTP as well, with its page, and go on until Ctrl-C.
 
     Raises:
         ConfigError: the service does not start.
@@ -81,7 +81,7 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
             console.print("see what happens to a query, in a browser: add --stay")
             return
         example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": "default"})
-        console.print(f"inspector: http://{http.listen}/#{example}   (Ctrl-C ends)")
+        console.print(f"page: http://{http.listen}/#{example}   (Ctrl-C ends)")
         with suppress(KeyboardInterrupt):
             Event().wait()
 

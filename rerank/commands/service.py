@@ -51,11 +51,10 @@ class ServeSettings:
             "host.docker.internal. Repeatable."
         ),
     ] = None
-    mcp: Annotated[bool, options.flag("--mcp", "Also serve MCP, at /mcp of the HTTP port (extra `mcp`).")] = False
     qrels: Annotated[
         str | None,
         typer.Option(
-            help="Judgements that the inspector at / of the HTTP port shows: pydoc, a folder in BEIR layout, or a file "
+            help="Judgements that the page at / of the HTTP port shows: pydoc, a folder in BEIR layout, or a file "
             "in the form of TREC or BEIR with --queries."
         ),
     ] = None
@@ -96,7 +95,6 @@ class ServeSettings:
             "allowed_hosts": self.allowed_host or None,
             "qrels": self.qrels,
             "queries": self.queries,
-            "mcp": self.mcp or None,
         }
         given = {name: value for name, value in http.items() if value is not None}
         return {
@@ -281,7 +279,7 @@ def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", s
 def demo(
     work: Annotated[Path, typer.Option(help="Folder for the index, which a second run reuses.")] = Path("rerank-demo"),
     stay: Annotated[
-        bool, options.flag("--stay", "Keep serving until Ctrl-C, with the inspector in the browser at / over HTTP.")
+        bool, options.flag("--stay", "Keep serving until Ctrl-C, with a page for the browser at / over HTTP.")
     ] = False,
 ) -> None:
     """Index Python's documentation and compare rankings on it.

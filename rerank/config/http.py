@@ -19,12 +19,11 @@ class HttpConfig(Settings):
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
             their vendor. "*" stands for all names that no model has. Replies and the log name the model that ran.
             Default: none.
-        qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file,
+        qrels: relevance judgements that the page at / shows: "pydoc", a folder in BEIR layout, or a file,
             which needs `queries`. Default: none.
         queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.
         allowed_hosts: names of this machine under which requests without a key are answered, beside those of the
             loopback, such as host.docker.internal. Default: none.
-        mcp: whether /mcp serves the tools search and rerank to MCP clients. Default: false.
     """
 
     listen: Address = "127.0.0.1:8080"
@@ -32,7 +31,6 @@ class HttpConfig(Settings):
     qrels: str | None = None
     queries: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
-    mcp: bool = False
 
     @model_validator(mode="before")
     @classmethod

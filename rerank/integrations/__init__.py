@@ -1,1 +1,1 @@
-"""Adapters for other systems, each with an extra of its own: PyTerrier."""
+"""Parts at the edge, which nothing else names: each can be deleted with its tests and its entry points."""

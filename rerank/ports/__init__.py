@@ -1,1 +1,1 @@
-"""The ports that calls arrive at: gRPC, HTTP, Ray Serve and MCP."""
+"""The ports that calls arrive at: gRPC and HTTP."""

@@ -140,17 +140,9 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
 
 
 def _http(reranker: AsyncReranker, calls: CallsInFlight, observed: Telemetry) -> AbstractAsyncContextManager[str]:
-    """The HTTP port with the inspector, and with MCP if the settings ask for it; see `running_http`."""
-    from rerank.inspector.routes import inspector_routes  # needs the extra http, as the next does
-    from rerank.ports.http.app import FurtherRoutes
-    from rerank.ports.http.server import running_http
+    from rerank.ports.http.server import running_http  # needs the extra http
 
-    further: list[FurtherRoutes] = [partial(inspector_routes, reranker)]
-    if reranker.config.http and reranker.config.http.mcp:
-        from rerank.ports.mcp.http import mcp_routes  # needs the extra mcp
-
-        further.append(partial(mcp_routes, reranker, calls, observed.on_end))
-    return running_http(reranker, calls, observed.on_end, observed.wrap_app, further)
+    return running_http(reranker, calls, observed.on_end, observed.wrap_app)
 
 
 def _favour_event_loop() -> None:

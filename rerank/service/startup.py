@@ -122,9 +122,8 @@ def _check_sparse_encoder(name: str) -> None:
 
 
 def _check_http(http: HttpConfig, binds: bool) -> None:
-    for extra, names in {"http": ("starlette", "uvicorn"), "mcp": ("mcp",) if http.mcp else ()}.items():
-        if missing := [name for name in names if find_spec(name) is None]:
-            raise ConfigError(f"{extra} needs {missing[0]}, which is not installed; install rerank-listwise[{extra}]")
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
     check_address(http.listen, "--http", binds)
     if http.qrels is not None:
         read_judgements(http.qrels, http.queries)

@@ -19,7 +19,7 @@ ATTACKS: dict[str, Attack] = {
 _SETTINGS: dict[str, object] = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank", "first")]
     + [{"name": "default", "ranker": "fusion"}],
-    "http": {"listen": "127.0.0.1:0", "mcp": True},
+    "http": "127.0.0.1:0",
 }
 _METRICS: dict[str, object] = {"telemetry": {"metrics": "127.0.0.1:0"}}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.browser.conftest import new_tab
+from tests.browser_tabs import new_tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

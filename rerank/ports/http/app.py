@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TypeAlias
+from importlib.metadata import entry_points
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.errors import RerankError
@@ -27,19 +28,30 @@ from rerank.service.call import OnEnd
 from rerank.service.in_flight import CallsInFlight
 from rerank.service.methods import RerankMethods
 
-#: Makes routes beside those of this port; takes the function that answers a GET request within the limits.
-FurtherRoutes: TypeAlias = Callable[[Limited], list[BaseRoute]]
 #: The answer to a request whose API is not known.
 Refuse = Callable[[RerankError], Response]
 
 
-def create_app(
-    reranker: AsyncReranker,
-    calls: CallsInFlight,
-    on_end: OnEnd,
-    by_path: Dialects,
-    further: Sequence[FurtherRoutes],
-) -> Starlette:
+@dataclass(frozen=True, slots=True)
+class HttpService:
+    """The service behind the HTTP port, as its parts see it.
+
+    A part is an entry point of the group `rerank.http`: a function of this that returns the routes of the part.
+
+    Attributes:
+        reranker: answers the requests; its configuration has the limits and the aliases of models.
+        calls: the calls in flight, with their limits and keys; shared with gRPC.
+        on_end: observes each call that has ended.
+        limited: answers a GET request within the limits.
+    """
+
+    reranker: AsyncReranker
+    calls: CallsInFlight
+    on_end: OnEnd
+    limited: Limited
+
+
+def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: Dialects) -> Starlette:
     """The HTTP application over an open reranker.
 
     Args:
@@ -47,7 +59,6 @@ def create_app(
         calls: the limits of calls in flight, and the keys; the same as those of gRPC.
         on_end: called when a request was answered.
         by_path: the dialects.
-        further: further routes.
     """
     config, methods = reranker.config, RerankMethods(reranker, calls)
     max_bytes = config.limits.max_message_bytes
@@ -61,7 +72,7 @@ def create_app(
         for path, of_path in by_path.items()
     ]
     refuse = partial(_refusal, by_path)
-    limited = limited_by(calls, refuse)
+    service = HttpService(reranker, calls, on_end, limited_by(calls, refuse))
     own_hosts = []
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
         http, way_out = config.http, "--allowed-host NAME, or with keys (--keys FILE)"
@@ -69,8 +80,8 @@ def create_app(
     app = Starlette(
         routes=[
             *routes,
-            *description_routes(reranker, calls, by_path, limited),
-            *(route for routes in further for route in routes(limited)),
+            *description_routes(reranker, calls, by_path, service.limited),
+            *(route for part in sorted(entry_points(group="rerank.http")) for route in part.load()(service)),
         ],
         middleware=[*own_hosts, Middleware(_PlainPaths)],
         exception_handlers={HTTPException: partial(_no_such_route, refuse)},

@@ -1,9 +1,9 @@
-"""The host names to which an HTTP port answers if nothing else guards it, and the origins of its own pages."""
+"""The host names to which an HTTP port answers if nothing else guards it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
@@ -14,7 +14,6 @@ from rerank.ports.http.problem import RefusedByHttp
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"\[?(?P<name>[^\[\]@/]*?)\]?(:[0-9]*)?")
-_ORIGIN = re.compile(r"https?://(?P<host>[^@/]+)")
 
 
 def own_names(listen: str, allowed: Sequence[str] = ()) -> frozenset[str]:
@@ -22,29 +21,10 @@ def own_names(listen: str, allowed: Sequence[str] = ()) -> frozenset[str]:
     return frozenset({*_LOOPBACK, *(name.strip("[]").lower() for name in (listen.rpartition(":")[0], *allowed))})
 
 
-def check_origin(headers: Headers, names: Collection[str], is_guarded: bool) -> None:
-    """Refuses requests of foreign web pages, as the specification of MCP demands.
-
-    Args:
-        headers: those of the request. Browsers send an Origin, programs do not.
-        names: the names of this machine, see `own_names`.
-        is_guarded: whether keys or certificates keep strangers out. Then any name in the header Host is ours.
-
-    Raises:
-        RefusedByHttp: 403.
-    """
-    for origin in headers.getlist("origin"):
-        matched = _ORIGIN.fullmatch(origin.lower())
-        host = matched["host"] if matched else ""
-        named = _HOST.fullmatch(host)
-        if not (named and named["name"] in names) and not (
-            is_guarded and host == headers.get("host", "").lower() != ""
-        ):
-            message = (
-                f"the origin {origin[:100]!r} is none of this port, whose names are {', '.join(sorted(names))}; "
-                "send the request from a program or from a page of the port, without a header Origin of other pages"
-            )
-            raise RefusedByHttp(HTTPStatus.FORBIDDEN, message)
+def name_of(host: str) -> str | None:
+    """The name in a header Host or in an origin, without the port; None if it has another form."""
+    matched = _HOST.fullmatch(host)
+    return matched["name"].lower() if matched else None
 
 
 class OwnHosts:
@@ -73,8 +53,7 @@ class OwnHosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("host", "")
-        matched = _HOST.fullmatch(given)
-        if matched and matched["name"].lower() in self._names:
+        if name_of(given) in self._names:
             await self._app(scope, receive, send)
             return
         host = f"the host {given[:100]!r}" if given else "the header Host, which is missing,"

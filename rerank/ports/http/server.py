@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from rerank.access.addresses import bound_socket
 from rerank.access.tls import server_context
 from rerank.config import ServiceConfig, TLSConfig
 from rerank.ports.connection_bounds import connection_bounds
-from rerank.ports.http.app import FurtherRoutes, create_app
+from rerank.ports.http.app import create_app
 from rerank.ports.http.dialects.table import Dialects, dialects, error_in_all
 from rerank.ports.http.listener import BoundedListener
 from rerank.ports.http.problem import RefusedByHttp, problem_of
@@ -58,7 +58,6 @@ def running_http(
     calls: CallsInFlight,
     on_end: OnEnd,
     wrap_app: Callable[[ASGIApp], ASGIApp],
-    further: Sequence[FurtherRoutes],
 ) -> AbstractAsyncContextManager[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; see `serving`.
 
@@ -67,12 +66,11 @@ def running_http(
         calls: the calls in flight, with their limits and keys; shared with gRPC.
         on_end: observes each call that has ended.
         wrap_app: wraps the application, for example to trace its requests.
-        further: makes routes of others on this port.
     """
     config = reranker.config
     assert config.http is not None, "this is a bug: without settings of the HTTP port there is none to open"
     by_path = dialects(reranker.cut)
-    app = wrap_app(create_app(reranker, calls, on_end, by_path, further))
+    app = wrap_app(create_app(reranker, calls, on_end, by_path))
     return serving(app, config.http.listen, "--http", config, config.tls, partial(_bad_request, by_path))
 
 

@@ -1,0 +1,152 @@
+"""Deploys the service on a Ray cluster: the settings that Ray Serve can follow, its gRPC proxy and its replicas."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.config import AutoscalingConfig, HTTPOptions, gRPCOptions
+
+from rerank.config import ServiceConfig
+from rerank.errors import ConfigError
+from rerank.integrations.ray_serve.proxy import add_services
+from rerank.integrations.ray_serve.replica import Replica
+from rerank.service.startup import check_before_loading
+
+#: The name of the application and of its deployment in Ray Serve.
+NAME = "rerank"
+#: The tested versions of Ray, as the extra `ray` pins them: `proxy` uses some of its internals.
+_RAY_VERSION = "2.60"
+#: Hosts of `listen` that mean all addresses of a machine.
+_ALL_ADDRESSES = ("0.0.0.0", "[::]")
+#: Ray's settings for a cluster on this machine; variables of the environment take precedence.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # by default Ray reports its use to its makers
+    "RAY_worker_niceness": "0",  # by default its processes have a low priority
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default a busy machine is too slow for the proxy to start
+}
+#: Settings that Ray Serve does not follow, with what takes their place.
+_NOT_FOLLOWED = {
+    "http": "serve HTTP with `rerank serve`",
+    "tls": "encrypt in a proxy in front of Ray Serve",
+    "connections": "the connections are those of Ray Serve's proxy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The number of replicas and what each of them occupies.
+
+    Attributes:
+        replicas: the number of replicas; with `max_replicas`, the least.
+        max_replicas: the most replicas, for autoscaling by the number of calls in flight; None: no autoscaling.
+        target_calls: calls in flight per replica that autoscaling aims at.
+        num_cpus: cores of a replica, and threads of torch in it.
+        num_gpus: GPUs of a replica; a fraction shares one between replicas.
+        surge_percent: replicas that an update may start before it stops old ones, in percent of the replicas. They need
+            free cores and GPUs. 0: an old replica stops before a new one starts.
+    """
+
+    replicas: int = 1
+    max_replicas: int | None = None
+    target_calls: float = 8.0
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    surge_percent: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError if there would be at most fewer replicas than at least."""
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ConfigError(
+                f"--max-replicas {self.max_replicas} is less than --replicas {self.replicas}; give it at least as many"
+            )
+
+
+def connect(address: str | None, **options: Any) -> None:
+    """Connects to the Ray cluster at an address, or starts one on this machine.
+
+    Args:
+        address: HOST:PORT, or "auto" for a cluster that runs on this machine; None starts one.
+        options: further arguments of `ray.init`.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    ray.init(address, include_dashboard=False if address is None else None, **options)
+
+
+def check(config: ServiceConfig) -> None:
+    """Checks settings before they are deployed.
+
+    Raises:
+        ConfigError: a setting cannot be used, Ray Serve cannot follow it, or another version of Ray is installed.
+        IndexMismatch: see `check_before_loading`.
+    """
+    if not ray.__version__.startswith(f"{_RAY_VERSION}."):
+        raise ConfigError(
+            f"Ray {ray.__version__} is installed, but the service was tested with Ray {_RAY_VERSION} only; install "
+            "rerank-listwise[ray]"
+        )
+    host = config.listen.rpartition(":")[0]
+    if host not in _ALL_ADDRESSES:
+        raise ConfigError(f"listen {config.listen}: Ray Serve listens on all addresses; set it to [::]:PORT")
+    default = ServiceConfig()
+    for name, instead in _NOT_FOLLOWED.items():
+        if getattr(config, name) != getattr(default, name):
+            raise ConfigError(f"{name}: Ray Serve does not follow this setting; leave it out, and {instead}")
+    if config.telemetry.traces:
+        raise ConfigError("telemetry.traces: Ray Serve does not follow this setting; leave it out, and trace with Ray")
+    check_before_loading(config, binds=False)  # the proxy of an earlier deployment may hold the address
+
+
+def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
+    """Starts the replicas, or replaces those of an earlier deployment one after the other; returns when all are ready.
+
+    Needs a connection to a Ray cluster. The proxy of a cluster is started once: later deployments keep its port.
+
+    Args:
+        config: settings that `check` has accepted.
+        scale: the number of replicas.
+        replica: further arguments of Replica.
+
+    Raises:
+        ConfigError: the replicas did not start. Those of an earlier deployment that were not yet stopped go on.
+    """
+    serve.start(
+        proxy_location="EveryNode",
+        http_options=HTTPOptions(host="127.0.0.1", port=0),
+        grpc_options=gRPCOptions(
+            port=int(config.listen.rpartition(":")[2]),
+            grpc_servicer_functions=[f"{add_services.__module__}.{add_services.__name__}"],
+            enable_reflection=config.reflection if config.reflection is not None else config.keys is None,
+        ),
+    )
+    deployment = serve.deployment(Replica, name=NAME).options(**_options(config, scale))
+    try:
+        serve.run(deployment.bind(config.model_dump(mode="json"), **replica), name=NAME)
+    except RuntimeError as error:
+        reason = serve.status().applications[NAME].deployments[NAME].message
+        raise ConfigError(f"the replicas did not start: {reason or error}") from error
+
+
+def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
+    """Options of the deployment. A replica gets as many calls as it accepts, so that admission is its own decision."""
+    options: dict[str, Any] = {
+        "max_ongoing_requests": config.limits.max_calls,
+        "max_queued_requests": config.limits.max_calls,
+        "graceful_shutdown_timeout_s": config.drain_s,
+        "graceful_shutdown_wait_loop_s": 0.5,
+        "max_surge_percent": scale.surge_percent,
+        "max_constructor_retry_count": 3,
+        "ray_actor_options": {"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
+    }
+    if scale.max_replicas is None:
+        return options | {"num_replicas": scale.replicas}
+    autoscaling = AutoscalingConfig(
+        min_replicas=scale.replicas,
+        max_replicas=scale.max_replicas,
+        target_ongoing_requests=scale.target_calls,
+    )
+    return options | {"autoscaling_config": autoscaling}

@@ -1,0 +1,44 @@
+"""A service whose inspector the browser opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rerank.config.http import HttpConfig
+from rerank.rankers.identity import IdentityRanker
+from tests.browser_tabs import Tab, new_tab
+from tests.browser_tabs import chromium as chromium
+from tests.fakes import NumberRanker
+from tests.rerank.integrations.inspector.results import write_collection
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from rerank.models.encoder import Encoder
+    from rerank.retrieval.index import Index
+
+
+@pytest.fixture(scope="session")
+def collection(beir_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PASSAGES in BEIR layout, with queries and judgements."""
+    return write_collection(tmp_path_factory.mktemp("judged") / "twelve", beir_folder)
+
+
+@pytest.fixture(scope="session")
+def base(encoder: Encoder, index: Index, collection: Path) -> Iterator[str]:
+    """The address of a service over `index` with judgements and the models number (the default) and identity."""
+    from tests.http_client import http_service
+
+    rankers: dict[str, Any] = {"number": NumberRanker(), "identity": IdentityRanker()}
+    http = HttpConfig(listen="127.0.0.1:0", qrels=str(collection))
+    with http_service(encoder, rankers, index, http=http) as (_, client):
+        yield f"http://{client.address}"
+
+
+@pytest.fixture
+def tab(chromium: Browser, base: str) -> Iterator[Tab]:
+    yield from new_tab(chromium, base)

@@ -1,0 +1,343 @@
+"""Hostile queries, ids, titles, texts, model names and judgements in a browser: shown as written, and nothing more.
+
+On a page that took them for markup, for an address or for a script, they would run a script or ask another origin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rerank_eval.trace import RankedList, Response, TraceFile
+
+from rerank.config.http import HttpConfig
+from rerank.integrations.inspector.evaluation import read_evaluation
+from rerank.integrations.inspector.evaluation_app import evaluation_app
+from tests.browser_tabs import Tab, new_tab
+from tests.fakes import NumberRanker
+from tests.rerank.integrations.inspector.browser.test_evaluation import serving_app
+from tests.rerank.integrations.inspector.browser.test_inspector import compressed_passages
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request
+
+pytestmark = pytest.mark.browser
+
+#: Nothing answers there; a page that asked it would be seen to ask.
+ELSEWHERE = "http://elsewhere.invalid"
+#: Texts by what they try.
+HOSTILE = {
+    "script": "<script>window.hacked=1</script>",
+    "end of a script": "</script><script>window.hacked=1</script>",
+    "handler": '"><img src=x onerror="window.hacked=1">',
+    "picture elsewhere": f'<img src="{ELSEWHERE}/a.png"><iframe src="{ELSEWHERE}"></iframe>',
+    "style elsewhere": f"<style>@import '{ELSEWHERE}/a.css'; *{{background:url({ELSEWHERE}/b.png)}}</style>",
+    "address": "javascript:window.hacked=1",
+    "link": '<a href="javascript:window.hacked=1" id="hostile">x</a>',
+    "page elsewhere": f'<meta http-equiv="refresh" content="0;url={ELSEWHERE}"><base href="{ELSEWHERE}/">',
+    "templates": "{{constructor.constructor('window.hacked=1')()}} ${window.hacked=1} <%= window.hacked=1 %> #{1}",
+    "drawing": "<svg><set attributeName=onmouseover to=window.hacked=1><use href='data:image/svg+xml,x#a'/></svg>",
+    "quotes": "' \" ` ]]> --> */ \\u003cscript\\u003e &lt;b&gt; %3Cscript%3E",
+    "right to left": "safe \u202egnp.exe\u202d \u2066\u2067 \u200f end",
+    "properties": "__proto__ constructor toString hasOwnProperty",
+}
+#: The same without white space, as ids must be.
+IDS = {name: "".join(text.split()) for name, text in HOSTILE.items()} | {
+    name: name for name in ("__proto__", "constructor", "toString", "hasOwnProperty", "valueOf")
+}
+
+
+@dataclass
+class Watched:
+    """A tab, and what its page tried.
+
+    Attributes:
+        elsewhere: requests to other origins than that of the page.
+        dialogs: alerts and the like.
+    """
+
+    tab: Tab
+    elsewhere: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+    @property
+    def page(self) -> Page:
+        return self.tab.page
+
+    def assert_harmless(self) -> None:
+        """Nothing ran, nothing was asked elsewhere, the policy was never needed, and no element came from a text."""
+        assert self.page.evaluate("[window.hacked, Object.prototype.hacked]") == [None, None]
+        assert self.page.evaluate("window.violations") == []
+        assert (self.elsewhere, self.dialogs) == ([], [])
+        assert self.page.locator("img, iframe, base, style, object, embed, #hostile, set, use").count() == 0
+        assert self.page.locator("script").count() == 1
+        assert self.page.locator("a").count() == 1, "the link to the result is the only one"
+        assert self.page.url.startswith(f"{self.tab.base}/")
+
+
+def watched(chromium: Browser, base: str) -> Iterator[Watched]:
+    """A tab on which every request, dialog and report of the content security policy is kept."""
+    for tab in new_tab(chromium, base):
+        found = Watched(tab)
+
+        def keep(request: Request, found: Watched = found) -> None:
+            if not request.url.startswith((f"{base}/", "about:blank")):
+                found.elsewhere.append(request.url)
+
+        tab.page.context.on("request", keep)
+        tab.page.on("dialog", lambda dialog, found=found: (found.dialogs.append(dialog.message), dialog.dismiss()))
+        tab.page.add_init_script(
+            "window.violations = []; document.addEventListener('securitypolicyviolation',"
+            " (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`))"
+        )
+        yield found
+
+
+# --- beside a running service
+
+
+@pytest.fixture(scope="module")
+def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service whose index, models and judgements are hostile."""
+    from rerank.collections import open_collection
+    from rerank.rankers.identity import IdentityRanker
+    from rerank.retrieval.build import build_index
+    from rerank.retrieval.index import Index
+    from tests.http_client import http_service
+
+    folder = write_hostile_collection(tmp_path_factory.mktemp("hostile"))
+    build_index(open_collection(str(folder)), folder / "index", encoder)
+    number = NumberRanker()
+    number.info = replace(number.info, reads_instruction=True)
+    rankers: dict[str, Any] = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
+    http = HttpConfig(listen="127.0.0.1:0", qrels=str(folder))
+    with http_service(encoder, rankers, Index(folder / "index", encoder), http=http) as (_, client):
+        yield f"http://{client.address}"
+
+
+def write_hostile_collection(folder: Path) -> Path:
+    """A collection in BEIR layout with a passage for each id, a query for each text, and grades for half of the ids."""
+    rows = [
+        {"_id": doc_id, "title": text, "text": f"{text} water {number}"}
+        for number, (doc_id, text) in enumerate(zip(IDS.values(), [*HOSTILE.values()] * 2, strict=False))
+    ]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    queries = [{"_id": f"q{number}", "text": f"water {text}"} for number, text in enumerate(HOSTILE.values())]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
+    (folder / "qrels").mkdir()
+    judged = [f"{query['_id']}\t{doc_id}\t{1}" for query in queries for doc_id in [*IDS.values()][::2]]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(("query-id\tcorpus-id\tscore", *judged)), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def live(chromium: Any, live_base: str) -> Iterator[Watched]:
+    yield from watched(chromium, live_base)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_index_and_query_are_shown_as_written(live: Watched, text: str) -> None:
+    page = live.tab.open(query=f"water {text}", a__stage="bm25", compare=1, b__model=text, all=1)
+    live.tab.wait_for_title("water")
+    assert sorted(live.tab.names("after")) == sorted(IDS.values())
+    assert text.split()[0] in page.locator(".summary h2").last.text_content()
+    for row in page.locator(".order.after button.passage").all():
+        row.click()
+        dialog = page.get_by_role("dialog")
+        assert dialog.locator("h2").text_content() in IDS.values()
+        page.keyboard.press("Escape")
+    live.assert_harmless()
+
+
+def test_ids_named_like_properties_have_their_own_grades(live: Watched) -> None:
+    live.tab.open(query=f"water {HOSTILE['script']}", a__stage="bm25", all=1)
+    rows = live.page.locator(".order.after li")
+    graded = rows.filter(has=live.page.locator(".grade")).locator(".name").all_text_contents()
+    assert sorted(graded) == sorted([*IDS.values()][::2])
+    live.tab.open(query="water", a__stage="bm25", all=1)
+    assert rows.count() == len(IDS)
+    assert rows.locator(".grade").all_text_contents() == []
+    assert "nDCG" not in live.page.locator(".summary").text_content()
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_pasted_passages_and_links_are_shown_as_written(live: Watched, text: str) -> None:
+    lines = [{"doc_id": doc_id, "text": f"{text} {number}"} for number, doc_id in enumerate(IDS.values())]
+    pasted = compressed_passages(live.tab, "\n".join(map(json.dumps, lines)))
+    hostile = {"instruction": text, "view": text, "all": "1", "a__strategy": "", "a__stage": text}
+    page = live.tab.open(source="pasted", query=text, passages=pasted, a__model="number", **hostile)
+    assert sorted(live.tab.names("after")) == sorted(IDS.values())
+    assert page.locator(".order.after .text").first.text_content().startswith(" ".join(text.split()))
+    live.assert_harmless()
+
+
+@pytest.mark.parametrize(
+    "name", ["a__model", "a__stage", "a__feedback", "a__strategy", "a__preranker", "depth", "source"]
+)
+@pytest.mark.parametrize("text", [HOSTILE["handler"], "__proto__", "constructor"])
+def test_hostile_fields_of_a_link_are_refused_as_written(live: Watched, name: str, text: str) -> None:
+    live.tab.open(query="water", **{name: text})
+    live.tab.expected_refusals()
+    live.tab.errors.clear()  # a depth that is not a number is a warning of the browser
+    live.assert_harmless()
+
+
+def test_large_texts_are_shown_without_stopping_the_page(live: Watched) -> None:
+    word = '<img src=x onerror="window.hacked=1"> '
+    large = word * (190_000 // len(word))
+    lines = [{"doc_id": "large", "text": f"{large} 7"}, {"doc_id": "other", "text": "3"}]
+    pasted = compressed_passages(live.tab, "\n".join(map(json.dumps, lines)))
+    page = live.tab.open(source="pasted", query="q", passages=pasted, a__model="number")
+    assert len(page.locator(".order.after .text").first.text_content()) < 300
+    page.locator(".order.after button").filter(has_text="large").click()
+    assert len(page.get_by_role("dialog").locator(".full-text").text_content()) > 180_000
+    live.assert_harmless()
+    page.keyboard.press("Escape")
+    too_large = compressed_passages(live.tab, json.dumps({"doc_id": "d", "text": word * (1_000_000 // len(word))}))
+    live.tab.open(source="pasted", query="q", passages=too_large, a__model="number")
+    assert "characters" in page.locator(".problem").text_content()
+    live.tab.expected_refusals()
+    live.assert_harmless()
+
+
+@pytest.mark.parametrize("text", ["a\x00b 1", "\ud800 lone 1", "end \udfff"], ids=["NUL", "high", "low"])
+def test_nul_and_lone_surrogates_in_pasted_passages_are_answered_or_refused(live: Watched, text: str) -> None:
+    """JSON can write a surrogate that no encoding has."""
+    pasted = compressed_passages(live.tab, json.dumps({"doc_id": "d", "text": text}))
+    live.tab.open(source="pasted", query="q", passages=pasted, a__model="number")
+    shown = live.page.locator(".ranking").count() + live.page.locator(".problem").count()
+    assert shown == 1
+    live.tab.expected_refusals()
+    live.assert_harmless()
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "\u202e\u0001", "q" * 100_000], ids=["NUL", "control", "large"])
+def test_unusual_queries_are_answered_or_refused(live: Watched, text: str) -> None:
+    live.tab.open(query=text, a__stage="dense")
+    live.tab.expected_refusals()
+    live.assert_harmless()
+
+
+def test_a_lone_surrogate_in_the_query_is_answered_or_refused(live: Watched) -> None:
+    page = live.tab.open()
+    page.get_by_label("First stage").select_option("dense")
+    page.evaluate("document.getElementById('query').value = 'water \\ud800 moon'")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".ranking, .problem").first.wait_for()
+    live.tab.expected_refusals()
+    assert "URI malformed" not in page.locator("#problem").text_content()
+    live.assert_harmless()
+
+
+# --- an evaluation
+
+
+@pytest.fixture(scope="module")
+def evaluation_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of `rerank inspect` for hostile systems, queries, judgements, rankings and titles."""
+    root = tmp_path_factory.mktemp("evaluated")
+    folder = write_hostile_collection(root)
+    doc_ids = (*IDS.values(), "no-such-passage<b>")
+    queries = {f"q{number}": doc_ids for number in range(len(HOSTILE))}
+    for number, text in enumerate(HOSTILE.values()):
+        name = text.replace("/", "∕")[:100]
+        write_hostile_system(root / "results" / name, folder, queries, number, text)
+    summary = {"title": HOSTILE["end of a script"] + HOSTILE["right to left"]}
+    (root / "results" / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    with serving_app(evaluation_app(read_evaluation(root / "results"), "127.0.0.1:8081")) as address:
+        yield address
+
+
+def write_hostile_system(
+    out: Path, collection: Path, queries: dict[str, tuple[str, ...]], turn: int, text: str
+) -> None:
+    """The results of a system that turns the first stage's order by so many places."""
+    execution = {"model": text, "strategy": text, "reason": text, "model_warning": text, "truncated_doc_ids": [text]}
+    trace = TraceFile(out / "trace.jsonl", {})
+    for query_id, doc_ids in queries.items():
+        turned = (*doc_ids[turn:], *doc_ids[:turn])
+        scores = tuple(float(len(turned) - rank) for rank in range(len(turned)))
+        ranking = RankedList(turned, scores, tuple(map(doc_ids.index, turned)), execution)
+        trace.add(Response(query_id, 3.0, 0.0, ranking))
+    values = {query_id: {"nDCG@10": 0.5 + turn / 100} for query_id in queries}
+    settings = {"qrels_sha256": "0" * 64, "collection": str(collection), "split": "test", "ranker": text}
+    measures = {"settings": settings, "per_query": values}
+    (out / "measures.json").write_text(json.dumps(measures), encoding="utf-8")
+
+
+@pytest.fixture
+def evaluated(chromium: Any, evaluation_base: str) -> Iterator[Watched]:
+    yield from watched(chromium, evaluation_base)
+
+
+def test_hostile_queries_and_systems_of_an_evaluation_are_shown_as_written(evaluated: Watched) -> None:
+    page = evaluated.tab.open()
+    page.locator(".queries").wait_for()
+    shown = page.locator(".queries tbody .name").all_text_contents()
+    assert sorted(shown) == sorted(f"water {text}" for text in HOSTILE.values())
+    assert page.locator("#about").text_content() == HOSTILE["end of a script"] + HOSTILE["right to left"]
+    names = page.get_by_label("System").locator("option").all_text_contents()
+    assert len(names) == len(HOSTILE)
+    evaluated.assert_harmless()
+
+
+@pytest.mark.parametrize("place", range(len(HOSTILE)), ids=HOSTILE)
+def test_hostile_ranking_of_an_evaluation_is_shown_as_written(evaluated: Watched, place: int) -> None:
+    page = evaluated.tab.open()
+    page.locator(".queries").wait_for()
+    page.get_by_label("System").select_option(index=place)
+    page.get_by_label("Compared with").select_option(index=len(HOSTILE) - 1 - place)
+    page.locator(".queries tbody .name").nth(place).click()
+    page.locator(".ranking").wait_for()
+    assert len(evaluated.tab.names("after")) == len(IDS) + 1
+    page.locator(".order.after button.passage").first.click()
+    evaluated.assert_harmless()
+    page.keyboard.press("Escape")
+    page.reload()
+    page.locator(".ranking").wait_for()
+    evaluated.assert_harmless()
+
+
+@pytest.mark.parametrize("name", ["query", "system", "baseline", "order", "view", "all"])
+@pytest.mark.parametrize("text", [HOSTILE["handler"], "__proto__", "constructor"])
+def test_hostile_fields_of_a_link_to_an_evaluation_are_harmless(evaluated: Watched, name: str, text: str) -> None:
+    page = evaluated.tab.open(**{"query": "q0", name: text})
+    page.locator(".ranking, .problem").first.wait_for()
+    evaluated.tab.expected_refusals()
+    evaluated.assert_harmless()
+
+
+# --- the direction of writing
+
+
+@pytest.mark.parametrize("fixture", ["live", "evaluated"])
+def test_right_to_left_override_does_not_turn_the_words_beside_it(fixture: str, request: pytest.FixtureRequest) -> None:
+    found: Watched = request.getfixturevalue(fixture)
+    override = "\u202eabc"
+    page = found.tab.open()
+    page.locator(".masthead").wait_for()
+    turned = page.evaluate(
+        """async (text) => {
+            const { element } = await import("/inspector/static/dom.js");
+            const span = element("span", { class: "name" }, text);
+            const line = element("p", {}, span, element("span", {}, " cut 12"));
+            document.body.append(line);
+            const range = document.createRange();
+            const last = line.lastChild.firstChild;
+            const left = (place) => {
+                range.setStart(last, place);
+                range.setEnd(last, place + 1);
+                return range.getBoundingClientRect().left;
+            };
+            const found = left(5) > left(6);
+            line.remove();
+            return found;
+        }""",
+        override,
+    )
+    assert not turned
+    found.assert_harmless()

@@ -1,0 +1,306 @@
+"""The inspector in a real browser: search, comparison, links, hostile passages, errors, keyboard, narrow screens."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ir_measures
+import pytest
+from ir_measures import ScoredDoc, nDCG
+
+from rerank.readers.qrels import Qrel
+from tests.browser_tabs import Tab, new_tab
+
+pytestmark = pytest.mark.browser
+
+
+def searched(base: str, **fields: object) -> Any:
+    """The reply of the service itself."""
+    body = json.dumps({"model": "number", **fields}).encode()
+    request = urllib.request.Request(f"{base}/search", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def passages(numbers: Sequence[float]) -> str:
+    return "\n".join(f"relevance {number}" for number in numbers)
+
+
+def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
+    page = tab.open()
+    page.get_by_label("Query").fill("moon and tides")
+    page.get_by_label("First stage").select_option("dense")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".ranking").wait_for()
+    reply = searched(tab.base, query="moon and tides", first_stage="FIRST_STAGE_DENSE")
+    by_position = sorted(reply["results"], key=lambda result: result["original_position"])
+    assert tab.names("before") == [result["doc_id"] for result in by_position]
+    assert tab.names("after") == [result["doc_id"] for result in reply["results"]]
+    assert page.get_by_role("status").inner_text() == "Ranked 12 passages."
+    assert page.title() == "moon and tides · rerank inspector"
+
+
+def test_lines_and_arrows_show_each_move(tab: Tab) -> None:
+    page = tab.open(source="pasted", query="q", passages=compressed_passages(tab, passages([1, 3, 2])))
+    assert tab.names("after") == ["2", "3", "1"]
+    lines = {line.get_attribute("class"): line.get_attribute("d") for line in page.locator(".lines path").all()}
+    assert page.locator(".lines path.up").count() == 2
+    assert lines["down"] == "M0,0.5 C45,0.5 55,2.5 100,2.5"
+    moves = page.locator(".order.after .move").all_inner_texts()
+    assert moves == ["up from 2:\n↑1", "up from 3:\n↑1", "down from 1:\n↓2"]
+
+
+def compressed_passages(tab: Tab, text: str) -> str:
+    """The passages in the form that links have."""
+    tab.page.goto(tab.base)
+    program = """async (text) => {
+        const { emptyState, toFragment } = await import("/inspector/static/state.js");
+        const fragment = await toFragment({ ...emptyState(), source: "pasted", passages: text });
+        return new URLSearchParams(fragment).get("passages");
+    }"""
+    found: str = tab.page.evaluate(program, text)
+    return found
+
+
+def test_link_holds_the_whole_state(tab: Tab) -> None:
+    page = tab.open()
+    page.get_by_text("Rank my own passages").click()
+    page.get_by_label("Query").fill("näher & “nearer”?")
+    page.get_by_label(re.compile("Passages in first-stage order")).fill(passages([1, 5, 3, 2]))
+    page.get_by_role("button", name="Compare with a second system").click()
+    page.get_by_role("group", name="System A").get_by_text("Strategy").click()
+    page.get_by_role("group", name="System A").get_by_label("Windows").select_option("sliding")
+    page.get_by_role("group", name="System A").get_by_label("Window size").fill("2")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".ranking").wait_for()
+    page.get_by_text("A ↔ B").click()
+    seen = [tab.names("before"), tab.names("after"), page.locator(".summary").all_inner_texts()[0][:10]]
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.locator(".ranking").wait_for()
+    assert [tab.names("before"), tab.names("after"), page.locator(".summary").all_inner_texts()[0][:10]] == seen
+    assert page.get_by_label("Query").input_value() == "näher & “nearer”?"
+    assert page.get_by_label(re.compile("Passages in first-stage order")).input_value() == passages([1, 5, 3, 2])
+    assert page.get_by_role("group", name="System A").get_by_label("Window size").input_value() == "2"
+    assert page.get_by_role("radio", name="A ↔ B").is_checked()
+
+
+def test_link_that_a_person_writes_asks_its_query(tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{tab.base}/?query=moon&model=identity&stage=dense")
+    tab.wait_for_title("moon")
+    assert page.get_by_label("Query").input_value() == "moon"
+    assert page.locator("[name='a.model']").input_value() == "identity"
+    first = tab.names("before")
+    page.get_by_label("Query").fill("bread")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    tab.wait_for_title("bread")
+    assert "moon" not in page.url
+    page.go_back()
+    tab.wait_for_title("moon")
+    assert tab.names("before") == first
+
+
+def test_back_returns_to_the_search_before(tab: Tab) -> None:
+    page = tab.open(query="moon", a__stage="dense")
+    first = tab.names("before")
+    page.get_by_label("Query").fill("bread")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    tab.wait_for_title("bread")
+    assert tab.names("before") != first
+    page.go_back()
+    tab.wait_for_title("moon")
+    assert tab.names("before") == first
+    assert page.get_by_label("Query").input_value() == "moon"
+
+
+def test_back_to_the_empty_page_removes_the_ranking(tab: Tab) -> None:
+    page = tab.open()
+    page.get_by_label("Query").fill("moon")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".ranking").wait_for()
+    page.go_back()
+    page.locator(".ranking").wait_for(state="detached")
+    assert page.get_by_label("Query").input_value() == ""
+
+
+def test_system_that_finds_nothing_is_compared_with_one_that_does(tab: Tab) -> None:
+    page = tab.open(query="zzz", a__stage="dense", compare=1, b__stage="bm25")
+    assert page.get_by_role("status").inner_text() == "Ranked 12 passages and 0 passages."
+    page.get_by_text("First stage → B · number").click()
+    assert tab.names("after") == []
+
+
+def test_two_systems_are_compared(tab: Tab) -> None:
+    state = {"query": "moon", "a.stage": "dense", "compare": 1, "b.stage": "bm25", "b.model": "identity", "view": "ab"}
+    page = tab.open(**{name.replace(".", "__"): value for name, value in state.items()})
+    ranked = searched(tab.base, query="moon", first_stage="FIRST_STAGE_DENSE")
+    kept = searched(tab.base, query="moon", first_stage="FIRST_STAGE_BM25", model="identity")
+    assert tab.names("before") == [result["doc_id"] for result in ranked["results"]]
+    assert tab.names("after") == [result["doc_id"] for result in kept["results"]]
+    assert len(kept["results"]) < len(ranked["results"]), "the systems must differ, or the test shows little"
+    page.get_by_text("First stage → B · identity").click()
+    assert tab.names("before") == tab.names("after")
+    assert "view=b" in page.url
+
+
+def test_scripts_from_elsewhere_do_not_run(tab: Tab) -> None:
+    page = tab.open()
+    program = """() => {
+        const script = document.createElement("script");
+        script.text = "window.hacked = 1";
+        document.body.append(script);
+    }"""
+    with pytest.raises(Exception, match="TrustedScript"):
+        page.evaluate(program)
+    assert page.evaluate("window.hacked") is None
+    tab.errors.clear()  # the violation that was provoked
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"depth": 100_000}, "100000 candidates exceed the limit of 1000; send at most 1000"),
+        ({"a__model": "nobody"}, "nobody"),
+        ({"a__stage": "bm25", "a__feedback": "kl"}, "bm25 has no query vector to update"),
+        ({"a__window": 5000}, "5000"),
+        ({"source": "pasted"}, "There is no passage to rank. Paste one passage per line."),
+        ({"source": "pasted", "passages": "!!"}, "The passages in this link cannot be read"),
+    ],
+)
+def test_refusal_is_shown_and_the_next_search_works(tab: Tab, state: Mapping[str, object], message: str) -> None:
+    page = tab.open(**{"query": "moon", **state})
+    assert message in page.get_by_role("alert").inner_text()
+    assert page.locator(".ranking").count() == 0
+    tab.expected_refusals()
+    tab.open(query="moon")
+    assert page.get_by_role("alert").inner_text() == ""
+    assert page.locator(".ranking").count() == 1
+
+
+def test_service_that_does_not_answer_is_reported(tab: Tab) -> None:
+    page = tab.open(query="moon")
+    page.route("**/search", lambda route: route.abort())
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".problem").wait_for()
+    assert "The service does not answer" in page.get_by_role("alert").inner_text()
+    assert tab.expected_refusals() == 1
+
+
+def test_query_that_finds_nothing_says_so(tab: Tab) -> None:
+    page = tab.open()
+    page.get_by_label("Query").fill("zzz")
+    page.get_by_label("First stage").select_option("bm25")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.get_by_text("The first stage found no passage.").wait_for()
+
+
+def test_judged_passages_have_grades_and_both_orders_ndcg(tab: Tab) -> None:
+    page = tab.open(query="Tides of the  moon", a__stage="dense")
+    qrels = [Qrel("q", "moon", 1), Qrel("q", "tides", 2), Qrel("q", "desert", 0)]
+    values = []
+    for side in ("before", "after"):
+        run = [ScoredDoc("q", doc_id, -rank) for rank, doc_id in enumerate(tab.names(side))]
+        values.append(f"{ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]:.3f}")
+    assert " → ".join(values) in page.locator(".summary").inner_text()
+    grades = page.locator(".order.before li").filter(has=page.locator(".grade"))
+    assert {row.locator(".name").inner_text() for row in grades.all()} == {"moon", "tides", "desert"}
+    assert page.locator(".order.before .g2 .name").all_text_contents() == ["tides"]
+
+
+@pytest.mark.parametrize("grades", [{}, {"a": 0}, {"a": 1}, {"a": 2, "b": 1, "x": 3}, {"x": 1}])
+def test_ndcg_of_the_page_is_that_of_ir_measures(tab: Tab, grades: Mapping[str, int]) -> None:
+    tab.page.goto(tab.base)
+    order = ["c", "a", "b", *(f"d{place}" for place in range(12))]
+    program = """async ([order, grades]) =>
+        (await import("/inspector/static/measures.js")).ndcg(order, grades)"""
+    found = tab.page.evaluate(program, [order, grades])
+    if not any(grades.values()):
+        assert found is None
+        return
+    qrels = [Qrel("q", doc_id, grade) for doc_id, grade in grades.items()]
+    run = [ScoredDoc("q", doc_id, -rank) for rank, doc_id in enumerate(order)]
+    assert found == pytest.approx(ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10])
+
+
+def test_windows_are_shown_round_by_round(tab: Tab) -> None:
+    pasted = compressed_passages(tab, passages([3, 1, 4, 1.5, 9, 2]))
+    state = {"a__strategy": "sliding", "a__window": 4, "a__stride": 2}
+    page = tab.open(source="pasted", query="q", passages=pasted, **state)
+    rounds = page.locator(".round")
+    assert [heading.split("number")[0] for heading in rounds.locator("h3").all_text_contents()] == [
+        "Round 1",
+        "Round 2",
+    ]
+    rows = rounds.first.locator("tbody tr")
+    cells = [row.locator("td").all_inner_texts() for row in rows.all()]
+    assert [cell[:3] for cell in cells] == [["1", "3", "5"], ["2", "1", "3"], ["3", "4", "6"], ["4", "2", "4"]]
+    assert [float(cell[3]) for cell in cells] == [9, 4, 2, 1.5]
+
+
+def test_feedback_shows_what_the_second_retrieval_found(tab: Tab) -> None:
+    page = tab.open(query="moon", depth=4, a__stage="dense", a__feedback="weighted-ranknet")
+    summary = page.locator(".summary").inner_text()
+    assert "Feedback moved the query vector" in summary
+    new = page.locator(".order.before .row.new .name").all_text_contents()
+    assert new, "this query must find something new, or the test shows nothing"
+    assert new == tab.names("before")[4:]
+    page.get_by_text("First ranking → result").click()
+    assert tab.names("before")[4:] == new
+    assert "second ranking" in page.locator(".timing").inner_text()
+
+
+def test_passage_opens_and_closes_with_the_keyboard(tab: Tab) -> None:
+    page = tab.open(query="moon", a__stage="dense")
+    button = page.locator(".order.after button").first
+    button.focus()
+    assert page.locator(".lines path.linked").count() == 1
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name=tab.names("after")[0])
+    assert dialog.is_visible()
+    assert "first stage" in dialog.inner_text()
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert button.evaluate("element => element === document.activeElement")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_page_is_accessible_and_fits_its_width(chromium: Any, base: str, scheme: str, width: int) -> None:
+    for tab in new_tab(chromium, base, viewport={"width": width, "height": 844}, color_scheme=scheme, bypass_csp=True):
+        page = tab.open(query="tides of the moon", a__stage="dense", compare=1, view="ab", b__feedback="rocchio")
+        assert page.locator(".lines path").count() == 12
+        assert tab.accessibility_problems() == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator(".order.after button").first.click()
+        assert tab.accessibility_problems() == []
+
+
+def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
+    """Places count code points of the text as it was sent: the title in front of it is not part of that."""
+    page = tab.open()
+    program = """async (sent) => {
+        const { outcomeOf } = await import("/inspector/static/outcome.js");
+        const { openPassage } = await import("/inspector/static/passage.js");
+        const result = { doc_id: "a", text: "T 🙂🙂 one. Two 🙂. Three.", original_position: 0, score: 1 };
+        const reply = { results: [{ ...result, span: { start: 8, end: 15 } }], execution: {} };
+        openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, sent)]);
+        return [...document.querySelectorAll("#passage mark")].map((mark) => mark.textContent);
+    }"""
+    assert page.evaluate(program, ["🙂🙂 one. Two 🙂. Three."]) == ["Two 🙂. "]
+    assert page.locator(".full-text").inner_text() == "T 🙂🙂 one. Two 🙂. Three."
+    assert page.evaluate(program, []) == [". Two 🙂"]
+
+
+def test_form_asks_for_parts_of_long_passages(tab: Tab) -> None:
+    page = tab.open(query="q", chunks="3")
+    page.get_by_label("Parts of a long passage").fill("200")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".problem").wait_for()
+    assert "max_chunks_per_doc" in page.locator(".problem").inner_text()
+    assert tab.expected_refusals() == 1

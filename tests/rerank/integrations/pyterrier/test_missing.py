@@ -1,0 +1,17 @@
+"""Without the extra `pyterrier`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from rerank.errors import ConfigError
+
+
+def test_missing_pyterrier_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyterrier", None)
+    monkeypatch.delitem(sys.modules, "rerank.integrations.pyterrier.transformer", raising=False)
+    with pytest.raises(ConfigError, match=r"needs pyterrier, which is not installed; install .*\[pyterrier\]"):
+        importlib.import_module("rerank.integrations.pyterrier.transformer")

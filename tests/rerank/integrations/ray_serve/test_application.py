@@ -1,0 +1,58 @@
+"""Settings that Ray Serve cannot follow are refused, with the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.config import load_config
+from rerank.errors import ConfigError
+
+pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
+
+#: Description → settings, and a pattern in the message.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "loopback": ({"listen": "127.0.0.1:50051"}, r"listen 127.0.0.1:50051: .* set it to \[::\]:PORT"),
+    "no keys": ({"insecure": None}, r"require keys .* or accept that with --insecure"),
+    "http": ({"http": "127.0.0.1:8080"}, "http: .* serve HTTP with `rerank serve`"),
+    "tls": ({"tls": {"certificate": "a", "key": "b"}}, "tls: .* encrypt in a proxy"),
+    "connections": ({"connections": {"max_connections": 10}}, "connections: .* Ray Serve's proxy"),
+    "traces": ({"telemetry": {"traces": True}}, "telemetry.traces: .* trace with Ray"),
+    "missing folder": ({"models": [{"name": "a", "ranker": "pe-rank", "path": "/no"}]}, "there is no folder /no"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=REFUSED)
+def test_settings_that_ray_serve_cannot_follow_are_refused(settings: dict[str, Any], message: str) -> None:
+    from rerank.integrations.ray_serve.application import check
+
+    config = load_config(None, **{"listen": "[::]:50051", "insecure": True} | settings)
+    with pytest.raises(ConfigError, match=message):
+        check(config)
+
+
+def test_another_version_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rerank.integrations.ray_serve.application import check
+
+    monkeypatch.setattr("ray.__version__", "2.61.0")
+    with pytest.raises(ConfigError, match=r"Ray 2\.61\.0 is installed, .* Ray 2\.60 only; install "):
+        check(load_config(None, listen="[::]:50051", insecure=True))
+
+
+@pytest.mark.parametrize("listen", ["[::]:50051", "0.0.0.0:50051"])
+def test_all_addresses_with_keys_are_accepted(listen: str, tmp_path: Path) -> None:
+    from rerank.access.callers import CallerLimits
+    from rerank.access.key_file import add_key
+    from rerank.integrations.ray_serve.application import check
+
+    add_key(tmp_path / "keys.yaml", "alice", CallerLimits())
+    check(load_config(None, listen=listen, keys=str(tmp_path / "keys.yaml")))
+
+
+def test_fewer_replicas_at_most_than_at_least_are_refused() -> None:
+    from rerank.integrations.ray_serve.application import Scale
+
+    with pytest.raises(ConfigError, match="--max-replicas 1 is less than --replicas 2"):
+        Scale(replicas=2, max_replicas=1)
