@@ -100,12 +100,12 @@ class Endpoint:
         async def run(context: CallContext) -> HttpReply:
             try:
                 results = [await call.unless_ended(self._run(request, context)) for request in requests]
+                result = results[0] if len(results) == 1 else joined(results)
+                ranking = result if isinstance(result, Ranking) else result.ranking
+                all_told = [*told, *warnings_of(ranking.trace)]
+                reply = await self._beside(size, translated.reply, result, all_told)
             except RerankError as error:
                 return _refusal(error, [dialect])
-            result = results[0] if len(results) == 1 else joined(results)
-            ranking = result if isinstance(result, Ranking) else result.ranking
-            all_told = [*told, *warnings_of(ranking.trace)]
-            reply = await self._beside(size, translated.reply, result, all_told)
             headers = execution_headers(ranking.trace) | warnings_header(all_told)
             return HttpReply(reply, result, headers=headers)
 
