@@ -66,28 +66,32 @@ def source_of(host: str) -> str:
 
 
 class RefusalLog:
-    """Logs that connections of a port were refused or ended, at most once a second, however many there were.
+    """Logs that connections or calls of a port were refused or ended, at most once a second, however many there were.
 
     Args:
         port: what the port is called in the log, such as "HTTP".
+        what: what happens to what.
+        level: of the lines.
     """
 
-    def __init__(self, port: str) -> None:
-        self._port = port
+    def __init__(
+        self, port: str, what: str = "connections were refused or ended", level: int = logging.WARNING
+    ) -> None:
+        self._port, self._what, self._level = port, what, level
         self._refused = 0
         self._next_s = 0.0
 
     def add(self, number: int, reason: str) -> None:
-        """Counts connections that were refused or ended, and logs how many there were since the line before.
+        """Counts connections or calls, and logs how many there were since the line before.
 
         Args:
-            number: of these connections.
-            reason: what was exceeded by the last of them, with the setting that allows more.
+            number: of these.
+            reason: of the last of them, with the setting that allows more.
         """
         self._refused += number
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            log.warning("%s port: %d connections were refused or ended; %s", self._port, self._refused, reason)
+            log.log(self._level, "%s port: %d %s; %s", self._port, self._refused, self._what, reason)
             self._refused, self._next_s = 0, now_s + 1
 
 

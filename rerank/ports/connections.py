@@ -84,11 +84,13 @@ def _keep_within_bounds(
 def _silent_ms(port: int, busy: Collection[Client]) -> dict[Client, int]:
     """Client → milliseconds since data came from it; -1 for those that have a call in flight."""
     silent_ms = {}
-    for each in _sockets_of(port):
-        with each, suppress(OSError):  # it listens, or the client has closed it
-            client = _client_at(each)
+    for connection in _sockets_of(port):
+        with connection, suppress(OSError):  # it listens, or the client has closed it
+            client = _client_at(connection)
             received = (
-                each.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_DATA_RECEIVED + 4) if _TCP_INFO else bytes(56)
+                connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_DATA_RECEIVED + 4)
+                if _TCP_INFO
+                else bytes(56)
             )
             silent_ms[client] = -1 if client in busy else int.from_bytes(received[_LAST_DATA_RECEIVED:], sys.byteorder)
     return silent_ms
@@ -102,10 +104,10 @@ def end_connections(port: int) -> None:
     retry. gRPC logs an error about the socket that listened: "Failed accept4".
     """
     for is_listening in (True, False):
-        for each in _sockets_of(port):
-            with each, suppress(OSError):  # the client may have closed it
-                if bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is is_listening:
-                    each.shutdown(socket.SHUT_RDWR if is_listening else socket.SHUT_WR)
+        for connection in _sockets_of(port):
+            with connection, suppress(OSError):  # the client may have closed it
+                if bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is is_listening:
+                    connection.shutdown(socket.SHUT_RDWR if is_listening else socket.SHUT_WR)
 
 
 def end_connection_of(port: int, peer: str) -> None:
@@ -119,10 +121,10 @@ def end_connection_of(port: int, peer: str) -> None:
 
 
 def _end_connections_of(port: int, clients: Collection[Client]) -> None:
-    for each in _sockets_of(port):
-        with each, suppress(OSError):  # it listens, or the client has closed it
-            if _client_at(each) in clients:
-                each.shutdown(socket.SHUT_RDWR)
+    for connection in _sockets_of(port):
+        with connection, suppress(OSError):  # it listens, or the client has closed it
+            if _client_at(connection) in clients:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _client_of(peer: str) -> Client:
@@ -145,8 +147,8 @@ def _sockets_of(port: int) -> Iterator[socket.socket]:
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 continue
-            each = socket.socket(fileno=descriptor)
-            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getsockname()[1] == port:
-                yield each
+            found = socket.socket(fileno=descriptor)
+            if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                yield found
             else:
-                each.close()
+                found.close()

@@ -96,7 +96,7 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
     if field.is_repeated and field.message_type is not None and value is not None:
         if not isinstance(value, list):
             raise InvalidRequest(path, f"{reprlib.repr(value)} is not a list; send a list of candidates")
-        return [_candidate(field.message_type, each, place, path) for place, each in enumerate(value)]
+        return [_candidate(field.message_type, candidate, place, path) for place, candidate in enumerate(value)]
     if field.message_type is not None and not field.is_repeated:
         parts = field.message_type.fields
         if isinstance(value, str) and (named := [part.name for part in parts if part.enum_type is not None]):

@@ -53,7 +53,7 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Searc
 
 def list_models_response(served: ServedModels) -> pb.ListModelsResponse:
     index = _index(served.manifest) if served.manifest else None
-    return pb.ListModelsResponse(models=[_model(each) for each in served.models], index=index)
+    return pb.ListModelsResponse(models=[_model(model) for model in served.models], index=index)
 
 
 def trace_message(trace: Trace) -> pb.Trace:

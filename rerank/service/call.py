@@ -201,7 +201,7 @@ OnEnd: TypeAlias = Callable[[CallRecord], None]
 
 def header(call: Call, name: str) -> str | None:
     """The only value of a header; None if the call has none, or several."""
-    values = [value for each, value in call.headers if each == name]
+    values = [value for given, value in call.headers if given == name]
     return str(values[0]) if len(values) == 1 else None
 
 

@@ -91,5 +91,5 @@ def _share(context: CallContext) -> Share:
 
 
 def _is_large(request: RerankRequest) -> bool:
-    sizes = (len(each.text or "") + len(each.title) for each in request.candidates)
+    sizes = (len(source.text or "") + len(source.title) for source in request.candidates)
     return any(chars > SMALL_MESSAGE for chars in accumulate(sizes))

@@ -43,7 +43,7 @@ class RerankRequest:
         if not self.candidates:
             raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
         check_number_of_candidates(self.candidates, limits)
-        candidates = tuple(_candidate(each, f"candidates[{i}]", limits) for i, each in enumerate(self.candidates))
+        candidates = tuple(_candidate(source, f"candidates[{i}]", limits) for i, source in enumerate(self.candidates))
         if len({source.doc_id for source in candidates}) < len(candidates):
             raise _repeated_doc_id(candidates)
         _check_options(self.options, len(candidates), limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -12,6 +13,7 @@ import grpc
 from grpc_status import rpc_status
 
 from rerank.errors import InvalidRequest, RerankError
+from rerank.ports.connection_bounds import RefusalLog
 from rerank.protobuf.status import status_of
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID
@@ -21,6 +23,9 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = Any
 #: Ends the connection of a client, which has the form of gRPC's peers.
 HangUp: TypeAlias = Callable[[str], None]
+#: Turns of the event loop after which gRPC has told of a call that was cancelled by the write that made it. Those of a
+#: flood (rapid reset) then cost a fifth of what their records and lines in the log would.
+_TURNS = 3
 
 
 class GrpcCall:
@@ -60,11 +65,21 @@ def unary_handlers(methods: Mapping[str, Method], hang_up: HangUp) -> dict[str, 
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
-    return {name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up)) for name, method in methods.items()}
+    cancelled = RefusalLog("gRPC", "calls ended as soon as they were made", logging.INFO)
+    return {
+        name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up, cancelled))
+        for name, method in methods.items()
+    }
 
 
-def _handle(method: Method, hang_up: HangUp) -> Callable[[object, Context], Any]:
+def _handle(method: Method, hang_up: HangUp, cancelled: RefusalLog) -> Callable[[object, Context], Any]:
     async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
+        try:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            cancelled.add(1, f"the last of them by {context.peer()}")
+            raise
         request_id, reply = await answer(GrpcCall(context, hang_up), method)
         if reply.error is None:
             context.set_trailing_metadata([(REQUEST_ID, request_id)])

@@ -26,10 +26,10 @@ _MAX_PORT = 65_535
 #: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and
 #: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 means none.
 _NO_COMPRESSION = 1
-#: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. gRPC itself
-#: refuses calls of a connection that has half as many more that were cancelled and have not ended here.
-_MAX_STREAMS = 100
-#: Calls that may wait until this process looks at them. Beyond 1,000, gRPC would by default end some with CANCELLED.
+#: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. Those that were
+#: cancelled and have not ended here count, so that gRPC refuses calls of a flood before this process learns of them.
+_MAX_STREAMS = 1000
+#: Calls that may wait until this process looks at them. Of more than 1,000, gRPC by default ends some with CANCELLED.
 _MAX_PENDING = 2**31 - 1
 #: Clients may ping each 5 s, with calls and without. By default gRPC ends connections with pings within 5 minutes.
 _PING_INTERVAL_S = 4.5
