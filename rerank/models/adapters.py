@@ -21,7 +21,12 @@ _WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def merged(base: PreTrainedModel, folder: Path, task: str) -> PreTrainedModel:
-    """Returns the base model of an adapter with the weights of the adapter.
+    """Returns the base model of an adapter with the weights of the adapter; see `with_adapter`."""
+    return cast(PreTrainedModel, with_adapter(base, folder, task).merge_and_unload())
+
+
+def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: bool = False) -> PeftModel:
+    """Puts an adapter on its base model.
 
     Args:
         folder: has adapter_config.json and the weights of the adapter.
@@ -40,7 +45,9 @@ def merged(base: PreTrainedModel, folder: Path, task: str) -> PreTrainedModel:
         raise CheckpointError(f"{folder} holds both a model and an adapter of it; move one of them, or merge the two")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = PeftModel(base, PeftConfig.from_pretrained(str(folder)))
+        config = PeftConfig.from_pretrained(str(folder))
+        config.inference_mode = not is_trainable
+        model = PeftModel(base, config)
         weights = _weights(folder)
         if missing := get_peft_model_state_dict(model, save_embedding_layers=False).keys() - weights.keys():
             raise CheckpointError(f"the adapter {folder} lacks the weights {_names(missing)}; copy it again")
@@ -50,7 +57,7 @@ def merged(base: PreTrainedModel, folder: Path, task: str) -> PreTrainedModel:
             raise _unfit(folder, f"has weights of other shapes than its base: {error}") from error
     if unknown:
         raise _unfit(folder, f"has weights that its base has no place for: {_names(unknown)}")
-    return cast(PreTrainedModel, model.merge_and_unload())
+    return model
 
 
 def complete_transformer(

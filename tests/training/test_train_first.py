@@ -16,7 +16,7 @@ from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.training import load_base
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.train_first import main
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.config import FirstModel
@@ -118,6 +118,17 @@ def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path,
         path.unlink()
     vocabularies = [load_base(FirstArguments(lists="", base=str(base)))[1].get_vocab() for base in (further, adapter)]
     assert vocabularies[0] == vocabularies[1]
+
+
+def test_adapter_is_not_trained_further_without_one_of_its_weights(adapter: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(adapter, tmp_path / "copy"))
+    found = load_file(copy / "adapter_model.safetensors")
+    name = next(iter(found))
+    found[name.replace("layers.0", "layers.9")] = found.pop(name)
+    save_file(found, copy / "adapter_model.safetensors", metadata={"format": "pt"})
+    (copy / "rerank.json").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks the weights model\.layers\.0"):
+        load_base(FirstArguments(lists="", base=str(copy)))
 
 
 def test_adapter_of_another_rank_is_refused(inputs: Path, adapter: Path, tmp_path: Path) -> None:

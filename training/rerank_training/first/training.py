@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.settings_files import ADAPTER_FILE
 from rerank.errors import CheckpointError, ConfigError
+from rerank.models.adapters import with_adapter
+from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
 from rerank.models.loading import base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
@@ -112,12 +114,15 @@ def load_base(
     try:
         located = locate_causal_lm(name)
         dtype = torch.bfloat16 if bf16 and has_adapter else torch.float32
-        model: Any = AutoModelForCausalLM.from_pretrained(located, dtype=dtype, trust_remote_code=False)
+        model, info = cast(Any, AutoModelForCausalLM).from_pretrained(
+            located, dtype=dtype, trust_remote_code=False, output_loading_info=True
+        )
+        check_complete(located, info)
         source = folder if is_adapter and has_tokenizer(folder) else located
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model.name_or_path = name
         if is_adapter:
-            model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+            model = with_adapter(model, folder, "CAUSAL_LM", is_trainable=True)
             _check_rank(arguments, model)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
