@@ -188,9 +188,8 @@ class Encoder:
         return vectors[[row[text] for text in texts]]
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
-        """Returns the passages with vectors: their own, that of their text in the cache, or a new one."""
-        filled = [self.vector_cache.filled(passage) for passage in passages]
-        new = list(dict.fromkeys(passage.text for passage in filled if passage.vector is None))
+        """Returns the passages with vectors: their own, or a new one, which is kept for later requests."""
+        new = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
         read = [self.beginning(text) for text in new]
         found = zip(self.encode_passages(read, dtype), self.is_truncated(read), strict=True)
         computed = dict(zip(new, found, strict=True))
@@ -203,7 +202,7 @@ class Encoder:
             vector, is_truncated = computed[passage.text]
             return replace(passage, vector=vector, vector_truncated=is_truncated)
 
-        return [completed(passage) for passage in filled]
+        return [completed(passage) for passage in passages]
 
     def pick_dtype(self, dtype: Precision) -> Precision:
         """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
