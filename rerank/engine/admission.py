@@ -64,10 +64,10 @@ class AdmissionController:
         Raises: DeadlineExceeded, the request would miss its deadline even if it ran alone; Overloaded, the queue is
         full, or this job or an admitted one would probably be late.
         """
-        others = [each for each in self._jobs if each is not job]
+        others = [rival for rival in self._jobs if rival is not job]
         if job not in self._jobs:
-            stale = (each for each in job.remaining if self._throughput.is_stale(each, now_s))
-            job.probes = frozenset(each for each in stale if not any(other.remaining.get(each) for other in others))
+            stale = (stage for stage in job.remaining if self._throughput.is_stale(stage, now_s))
+            job.probes = frozenset(stage for stage in stale if not any(other.remaining.get(stage) for other in others))
         if self._throughput.is_late(job, now_s):
             raise unreachable_deadline(self._throughput, job, now_s)
         if others:
@@ -80,7 +80,7 @@ class AdmissionController:
 
     def _check_beside(self, others: Sequence[Job], job: Job, now_s: float) -> None:
         """Raises: Overloaded if the queue is too full beside the others, or a job could be late."""
-        queued, limit = sum(each.remaining_tokens(Stage.RANK) for each in others), self._max_queue_tokens
+        queued, limit = sum(other.remaining_tokens(Stage.RANK) for other in others), self._max_queue_tokens
         tokens = job.remaining_tokens(Stage.RANK)
         if queued and queued + tokens > limit:
             raise Overloaded(
@@ -89,7 +89,7 @@ class AdmissionController:
                 metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
             )
         all_s = sum(map(self._throughput.seconds, (*others, job)))
-        earliest_s = min(each.latest_end_s for each in (*others, job))
+        earliest_s = min(other.latest_end_s for other in (*others, job))
         if now_s + _MARGIN * all_s > earliest_s:  # otherwise none can be late
             self._check_finish_in_time(job, now_s)
 
@@ -99,31 +99,33 @@ class AdmissionController:
         Requests of callers that have more of them in work than its own caller are not protected.
         """
         by_turn = self._by_turn([*self._rivals(job), job])
-        seconds = {each: np.array([self._throughput.seconds(each, stage) for stage in _STAGES]) for each in by_turn}
+        seconds = {
+            admitted: np.array([self._throughput.seconds(admitted, stage) for stage in _STAGES]) for admitted in by_turn
+        }
         ahead = others_ahead = np.zeros(len(_STAGES))  # with and without the request
         total = sum(seconds.values(), ahead)
-        held = Counter(each.caller for each in by_turn)
-        for each in by_turn:
-            late_s = now_s + _finish_s(seconds[each], ahead, total) - each.latest_end_s
-            without_s = now_s + _finish_s(seconds[each], others_ahead, total - seconds[job]) - each.latest_end_s
-            if late_s > 0 and (each is job or (without_s <= 0 and held[each.caller] <= held[job.caller])):
-                raise self._overloaded("the request" if each is job else "an admitted request", late_s)
-            ahead = ahead + seconds[each]
-            others_ahead = others_ahead if each is job else others_ahead + seconds[each]
+        held = Counter(admitted.caller for admitted in by_turn)
+        for admitted in by_turn:
+            late_s = now_s + _finish_s(seconds[admitted], ahead, total) - admitted.latest_end_s
+            without_s = now_s + _finish_s(seconds[admitted], others_ahead, total - seconds[job]) - admitted.latest_end_s
+            if late_s > 0 and (admitted is job or (without_s <= 0 and held[admitted.caller] <= held[job.caller])):
+                raise self._overloaded("the request" if admitted is job else "an admitted request", late_s)
+            ahead = ahead + seconds[admitted]
+            others_ahead = others_ahead if admitted is job else others_ahead + seconds[admitted]
 
     def _by_turn(self, jobs: Sequence[Job]) -> list[Job]:
         """Sorts the jobs by estimated end if callers have equal shares, that is by their caller's work until then."""
         turns: dict[Job, float] = {}
         work_s: dict[str, float] = defaultdict(float)
-        for each in sorted(jobs, key=self._throughput.priority):
-            work_s[each.caller] += self._throughput.seconds(each)
-            turns[each] = work_s[each.caller]
+        for job in sorted(jobs, key=self._throughput.priority):
+            work_s[job.caller] += self._throughput.seconds(job)
+            turns[job] = work_s[job.caller]
         return sorted(turns, key=turns.__getitem__)
 
     def _rivals(self, job: Job) -> list[Job]:
         """Returns the other admitted requests that need a model of this one; other models run on other threads."""
         stages = job.remaining.keys()
-        return [each for each in self._jobs if each is not job and not stages.isdisjoint(each.remaining)]
+        return [rival for rival in self._jobs if rival is not job and not stages.isdisjoint(rival.remaining)]
 
     def _overloaded(self, late: str, late_s: float) -> Overloaded:
         late_ms, queued = late_s * 1000, f"{self.queued_tokens:.0f}"

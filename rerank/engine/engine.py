@@ -110,7 +110,9 @@ def _rank_stage(
 def _read(ranker: Ranker, pieces: Sequence[Any]) -> list[Any]:
     """Reads pieces. A window that is one piece is ranked here, so that a batch with a broken ranking is divided."""
     results = zip(pieces, ranker.read(pieces), strict=True)
-    return [_ranking(ranker, piece, [each]) if isinstance(piece, EncodedWindow) else each for piece, each in results]
+    return [
+        _ranking(ranker, piece, [result]) if isinstance(piece, EncodedWindow) else result for piece, result in results
+    ]
 
 
 def _ranking(ranker: Ranker, window: EncodedWindow, results: Sequence[Any]) -> WindowRanking:
@@ -253,7 +255,7 @@ class Engine:
                 raise too_many_windows(request, needed, self._config.max_windows)
             progress.order = round_.order or progress.order
             prepared = prepared or await self._prepare(step.model, job, progress)
-            windows = [progress.window(prepared, step, round_, each, weight) for each in round_.windows]
+            windows = [progress.window(prepared, step, round_, window, weight) for window in round_.windows]
             ranked = await self._rank_round(step.model, windows, job, progress)
             walk.advance(progress.add_round(step, round_, ranked, info))
         progress.order = walk.order
@@ -293,7 +295,7 @@ class Engine:
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
                 self._admission.admit(job, now_s())
             done = iter(await self._threads[model].rank.run(job, list(chain(*pieces)), list(chain(*tokens))))
-            ranked += [self._ranked(model, *each, done) for each in zip(encoded, pieces, strict=True)]
+            ranked += [self._ranked(model, *parts, done) for parts in zip(encoded, pieces, strict=True)]
         return ranked
 
     def _pieces(self, model: str, window: EncodedWindow) -> Sequence[Any]:
@@ -305,14 +307,14 @@ class Engine:
     ) -> RankedWindow:
         """Makes the ranking of a window from the results of its pieces; it took the time from first to last."""
         ranker, own = self._rankers[model], list(islice(done, len(pieces)))
-        results = [each.result for each in own]
+        results = [item.result for item in own]
         if isinstance(ranker, ServedRanker) or pieces == (window,):
             (ranking,) = results
         else:
             with _failures_of(model, "rank"):
                 ranking = _ranking(ranker, window, results)
-        batch_ms = sum({each.batch_ms for each in own})  # pieces in the same batch have its one duration
-        queue_ms = max(0.0, max((each.queue_ms + each.batch_ms for each in own), default=0.0) - batch_ms)
+        batch_ms = sum({item.batch_ms for item in own})  # pieces in the same batch have its one duration
+        queue_ms = max(0.0, max((item.queue_ms + item.batch_ms for item in own), default=0.0) - batch_ms)
         return window, Completed(ranking, queue_ms, batch_ms)
 
     async def _encode(self, model: str, job: Job, windows: Sequence[Window]) -> list[EncodedWindow]:

@@ -81,10 +81,10 @@ class Job:
 
     def expect(self, work: Mapping[str, ExpectedWork]) -> None:
         """Sets what remains to this work of each model."""
-        for model, each in work.items():
-            self._windows[model] = _Windows(each.windows)
-            self.remaining[ModelStage(Stage.RANK, model)] = each.rank_tokens
-            self.remaining[ModelStage(Stage.PREPARE, model)] = each.prepare_tokens
+        for model, expected in work.items():
+            self._windows[model] = _Windows(expected.windows)
+            self.remaining[ModelStage(Stage.RANK, model)] = expected.rank_tokens
+            self.remaining[ModelStage(Stage.PREPARE, model)] = expected.prepare_tokens
 
     def add_windows(self, model: str, tokens: Sequence[int]) -> None:
         """Counts windows that were encoded and are ranked next.

@@ -105,7 +105,7 @@ class Progress:
         self.last_weight = ranked[-1][0].window.first_stage_weight
         if self.last is None:
             self.first_stage_weight = self.last_weight
-        _, slowest = max(ranked, key=lambda each: each[1].queue_ms + each[1].batch_ms)
+        _, slowest = max(ranked, key=lambda of_window: of_window[1].queue_ms + of_window[1].batch_ms)
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.batch_ms
         for positions, ranking, (encoded, done) in zip(round_.windows, rankings, ranked, strict=True):
@@ -218,7 +218,7 @@ class Progress:
             queue_ms=self.queue_ms,
             prepare_ms=self.prepare_ms,
             model_ms=self.model_ms,
-            truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
+            truncated_doc_ids=tuple(doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in cut),
             query_truncated=request.query.is_truncated or self.query_truncated,
             query_vector=self.last.query_vector if self.last else None,
             completeness=completeness,

@@ -119,8 +119,8 @@ class FairQueue(Generic[E]):
             if not caller.heap and caller.tag <= self._virtual_time:
                 del self._callers[name]
         waiting = [caller for caller in self._callers.values() if caller.heap]
-        waiting.sort(key=lambda each: each.tag + self._remaining(each.heap[0][2]))
-        return [each.heap for each in waiting]
+        waiting.sort(key=lambda caller: caller.tag + self._remaining(caller.heap[0][2]))
+        return [caller.heap for caller in waiting]
 
     def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
         """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.
@@ -149,8 +149,8 @@ class FairQueue(Generic[E]):
                 left_out.append((priority, number, job))
             else:
                 del self._queues[job]
-        for each in left_out:
-            heapq.heappush(self._callers[each[2].caller].heap, each)
+        for entry in left_out:
+            heapq.heappush(self._callers[entry[2].caller].heap, entry)
         self._charge(batch)
         return batch, late
 

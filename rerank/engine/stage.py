@@ -102,8 +102,8 @@ class QueuedStage(ABC, Generic[T, R]):
             return []
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
         futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
-        for each, size, future in zip(inputs, tokens, futures, strict=True):
-            self._queue.add(Work(each, job, size, future, submitted_s))
+        for item, size, future in zip(inputs, tokens, futures, strict=True):
+            self._queue.add(Work(item, job, size, future, submitted_s))
         self._wake_up.set()
         self._on_new_work()
         try:

@@ -37,7 +37,7 @@ class _Rate:
         self._jobs[job] = (before[0] + units, before[1] + amount)
         if len(self._jobs) > _JOBS:
             del self._jobs[next(iter(self._jobs))]
-        ordered = sorted(self._jobs.values(), key=lambda each: each[1] / each[0])
+        ordered = sorted(self._jobs.values(), key=lambda job: job[1] / job[0])
         n = len(ordered)
         middle = ordered[n // 3 : n - (n + 1) // 3]  # of two the lower one
         self._middle = (sum(units for units, _ in middle), sum(amount for _, amount in middle))

@@ -36,7 +36,7 @@ class LlamaCppApi(ServerApi):
 
     def log_probs(self, answer: Any) -> LogProbs:
         most_probable = answer["completion_probabilities"][0]["top_probs"]
-        return {int(each["id"]): math.log(max(each["prob"], _LEAST)) for each in most_probable}
+        return {int(token["id"]): math.log(max(token["prob"], _LEAST)) for token in most_probable}
 
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
         return self._completion(prompt, max_tokens, {"temperature": 0.0, "repeat_penalty": 1.0})

@@ -107,7 +107,9 @@ class ServerPool:
         usable = [server for server in self._servers if server.problem is None]
         if not usable:
             raise self._all_problems()
-        return min(usable, key=lambda each: (tried.count(each), each.doubt.is_set(), each.in_flight, random.random()))
+        return min(
+            usable, key=lambda server: (tried.count(server), server.doubt.is_set(), server.in_flight, random.random())
+        )
 
     def _all_problems(self) -> RerankError:
         kinds = [type(server.problem) for server in self._servers]

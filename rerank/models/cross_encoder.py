@@ -202,7 +202,9 @@ class PairScorer:
             config.pad_token_id = tokenizer.pad_token_id  # decoders with a head score the last token before it
         size = transformer.get_input_embeddings().num_embeddings
         answers = [module for module in self._model if isinstance(module, LogitScore)]
-        ids = [token for each in answers for token in (each.true_token_id, each.false_token_id) if token is not None]
+        ids = [
+            token for answer in answers for token in (answer.true_token_id, answer.false_token_id) if token is not None
+        ]
         if missing := [token for token in ids if not 0 <= token < size]:
             raise CheckpointError(
                 f"{self._folder} scores by token {missing[0]}, and the model has the tokens 0 to {size - 1}; correct "

@@ -36,7 +36,7 @@ def linears_of_layers(model: PreTrainedModel) -> Iterator[nn.Linear]:
     base: Any = model.base_model
     layers: Any = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
     changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))
-    for name, linear in (each for module in changed for each in module.named_modules()):
+    for name, linear in (named_module for module in changed for named_module in module.named_modules()):
         if type(linear) is nn.Linear and not name.endswith(_READ_BY_WEIGHTS):
             yield linear
 

@@ -62,7 +62,7 @@ def copy_sharing_weights(model: M) -> M:
     """Copies the modules of a model, not its weights, nor those that `compute_in` has put in another order."""
     forwards = [vars(module).get("forward") for module in model.modules()]
     shared = [*model.parameters(), *(forward for forward in forwards if isinstance(forward, partial))]
-    return copy.deepcopy(model, {id(each): each for each in shared})
+    return copy.deepcopy(model, {id(part): part for part in shared})
 
 
 def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:

@@ -130,10 +130,10 @@ class SparseEncoder:
     def scores(self, query: SparseVector, passages: Sequence[SparseText]) -> npt.NDArray[np.float32]:
         """Returns (N,) float32 dot products with a query. Of token states, only the query's terms are computed."""
         scores = np.empty(len(passages), dtype=np.float32)
-        of_vectors = [row for row, each in enumerate(passages) if isinstance(each, SparseVector)]
+        of_vectors = [row for row, passage in enumerate(passages) if isinstance(passage, SparseVector)]
         vectors = [cast(SparseVector, passages[row]) for row in of_vectors]
         scores[of_vectors] = dot_products(query, vectors, self.id.vocabulary_size)
-        of_states = [row for row, each in enumerate(passages) if isinstance(each, TokenStates)]
+        of_states = [row for row, passage in enumerate(passages) if isinstance(passage, TokenStates)]
         states = [cast(TokenStates, passages[row]).states for row in of_states]
         scores[of_states] = self._product.of_terms(states, query.terms) @ query.weights
         return scores
@@ -179,7 +179,7 @@ class SparseEncoder:
         """Yields batches of rows of texts, with the (tokens, hidden) states of each and whether it was truncated."""
         tokens = self._tokenize(texts)
         truncated = self._is_truncated(texts, tokens)
-        for rows in batches_by_length([len(each["input_ids"]) for each in tokens], _BATCH_TOKENS):
+        for rows in batches_by_length([len(token["input_ids"]) for token in tokens], _BATCH_TOKENS):
             states = self._forward([tokens[row] for row in rows], dtype)
             yield rows, states, [truncated[row] for row in rows]
 
@@ -188,13 +188,15 @@ class SparseEncoder:
         with self._lock:
             model = self._computing.get(dtype) or self._computing.setdefault(dtype, self._without_decoder(dtype))
             padded = cast(Any, self._loaded.tokenizer).pad(
-                {name: [each[name] for each in tokens] for name in tokens[0]}, padding_side="right", return_tensors="pt"
+                {name: [token[name] for token in tokens] for name in tokens[0]},
+                padding_side="right",
+                return_tensors="pt",
             )
         inputs = {name: tensor.to(self.device) for name, tensor in padded.items()}
         autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
             states = cast(Any, model)(**inputs).logits
-        return [each[: len(read["input_ids"])] for each, read in zip(states, tokens, strict=True)]
+        return [state[: len(read["input_ids"])] for state, read in zip(states, tokens, strict=True)]
 
     def _without_decoder(self, dtype: Precision) -> PreTrainedModel:
         """Returns a copy of the masked language model that returns the states which its decoder would multiply."""
@@ -217,9 +219,9 @@ class SparseEncoder:
         """Tells for each text whether it has more tokens than are read. Only those of full length are counted."""
         limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
         return [
-            len(each["input_ids"]) == self.id.max_tokens
+            len(token["input_ids"]) == self.id.max_tokens
             and self._count(self._loaded.prompts.document + beginning(text, self.id.max_tokens, self._count)) > limit
-            for text, each in zip(texts, tokens, strict=True)
+            for text, token in zip(texts, tokens, strict=True)
         ]
 
     def _count(self, text: str) -> int:

@@ -111,16 +111,16 @@ def _decoder(folder: Path, model: PreTrainedModel) -> nn.Linear:
 
 def _check_complete(transformer_folders: Iterable[Path]) -> None:
     """Raises: CheckpointError if weights are missing, unknown, or of another shape."""
-    for each in transformer_folders:  # on the device `meta` the names of the weights are read only
+    for transformer_folder in transformer_folders:  # on the device `meta` the names of the weights are read only
         _, info = cast(Any, AutoModelForMaskedLM).from_pretrained(
-            each,
+            transformer_folder,
             device_map="meta",
             ignore_mismatched_sizes=True,  # they are named by the check
             output_loading_info=True,
             local_files_only=True,
             trust_remote_code=False,
         )
-        check_complete(each, info, _NOT_READ, _NOT_READ)
+        check_complete(transformer_folder, info, _NOT_READ, _NOT_READ)
 
 
 def _check_finite(folder: Path, library: SparseEncoder) -> None:

@@ -102,8 +102,8 @@ def _execution(trace: Trace) -> pb.Execution:
         chunked_doc_ids=trace.chunked_doc_ids,
         failure=reason_of(trace.failure) if trace.failure else "",
         precision=trace.precision,
-        set_back=[_similar_passage(each) for each in trace.set_back],
-        dropped=[_similar_passage(each) for each in trace.dropped],
+        set_back=[_similar_passage(passage) for passage in trace.set_back],
+        dropped=[_similar_passage(passage) for passage in trace.dropped],
         query_truncated=trace.query_truncated,
     )
 

@@ -28,7 +28,7 @@ def rerank_request(message: pb.RerankRequest) -> RerankRequest:
     ordered = message.ordered or not message.HasField("ordered")
     return RerankRequest(
         Query(message.query, instruction=message.instruction),
-        tuple(_candidate(each) for each in message.candidates),
+        tuple(_candidate(candidate) for candidate in message.candidates),
         replace(_options(message), ordered=ordered),
     )
 

@@ -187,7 +187,7 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
     pieces = [ranker.pieces(window) for window in encoded]
     results = iter(ranker.read(list(chain.from_iterable(pieces))))
     rankings = [
-        ranker.ranking(each, list(islice(results, len(own)))) for each, own in zip(encoded, pieces, strict=True)
+        ranker.ranking(window, list(islice(results, len(own)))) for window, own in zip(encoded, pieces, strict=True)
     ]
     check_rankings(rankings, encoded)
     return rankings

@@ -32,7 +32,7 @@ class CheapSignals:
 
     def select(self, places: npt.NDArray[np.intp]) -> CheapSignals:
         """The signals of the passages at these places, in this order."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[places] for name, value in values.items() if value is not None})
 
 

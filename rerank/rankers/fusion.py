@@ -121,7 +121,7 @@ class FusionRanker:
             return Prepared(query, tuple(passages))
         query = self._sparse.with_vector(query)
         scored = tuple(self._sparse.scored(cast(SparseVector, query.sparse), passages))
-        truncated = tuple(each.doc_id for each in scored if each.sparse and each.sparse.is_truncated)
+        truncated = tuple(result.doc_id for result in scored if result.sparse and result.sparse.is_truncated)
         return Prepared(query, scored, truncated)
 
     def encode(self, window: Window) -> EncodedTexts:
@@ -178,7 +178,9 @@ class FusionRanker:
 
     def _cheap_signals(self, window: Window) -> CheapSignals:
         first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
-        sparse = None if self._sparse is None else np.array([each.sparse_score or 0.0 for each in window.passages])
+        sparse = (
+            None if self._sparse is None else np.array([passage.sparse_score or 0.0 for passage in window.passages])
+        )
         return CheapSignals(first_stage, sparse)
 
     def _cheap_scores(self, window: Window) -> Floats:
@@ -206,7 +208,7 @@ class FusionRanker:
         if not len(best):
             return scores, cosines
         passages = [window.passages[place] for place in best]
-        vectors = [vector_of[each.text] if each.vector is None else each.vector for each in passages]
+        vectors = [vector_of[passage.text] if passage.vector is None else passage.vector for passage in passages]
         signals = Signals(cheap.select(best), np.stack(vectors), window.query.vector)
         fused = fused_scores(self._settings, window.first_stage_weight, signals)
         if self._correction is not None:

@@ -98,6 +98,6 @@ def _identifiers(text: str, names: Sequence[str], last_chain: bool) -> list[str]
     item = rf"(?:{_IN_BRACKETS}|\[? ?{bare} ?\]?)"
     separator = "[>,]" if numbers and not re.search(_IN_BRACKETS, text) else ">"
     found = re.findall(rf"{item}(?: ?{separator} ?{item})+|{_IN_BRACKETS}", text)
-    identifiers = [re.findall(_IDENTIFIER, each) for each in found]
-    chains = [each for each in identifiers if len(each) > 1] if last_chain else []
-    return chains[-1] if chains else [name for each in identifiers for name in each]
+    identifiers = [re.findall(_IDENTIFIER, chain) for chain in found]
+    chains = [identifier for identifier in identifiers if len(identifier) > 1] if last_chain else []
+    return chains[-1] if chains else [name for identifier in identifiers for name in identifier]

@@ -259,7 +259,7 @@ class ServedE2Rank(_ServedRanker[E2RankPrompts]):
             beginning(text, most, lambda part: len(self._splitter.encode(part, add_special_tokens=False).ids))
             for text in missing
         ]
-        ids = [tuple(each.ids[:most]) for each in self._splitter.encode_batch(texts, add_special_tokens=False)]
+        ids = [tuple(encoding.ids[:most]) for encoding in self._splitter.encode_batch(texts, add_special_tokens=False)]
         prompts = (*encoded.prompts, *((*tokens, self._end) for tokens in ids))
         return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
 
@@ -269,7 +269,8 @@ class ServedE2Rank(_ServedRanker[E2RankPrompts]):
         new = iter(of_texts)
         passages = window.window.passages
         return by_cosine(
-            of_prompt, [each if self._has_vector(each) else replace(each, vector=next(new)) for each in passages]
+            of_prompt,
+            [passage if self._has_vector(passage) else replace(passage, vector=next(new)) for passage in passages],
         )
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:

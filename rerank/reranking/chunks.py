@@ -64,8 +64,8 @@ class Readers:
         """
         steps = request.steps
         tokens = [_tokens_read(info, query_tokens) for info in infos]
-        first = next((each for each in tokens if each < math.inf), 0)
-        kept = [place for place, each in enumerate(tokens) if 2 * each >= first]
+        first = next((count for count in tokens if count < math.inf), 0)
+        kept = [place for place, count in enumerate(tokens) if 2 * count >= first]
         left_out = [place for place in range(len(steps)) if place not in kept]
         needs_relevance = request.options.min_relevance is not None and not infos[kept[-1]].relevance
         if needs_relevance:
@@ -129,21 +129,23 @@ class ChunkedDocuments:
         query, documents = request.query.text, request.candidates
         readers = Readers.of(request, infos, len(token_ends(query)))
         if math.isinf(readers.chunk_tokens):
-            return cls(documents, tuple(Chunk(each, place) for place, each in enumerate(documents)), request.steps)
+            return cls(
+                documents, tuple(Chunk(document, place) for place, document in enumerate(documents)), request.steps
+            )
         divided = list[_Document]()
         for document in documents:
             each = yield from _divide(document, readers, request.options.max_chunks_per_doc, token_ends)
             divided.append(each)
             yield
-        chosen = [each.spans for each in divided]
+        chosen = [item.spans for item in divided]
         if not readers.reads_all_chunks and any(chosen):
             chosen = yield from _best_spans(query, divided)
         chunks = list[Chunk]()
-        for place, (each, spans) in enumerate(zip(divided, chosen, strict=True)):
-            chunks += [Chunk(each.chunk(span), place, span) for span in spans] or [Chunk(each.document, place)]
+        for place, (item, spans) in enumerate(zip(divided, chosen, strict=True)):
+            chunks += [Chunk(item.chunk(span), place, span) for span in spans] or [Chunk(item.document, place)]
             yield
-        unread = frozenset(each.document.passage.doc_id for each in divided if each.has_unread)
-        if not any(each.is_long for each in divided):
+        unread = frozenset(item.document.passage.doc_id for item in divided if item.has_unread)
+        if not any(item.is_long for item in divided):
             return cls(documents, tuple(chunks), request.steps, unread)
         return cls(documents, tuple(chunks), readers.kept, unread, readers.warning)
 
@@ -180,7 +182,10 @@ class ChunkedDocuments:
             replace(window, positions=tuple(self.chunks[position].document for position in window.positions))
             for window in trace.windows
         )
-        doc_ids, cut = [each.passage.doc_id for each in self.documents], self.unread.union(trace.truncated_doc_ids)
+        doc_ids, cut = (
+            [document.passage.doc_id for document in self.documents],
+            self.unread.union(trace.truncated_doc_ids),
+        )
         return replace(
             trace,
             windows=windows,
@@ -248,9 +253,9 @@ def _divide(
 
 def _best_spans(query: str, divided: Sequence[_Document]) -> InSlices[list[tuple[Span, ...]]]:
     """Chooses the chunk of each document that shares most words with the query, the first of equals."""
-    scores = iter((yield from shared_words(query, [text for each in divided for text in each.texts])))
+    scores = iter((yield from shared_words(query, [text for document in divided for text in document.texts])))
     best = list[tuple[Span, ...]]()
-    for each in divided:
-        its_scores = [next(scores) for _ in each.spans or (None,)]
-        best.append(each.spans and (each.spans[its_scores.index(max(its_scores))],))
+    for document in divided:
+        its_scores = [next(scores) for _ in document.spans or (None,)]
+        best.append(document.spans and (document.spans[its_scores.index(max(its_scores))],))
     return best

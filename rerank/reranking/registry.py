@@ -106,7 +106,10 @@ class ModelRegistry:
 
     def describe(self) -> list[ModelDescription]:
         """Lists the configured models, the default one first."""
-        return [self._describe(*each, number == 0) for number, each in enumerate(self._default_steps.items())]
+        return [
+            self._describe(*default_step, number == 0)
+            for number, default_step in enumerate(self._default_steps.items())
+        ]
 
     def _describe(self, name: str, steps: Steps, is_default: bool) -> ModelDescription:
         gives, is_loaded = gives_relevance(steps, self.infos), not isinstance(self.rankers[name], UnloadedRanker)

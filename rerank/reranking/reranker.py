@@ -342,8 +342,8 @@ class AsyncReranker:
     async def _resolve(self, candidates: Iterable[CandidateLike]) -> Found:
         """Makes candidates with their texts, and with their vectors if they are in the index."""
         sources = [
-            each if isinstance(each, CandidateSource) else candidate_source(each, place)
-            for place, each in enumerate(candidate_list(candidates))
+            candidate if isinstance(candidate, CandidateSource) else candidate_source(candidate, place)
+            for place, candidate in enumerate(candidate_list(candidates))
         ]
         doc_ids = [source.doc_id for source in sources if source.in_index]
         found = await self.convert(self._open_index().store.passages, doc_ids) if doc_ids else []
@@ -356,7 +356,9 @@ class AsyncReranker:
             return candidates  # without a turn on the threads, a sixth of a short request's time
         filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
         passages = await self._texts.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
-        return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))
+        return tuple(
+            replace(candidate, passage=passage) for candidate, passage in zip(candidates, passages, strict=True)
+        )
 
     def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:
         caching, filled = self._caching_rankers(steps), list[Passage]()

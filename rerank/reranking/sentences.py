@@ -93,7 +93,7 @@ def _cut(text: ReadText, max_tokens: int) -> Places:
     borders = np.concatenate([_places([0] if text.length else []), text.sentences])
     before = np.searchsorted(text.tokens, borders, side="right")
     (long,) = np.nonzero(np.diff(before) > max_tokens)
-    cuts = [text.tokens[before[each] + max_tokens - 1 : before[each + 1] - 1 : max_tokens] for each in long]
+    cuts = [text.tokens[before[place] + max_tokens - 1 : before[place + 1] - 1 : max_tokens] for place in long]
     return np.unique(np.concatenate([borders, *cuts]))
 
 

@@ -96,8 +96,8 @@ class UnorderedList:
     def _merged(self, same: Sequence[Candidate]) -> Candidate:
         """One candidate for several with the same text."""
         first = same[0]
-        passage = next((each.passage for each in same if each.passage.vector is not None), first.passage)
-        score = max(each.score or 0.0 for each in same) if self.has_scores else None
+        passage = next((candidate.passage for candidate in same if candidate.passage.vector is not None), first.passage)
+        score = max(candidate.score or 0.0 for candidate in same) if self.has_scores else None
         return Candidate(replace(passage, doc_id=first.passage.doc_id), score)
 
     def _trace(self, trace: Trace, warning: str) -> Trace:

@@ -51,7 +51,9 @@ class _ForwardingServer:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Registers handlers that forward; reflection reads the names of services from the generic form."""
-        forwarding = {name: self._forward(f"/{service}/{name}") for name, each in handlers.items() if each.unary_unary}
+        forwarding = {
+            name: self._forward(f"/{service}/{name}") for name, handler in handlers.items() if handler.unary_unary
+        }
         self._server.add_passthrough_service(service)  # otherwise Ray would replace the handlers by its own
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, forwarding),))
         self._server.add_registered_method_handlers(service, forwarding)

@@ -85,7 +85,7 @@ class Replica:
             SelfTestFailed: the model cannot be served.
         """
         model, config = next(model for model in self._reranker.models() if model.is_default), self._reranker.config
-        if model.problem and not any(each.servers for each in config.models):
+        if model.problem and not any(model.servers for model in config.models):
             raise SelfTestFailed(f"the default model {model.name!r} cannot be served; {model.problem}")
 
     async def _answer(self, method: str, message: bytes, context: RayServegRPCContext) -> _Serialized:

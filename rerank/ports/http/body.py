@@ -34,7 +34,7 @@ def json_object(
         return _OBJECT.validate_json(text), []
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-        if any(each in problem for each in _HALF) and (repaired := _without_halves(text)) is not None:
+        if any(sign in problem for sign in _HALF) and (repaired := _without_halves(text)) is not None:
             return repaired, ["half of a surrogate pair, which is not a character, was read as U+FFFD"]
         try:
             text.decode(_UTF_8)

@@ -119,8 +119,8 @@ class HttpCall(EndedByPort):
                 raise HungUp
             return task.result()
         finally:
-            for each in (task, hang_up):
-                each.cancel()
+            for waited in (task, hang_up):
+                waited.cancel()
             await asyncio.gather(task, hang_up, return_exceptions=True)
 
     async def _hung_up(self) -> None:
@@ -138,7 +138,7 @@ class HttpCall(EndedByPort):
         content_type, *parameters = given.lower().replace('"', "").split(";")
         if content_type.strip() != CONTENT_TYPE:
             raise _unsupported(f"the content type is {given[:100]!r}; send {CONTENT_TYPE}")
-        for name, _, value in (each.strip().partition("=") for each in parameters):
+        for name, _, value in (parameter.strip().partition("=") for parameter in parameters):
             if name == "charset":
                 if value not in _CHARSETS:
                     raise _unsupported(f"the charset is {value[:100]!r}; send one of {', '.join(_CHARSETS)}")

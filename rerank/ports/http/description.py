@@ -76,8 +76,8 @@ def description_routes(
 
     open_to_all = {"/health": health, "/.well-known/ready": ready, "/.well-known/live": live}
     return [
-        *(Route(path, each) for path, each in open_to_all.items()),
-        *(Route(path, partial(limited, each)) for path, each in describe.items()),
+        *(Route(path, handler) for path, handler in open_to_all.items()),
+        *(Route(path, partial(limited, handler)) for path, handler in describe.items()),
     ]
 
 

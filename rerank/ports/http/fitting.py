@@ -49,13 +49,13 @@ class RequestFitter:
                 f"it has {len(requests)} queries, and scores of model {name or 'default'} compare within one query "
                 "only; send one query in a request, or name a model that gives relevance (GET /v1/models)",
             )
-        candidates = max(len(each.candidates) if isinstance(each, RerankRequest) else 0 for each in requests)
+        candidates = max(len(request.candidates) if isinstance(request, RerankRequest) else 0 for request in requests)
         if "max_chunks_per_doc" in wishes and candidates:
             most = max(1, max_candidates // candidates)
             if options.max_chunks_per_doc > most:
                 warnings.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")
                 options = replace(options, max_chunks_per_doc=most)
-        return ([replace(each, options=options) for each in requests] if warnings else requests), warnings
+        return ([replace(request, options=options) for request in requests] if warnings else requests), warnings
 
     def _meant(self, name: str) -> str:
         if not name or (name in self._names and name not in self._aliases):

@@ -50,6 +50,11 @@ def warnings_of(trace: Trace) -> list[str]:
     cut = len(trace.truncated_doc_ids)
     documents = "1 document was" if cut == 1 else f"{cut} documents were"
     truncated = f"{documents} longer than the model can read and {documents.split()[-1]} truncated" if cut else ""
-    dropped = [f"document {each.doc_id} was dropped as a near duplicate of {each.similar_to}" for each in trace.dropped]
-    set_back = [f"document {each.doc_id} was set back, as it is like {each.similar_to}" for each in trace.set_back]
-    return [each for each in (query, truncated, trace.reason, trace.model_warning, *dropped, *set_back) if each]
+    dropped = [
+        f"document {passage.doc_id} was dropped as a near duplicate of {passage.similar_to}"
+        for passage in trace.dropped
+    ]
+    set_back = [
+        f"document {passage.doc_id} was set back, as it is like {passage.similar_to}" for passage in trace.set_back
+    ]
+    return [note for note in (query, truncated, trace.reason, trace.model_warning, *dropped, *set_back) if note]

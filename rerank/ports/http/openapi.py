@@ -30,14 +30,16 @@ _STATUSES = {
 def openapi(dialects: Dialects) -> dict[str, Any]:
     """The OpenAPI document of these dialects."""
     all_dialects = [dialect for of_path in dialects.values() for dialect in of_path.values()]
-    requests: list[JsonType] = list(dict.fromkeys(each.request for each in all_dialects))
-    replies: list[JsonType] = list(dict.fromkeys(each.reply for each in all_dialects))
+    requests: list[JsonType] = list(dict.fromkeys(dialect.request for dialect in all_dialects))
+    replies: list[JsonType] = list(dict.fromkeys(dialect.reply for dialect in all_dialects))
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-        *((each, "validation") for each in requests if issubclass(each, BaseModel)),
-        *((each, "serialization") for each in replies if issubclass(each, BaseModel)),
+        *((request, "validation") for request in requests if issubclass(request, BaseModel)),
+        *((reply, "serialization") for reply in replies if issubclass(reply, BaseModel)),
     ]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
-    messages = {each.DESCRIPTOR.name: _message(each) for each in (*requests, *replies) if issubclass(each, Message)}
+    messages = {
+        request.DESCRIPTOR.name: _message(request) for request in (*requests, *replies) if issubclass(request, Message)
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "rerank", "version": __version__},
@@ -76,9 +78,12 @@ def _post(dialects: ByField) -> dict[str, Any]:
         "post": {
             "summary": f"Rank {choices(dialects)}",
             "parameters": [timeout],
-            "requestBody": {"required": True, "content": _content([each.request for each in dialects.values()])},
+            "requestBody": {"required": True, "content": _content([dialect.request for dialect in dialects.values()])},
             "responses": {
-                "200": {"description": "The ranking", "content": _content([each.reply for each in dialects.values()])},
+                "200": {
+                    "description": "The ranking",
+                    "content": _content([dialect.reply for dialect in dialects.values()]),
+                },
                 **errors,
             },
         }
@@ -86,7 +91,7 @@ def _post(dialects: ByField) -> dict[str, Any]:
 
 
 def _content(types: Sequence[JsonType]) -> dict[str, Any]:
-    references = [{"$ref": f"#/components/schemas/{each.__name__}"} for each in types]
+    references = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in types]
     return {"application/json": {"schema": references[0] if len(references) == 1 else {"anyOf": references}}}
 
 

@@ -129,9 +129,10 @@ class CohereDialect(Dialect):
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
     def _shortened(self, texts: Sequence[RankedText], tokens: int) -> list[RankedText]:
-        pairs = zip(texts, self._cut([each.text for each in texts], tokens), strict=True)
+        pairs = zip(texts, self._cut([text.text for text in texts], tokens), strict=True)
         return [
-            replace(each, text=text, title=each.title if text.startswith(each.title) else "") for each, text in pairs
+            replace(whole, text=text, title=whole.title if text.startswith(whole.title) else "")
+            for whole, text in pairs
         ]
 
     def _reply(
@@ -139,13 +140,13 @@ class CohereDialect(Dialect):
     ) -> bytes:
         results = [
             CohereResult(
-                index=each.index,
-                relevance_score=each.score,
-                ranked=each.ranked,
-                document=as_object(request.documents[each.index]) if request.return_documents else None,
-                relevant_spans=_spans(request, texts[each.index], each) if request.has_spans else None,
+                index=result.index,
+                relevance_score=result.score,
+                ranked=result.ranked,
+                document=as_object(request.documents[result.index]) if request.return_documents else None,
+                relevant_spans=_spans(request, texts[result.index], result) if request.has_spans else None,
             )
-            for each in scored(ranking, len(request.documents), request.relative_scores)
+            for result in scored(ranking, len(request.documents), request.relative_scores)
         ]
         tokens = ranking.trace.tokens
         meta = {

@@ -79,8 +79,8 @@ def _ranked_text(document: Document, path: str, fields: Sequence[str] | None) ->
 
 def candidates_of(texts: Iterable[RankedText | str]) -> list[CandidateSource]:
     """The candidates of these texts, with their places as doc_ids."""
-    ranked = (RankedText(each) if isinstance(each, str) else each for each in texts)
-    return [CandidateSource(str(place), each.text, title=each.title) for place, each in enumerate(ranked)]
+    ranked = (RankedText(text) if isinstance(text, str) else text for text in texts)
+    return [CandidateSource(str(place), document.text, title=document.title) for place, document in enumerate(ranked)]
 
 
 def refuse_truncated(ranking: Ranking, field: str, way_out: str) -> None:

@@ -97,7 +97,7 @@ class Form(Dialect):
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(self.request, body)
-        passages = [_text(each) for each in getattr(request, self.passages_field)]
+        passages = [_text(passage) for passage in getattr(request, self.passages_field)]
         candidates = candidates_of(ranked_texts(passages, getattr(request, "rank_fields", None)))
         query = getattr(request, self.query)
         queries = query if isinstance(query, list) else [_text(query)]
@@ -118,10 +118,12 @@ class Form(Dialect):
                 refuse_truncated(ranking, self.passages_field, f"set {path} to {allows}")
         found = scored(ranking, len(passages), request.relative_scores, is_raw=_at(request, "use_activation") is False)
         if self.in_request_order:
-            found.sort(key=lambda each: each.index)
+            found.sort(key=lambda result: result.index)
         asked = _at(request, "return_documents")
         is_shown = self.shows_documents if asked is None else asked
-        results = [_filled(self.result, _slots(each, passages[each.index] if is_shown else None)) for each in found]
+        results = [
+            _filled(self.result, _slots(result, passages[result.index] if is_shown else None)) for result in found
+        ]
         if not self.envelope:
             return to_json(results)
         slots = {
@@ -149,7 +151,7 @@ def _slots(each: Scored, passage: Any) -> dict[Slot, Any]:
 
 
 def _filled(template: Template, slots: Mapping[Slot, Any]) -> dict[str, Any]:
-    filled = {name: slots[each] if isinstance(each, Slot) else each for name, each in template.items()}
+    filled = {name: slots[value] if isinstance(value, Slot) else value for name, value in template.items()}
     return {name: value for name, value in filled.items() if value is not None}
 
 
@@ -157,8 +159,8 @@ def _typed(template: Template, further: Mapping[Slot, Any] | None = None) -> dic
     """The fields of a template for `create_model`."""
     types = _TYPES | dict(further or {})
     return {
-        name: (types.get(each, Any), None) if isinstance(each, Slot) else (type(each), each)
-        for name, each in template.items()
+        name: (types.get(value, Any), None) if isinstance(value, Slot) else (type(value), value)
+        for name, value in template.items()
     }
 
 

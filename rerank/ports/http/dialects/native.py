@@ -68,11 +68,11 @@ def _numbers(value: object, path: str = "") -> Iterator[tuple[str, float]]:
     """Every number of a JSON value with its path, such as candidates[0].first_stage_score."""
     match value:
         case dict():
-            for name, each in value.items():
-                yield from _numbers(each, f"{path}.{name}" if path else name)
+            for name, part in value.items():
+                yield from _numbers(part, f"{path}.{name}" if path else name)
         case list():
-            for place, each in enumerate(value):
-                yield from _numbers(each, f"{path}[{place}]")
+            for place, part in enumerate(value):
+                yield from _numbers(part, f"{path}[{place}]")
         case int() | float():
             yield path, value
 

@@ -67,4 +67,4 @@ def error_body(dialects: Iterable[Dialect], problem: Problem) -> dict[str, Any]:
 
 def error_in_all(by_path: Dialects, problem: Problem) -> dict[str, Any]:
     """The body of an error to a client whose API is not known: it has the fields of all dialects."""
-    return error_body((each for of_path in by_path.values() for each in of_path.values()), problem)
+    return error_body((dialect for of_path in by_path.values() for dialect in of_path.values()), problem)

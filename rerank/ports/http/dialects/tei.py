@@ -77,11 +77,11 @@ def _reply(request: TextsRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
     found = scored(ranking, len(request.texts), request.relative_scores, request.raw_scores)
     ranks = [
         Rank(
-            index=each.index,
-            score=each.score,
-            ranked=each.ranked,
-            text=request.texts[each.index] if request.return_text else None,
+            index=result.index,
+            score=result.score,
+            ranked=result.ranked,
+            text=request.texts[result.index] if request.return_text else None,
         )
-        for each in found
+        for result in found
     ]
     return to_json(RankList(ranks))
