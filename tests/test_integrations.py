@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 INTEGRATIONS = sorted(
-    each.name for each in (ROOT / "rerank" / "integrations").iterdir() if (each / "__init__.py").is_file()
+    part.name for part in (ROOT / "rerank" / "integrations").iterdir() if (part / "__init__.py").is_file()
 )
 NOT_COPIED = (".*", "build", "dist", "__pycache__")
 #: Imports every module of the rest that needs no package of an extra.
@@ -60,7 +60,7 @@ def _install(folder: Path) -> None:
 
 
 def run(folder: Path, *command: str) -> None:
-    paths = [str(folder / each) for each in ("", "eval", "training", "proto")]
+    paths = [str(folder / part) for part in ("", "eval", "training", "proto")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -71,7 +71,7 @@ def missing_modules(folder: Path) -> set[str]:
     roots = {"rerank": folder, "tests": folder, "rerank_eval": folder / "eval", "rerank_training": folder / "training"}
     missing = set()
     for path in (
-        path for each in ("rerank", "eval", "training", "scripts", "tests") for path in (folder / each).rglob("*.py")
+        path for part in ("rerank", "eval", "training", "scripts", "tests") for path in (folder / part).rglob("*.py")
     ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

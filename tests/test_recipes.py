@@ -73,7 +73,7 @@ from rerank.config import load_config
 config = load_config(None, [{"name": "r", "ranker": "reverse"}])
 with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
     ranking = reranker.rerank("q", [("a", "x"), ("b", "y"), ("c", "z")])
-assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["c", "b", "a"], ranking
+assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["c", "b", "a"], ranking
 """,
     ),
     "inference server": Recipe(
@@ -131,7 +131,7 @@ assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
 from rerank import RankOptions, Reranker
 with Reranker("identity") as reranker:
     ranking = reranker.rerank("q", [("a", "x"), ("b", "y")], RankOptions(strategy="backwards"))
-assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["b", "a"], ranking
+assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["b", "a"], ranking
 from rerank.client.client import rerank_request
 from rerank.config import Limits
 from rerank.protobuf import requests
@@ -213,7 +213,8 @@ assert rank_loss_named("mean-score") is RANK_LOSSES["mean-score"]
             "rerank/rankers/fusion.py": (
                 "        return CheapSignals(first_stage, sparse)\n",
                 "        query = set(window.query.text.split())\n"
-                "        overlap = np.array([float(len(query & set(each.text.split()))) for each in window.passages])\n"
+                "        texts = [set(passage.text.split()) for passage in window.passages]\n"
+                "        overlap = np.array([float(len(query & text)) for text in texts])\n"
                 "        return CheapSignals(first_stage, sparse, overlap)\n",
             ),
         },
@@ -224,7 +225,7 @@ fusion = {"name": "f", "ranker": "fusion", "sparse_weight": 0.0, "overlap_weight
 config = load_config(None, [fusion])
 with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
     ranking = reranker.rerank("a b c", [("one", "a x y"), ("three", "a b c"), ("two", "a b x")])
-assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["three", "two", "one"], ranking
+assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["three", "two", "one"], ranking
 """,
     ),
     "dataset": Recipe(
@@ -257,7 +258,7 @@ from rerank.collections import open_collection
 from rerank_eval.datasets import open_dataset
 assert [passage.doc_id for passage in open_collection("colours").passages()] == ["sky"]
 dataset = open_dataset("colours")
-assert [(each.query_id, each.doc_id) for each in dataset.qrels] == [("q1", "sky")], dataset
+assert [(qrel.query_id, qrel.doc_id) for qrel in dataset.qrels] == [("q1", "sky")], dataset
 """,
     ),
 }

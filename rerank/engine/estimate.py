@@ -47,8 +47,8 @@ def text_tokens(info: RankerInfo, passage: Passage) -> int:
 def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
     """Estimates the tokens of a window of n average passages, without the text around them."""
     if not info.reads_vectors:
-        each = sum(passage_tokens(info, passage) for passage in passages) / max(1, len(passages))
-        return min(n * each, info.max_window_tokens)
+        average = sum(passage_tokens(info, passage) for passage in passages) / max(1, len(passages))
+        return min(n * average, info.max_window_tokens)
     missing = [text_tokens(info, passage) for passage in passages if passage.vector is None]
     encoded = min(len(missing), info.max_encoded_passages) * sum(missing) / max(1, len(missing))
     return min(n + encoded, info.max_window_tokens)

@@ -134,8 +134,7 @@ class ChunkedDocuments:
             )
         divided = list[_Document]()
         for document in documents:
-            each = yield from _divide(document, readers, request.options.max_chunks_per_doc, token_ends)
-            divided.append(each)
+            divided.append((yield from _divide(document, readers, request.options.max_chunks_per_doc, token_ends)))
             yield
         chosen = [item.spans for item in divided]
         if not readers.reads_all_chunks and any(chosen):

@@ -79,7 +79,9 @@ def test_every_page_fits_its_width_and_loads_nothing_from_elsewhere(chromium: Br
             assert text, name
             assert text["x"] >= 0, name
             assert text["width"] >= min(width, 600) * 0.85, f"{name}: the text has {text['width']} of {width} pixels"
-            broken = tab.page.evaluate("[...document.images].filter(each => !each.naturalWidth).map(each => each.src)")
+            broken = tab.page.evaluate(
+                "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
+            )
             assert broken == [], name
         assert len(asked) >= len(PAGES)
         assert [url for url in asked if not url.startswith((site, "data:"))] == []

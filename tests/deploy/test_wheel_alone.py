@@ -60,7 +60,7 @@ def test_default_model_ranks_in_python(folder: Path) -> None:
     program = f"""
 from rerank import Reranker
 with Reranker("default") as reranker:
-    print([each["corpus_id"] for each in reranker.rank({QUERY!r}, {list(PASSAGES.values())!r})][0])
+    print([result["corpus_id"] for result in reranker.rank({QUERY!r}, {list(PASSAGES.values())!r})][0])
 """
     assert run(folder, "python", "-c", program).strip() == "1"
 

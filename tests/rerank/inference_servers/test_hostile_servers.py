@@ -53,23 +53,23 @@ def model_at(url: str, kind: str) -> ServedRanker:
 
 @pytest.mark.parametrize("answer", [*ENDLESS.values(), *LARGE.values()], ids=[*ENDLESS, *LARGE])
 async def test_answer_without_an_end_is_refused_before_the_call_is_late(answer: Answer) -> None:
-    async with server_at(answer) as each, asyncio.timeout(SOON_S):
-        with pytest.raises(ModelServerUnfit, match=f"{each.url}/ask answered with .*; correct served_by"):
-            await each.post(ASK)
+    async with server_at(answer) as server, asyncio.timeout(SOON_S):
+        with pytest.raises(ModelServerUnfit, match=f"{server.url}/ask answered with .*; correct served_by"):
+            await server.post(ASK)
 
 
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
 async def test_time_of_a_call_is_that_of_the_whole_answer(answer: Answer) -> None:
-    async with server_at(answer, timeout_s=0.3) as each, asyncio.timeout(SOON_S):
+    async with server_at(answer, timeout_s=0.3) as server, asyncio.timeout(SOON_S):
         with pytest.raises(NoAnswer, match=r"/ask: no answer within 0.3 s"):
-            await each.post(ASK)
+            await server.post(ASK)
 
 
 async def test_headers_of_a_usual_length_are_read() -> None:
     """Also after a further request on the same connection, whose head has its own bounds."""
     cookies = [f"set-cookie: name{number}={'x' * 80}; path=/" for number in range(200)]
-    async with server_at(whole(b'"done"' + b"\n" * 5000, *cookies)) as each:
-        assert [await each.post(ASK) for _ in range(5)] == ["done"] * 5
+    async with server_at(whole(b'"done"' + b"\n" * 5000, *cookies)) as server:
+        assert [await server.post(ASK) for _ in range(5)] == ["done"] * 5
 
 
 async def test_informational_answers_before_the_answer_are_skipped() -> None:
@@ -77,8 +77,8 @@ async def test_informational_answers_before_the_answer_are_skipped() -> None:
         writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 20)
         await whole(b'"done"')(writer)
 
-    async with server_at(answer) as each:
-        assert await each.post(ASK) == "done"
+    async with server_at(answer) as server:
+        assert await server.post(ASK) == "done"
 
 
 async def test_cookies_are_not_kept_and_not_sent() -> None:
@@ -92,9 +92,9 @@ async def test_cookies_are_not_kept_and_not_sent() -> None:
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening, client_of(5.0, "") as client:
-        each = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", client)
+        server = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", client)
         for _ in range(2):
-            await each.get("/health")
+            await server.get("/health")
     assert len(heads) == 2
     assert not any(b"cookie" in head.lower() for head in heads)
 

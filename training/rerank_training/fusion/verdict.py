@@ -122,7 +122,7 @@ class Verdict:
         )
         return [
             "nDCG@10 within the lists",
-            *(f"  {each}" for each in compared if each is not None),
+            *(f"  {line}" for line in compared if line is not None),
             *([lost] if self.first_stage.is_better and self.to_serve == "default" else []),
             f"serve the {self.to_serve}: {command}",
         ]

@@ -33,8 +33,8 @@ class Weights:
     @classmethod
     def tried(cls, default: Weights) -> list[Weights]:
         """The weights that are tried, the default ones first."""
-        grid = [cls(*each) for each in product(_FIRST_STAGE, _SPARSE)]
-        return [default, *(each for each in grid if each != default)]
+        grid = [cls(*weights) for weights in product(_FIRST_STAGE, _SPARSE)]
+        return [default, *(weights for weights in grid if weights != default)]
 
     def __str__(self) -> str:
         return f"first_stage_weight {self.first_stage:g}, sparse_weight {self.sparse:g}"
@@ -43,8 +43,8 @@ class Weights:
 def ndcg_of_weights(lists: Iterable[SignalList], tried: Sequence[Weights], model: FusionModel) -> Values:
     """(weights, lists) nDCG@10 within each list, as the service would rank it with these weights."""
     samplings = [
-        ExampleSampling(model.model_copy(update={"sparse_weight": each.sparse}), each.first_stage, 0.0)
-        for each in tried
+        ExampleSampling(model.model_copy(update={"sparse_weight": weights.sparse}), weights.first_stage, 0.0)
+        for weights in tried
     ]
     columns = [[_ndcg(*_scored(sampling, item)) for sampling in samplings] for item in lists]
     return np.array(columns).reshape(-1, len(tried)).T
@@ -102,5 +102,5 @@ def p_of_gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> f
     differences, rng = values - values[0], np.random.default_rng(seed)
     found = cross_validate(differences, seed).mean()
     signs = (rng.choice([-1.0, 1.0], values.shape[1]) for _ in range(permutations))
-    as_large = sum(cross_validate(differences * each, seed).mean() >= found for each in signs)
+    as_large = sum(cross_validate(differences * sign, seed).mean() >= found for sign in signs)
     return float((1 + as_large) / (1 + permutations))

@@ -138,13 +138,13 @@ class Form(Dialect):
         return to_json(_filled(self.envelope, slots))
 
 
-def _slots(each: Scored, passage: Any) -> dict[Slot, Any]:
+def _slots(result: Scored, passage: Any) -> dict[Slot, Any]:
     """What a result may show, without its passage if that is None."""
     return {
-        Slot.INDEX: each.index,
-        Slot.SCORE: each.score,
-        Slot.LOGIT: _logit(each.score),
-        Slot.RANKED: each.ranked,
+        Slot.INDEX: result.index,
+        Slot.SCORE: result.score,
+        Slot.LOGIT: _logit(result.score),
+        Slot.RANKED: result.ranked,
         Slot.TEXT: passage,
         Slot.OBJECT: None if passage is None else as_object(passage),
     }
