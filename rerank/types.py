@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -285,6 +285,22 @@ class EncodedWindow:
     tokens: int = 0
     truncated: tuple[int, ...] = ()
 
+    def tokens_with(self, decoded: Decoded) -> int:
+        """The positions that the model read and wrote for the window, of which `tokens` is the most."""
+        return sum(map(len, self.prompts)) + decoded.tokens if decoded.tokens else self.tokens
+
+
+class Decoded(NamedTuple):
+    """What a model wrote about a window after its prompt, token by token; in PE-Rank, passage by passage.
+
+    Attributes:
+        tokens: their number; the first one comes from reading the prompt.
+        ms: duration of the others, which is a part of that of the batch; 0 where an inference server wrote them.
+    """
+
+    tokens: int = 0
+    ms: float = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class WindowRanking:
@@ -301,6 +317,7 @@ class WindowRanking:
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
+    decoded: Decoded = field(default=Decoded(), compare=False)
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -359,6 +376,7 @@ class WindowTrace:
         model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
         truncated: places of the passages that were truncated to fit the prompt.
         queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
+        decode_tokens: those of `tokens` that the model wrote.
         signals: see WindowRanking, in the order of `positions`.
     """
 
@@ -372,6 +390,7 @@ class WindowTrace:
     truncated: tuple[int, ...] = ()
     queue_ms: float = field(default=0.0, compare=False)
     model_ms: float = field(default=0.0, compare=False)
+    decode_tokens: int = 0
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -404,6 +423,8 @@ class Trace:
     queue_ms: float
     prepare_ms: float
     model_ms: float
+    #: The part of `model_ms` after the first tokens that the model wrote, see Decoded.
+    decode_ms: float
     total_ms: float
     #: The weight with which the first stage counted in the order; 0: it did not.
     first_stage_weight: float = 0.0

@@ -17,7 +17,9 @@ class Efficiency:
     Attributes:
         p50_ms: percentile of the latency that the caller sees, network included; likewise `p95_ms` and `p99_ms`.
         queries_per_s: responses divided by the seconds in which at least one query was running.
-        windows: mean per query, as are `rounds` and `tokens`; 0 for systems without a service.
+        windows: mean per query, as are `rounds`, tokens and times; 0 for systems without a service.
+        prefill_tokens: positions that the model read before it wrote; `prefill_ms` is their time.
+        decode_tokens: tokens that the model wrote; `decode_ms` is their time, which inference servers do not say.
         incomplete: number of queries whose list was reranked only in part.
         truncated: number of passages, over all queries, whose beginning alone the model read.
         truncated_queries: the query_ids of those whose beginning alone the model or its first stage read.
@@ -30,7 +32,10 @@ class Efficiency:
     queries_per_s: float
     windows: float
     rounds: float
-    tokens: float
+    prefill_tokens: float
+    prefill_ms: float
+    decode_tokens: float
+    decode_ms: float
     incomplete: int
     truncated: int
     truncated_queries: tuple[str, ...]
@@ -44,18 +49,21 @@ def efficiency(responses: Sequence[Response]) -> Efficiency | None:
         return None
     p50, p95, p99 = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()
     executions = [response.ranking.execution for response in responses]
-    windows, rounds, tokens = (
-        sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
-        for name in ("windows", "rounds", "tokens")
-    )
+    mean = {
+        name: sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
+        for name in ("windows", "rounds", "tokens", "model_ms", "decode_tokens", "decode_ms")
+    }
     return Efficiency(
         p50,
         p95,
         p99,
         len(responses) / max(busy_s(responses), 1e-9),
-        windows,
-        rounds,
-        tokens,
+        mean["windows"],
+        mean["rounds"],
+        prefill_tokens=mean["tokens"] - mean["decode_tokens"],
+        prefill_ms=mean["model_ms"] - mean["decode_ms"],
+        decode_tokens=mean["decode_tokens"],
+        decode_ms=mean["decode_ms"],
         incomplete=sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions),
         truncated=sum(len(row.get("truncated_doc_ids", ())) for row in executions),
         truncated_queries=tuple(

@@ -194,17 +194,20 @@ def _efficiency(results: Sequence[SystemResult]) -> str:
             result.name,
             *(f"{value:,.1f}" for value in (e.p50_ms, e.p95_ms, e.p99_ms)),
             f"{e.queries_per_s:,.2f}",
-            *(f"{value:,.1f}" for value in (e.windows, e.rounds, e.tokens)),
+            *(f"{value:,.1f}" for value in (e.windows, e.rounds)),
+            *(f"{value:,.0f}" for value in (e.prefill_tokens, e.prefill_ms, e.decode_tokens, e.decode_ms)),
         ]
         for result in results
         if (e := result.efficiency)
     ]
     if not rows:
         return ""
-    head = ["system", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
+    head = ["system", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds"]
+    head += ["prefill tokens", "prefill ms", "decode tokens", "decode ms"]
     return (
         f"## Latency and cost\n\n{markdown_table(head, rows)}\n\n"
-        "Latency is measured at the caller and includes the network. Windows, rounds and tokens are means per query."
+        "Latency is measured at the caller and includes the network. The other columns are means per "
+        "query: prefill is what the model reads at once, decode what it writes token by token."
     )
 
 

@@ -60,6 +60,7 @@ class Progress:
     prepare_ms: float = 0.0
     queue_ms: float = 0.0
     model_ms: float = 0.0
+    decode_ms: float = 0.0
     rounds: int = 0
     repairs: int = 0
     truncated_doc_ids: set[str] = field(default_factory=set)
@@ -108,9 +109,12 @@ class Progress:
         _, slowest = max(ranked, key=lambda of_window: of_window[1].queue_ms + of_window[1].batch_ms)
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.batch_ms
+        self.decode_ms += slowest.result.decoded.ms
         for positions, ranking, (encoded, done) in zip(round_.windows, rankings, ranked, strict=True):
-            read = (positions, ranking.permutation, encoded.tokens, done.result.scores, info.score_kind)
-            times = (done.queue_ms, done.batch_ms)
+            decoded = done.result.decoded
+            tokens = encoded.tokens_with(decoded)
+            read = (positions, ranking.permutation, tokens, done.result.scores, info.score_kind)
+            times = (done.queue_ms, done.batch_ms, decoded.tokens)
             trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, *times, done.result.signals)
             self.windows.append(trace)
             self.repairs += ranking.repairs
@@ -218,6 +222,7 @@ class Progress:
             queue_ms=self.queue_ms,
             prepare_ms=self.prepare_ms,
             model_ms=self.model_ms,
+            decode_ms=self.decode_ms,
             truncated_doc_ids=tuple(doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in cut),
             query_truncated=request.query.is_truncated or self.query_truncated,
             query_vector=self.last.query_vector if self.last else None,

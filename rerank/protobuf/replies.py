@@ -86,6 +86,8 @@ def _execution(trace: Trace) -> pb.Execution:
         windows=len(trace.windows),
         rounds=trace.rounds,
         tokens=trace.tokens,
+        decode_tokens=sum(window.decode_tokens for window in trace.windows),
+        decode_ms=trace.decode_ms,
         truncated_doc_ids=trace.truncated_doc_ids,
         completeness=COMPLETENESS[trace.completeness],
         reason=trace.reason,

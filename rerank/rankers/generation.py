@@ -7,14 +7,16 @@ out, name them twice or name unknown ones, so it is parsed and repaired, and the
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.generation.streamers import BaseStreamer
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import AnswerConfig, Precision
@@ -26,7 +28,7 @@ from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template
 from rerank.rankers.permutations import answer_in, parse_permutation
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
+from rerank.types import Decoded, EncodedWindow, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
 _MOST_PASSAGES = 100
@@ -37,6 +39,13 @@ _SLACK_TOKENS_AFTER_THINKING = 64
 #: The most tokens for thinking in the self-test, which need not get an answer.
 _SELF_TEST_TOKENS = 16
 _AT_ONCE = AnswerConfig()
+
+
+class Answer(NamedTuple):
+    """The text that a model wrote about a window, and what it cost."""
+
+    text: str
+    decoded: Decoded
 
 
 class GenerationPrompts(TextPrompts):
@@ -89,17 +98,21 @@ class GenerationPrompts(TextPrompts):
         """Returns the most tokens that the model writes about n passages."""
         return self._thinking_tokens + self.answer_tokens(n)
 
-    def ranking(self, window: EncodedWindow, results: Sequence[str]) -> WindowRanking:
+    def ranking(self, window: EncodedWindow, results: Sequence[Answer]) -> WindowRanking:
         """Scores n passages by minus their rank in the model's text. Without an answer they keep their order."""
-        n, (text,) = len(window.window.passages), results
+        n, ((text, decoded),) = len(window.window.passages), results
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
-            return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True)
+            return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True, decoded=decoded)
         parsed = parse_permutation(answer, self._names[:n], last_chain=self._answer_is == "last")
         scores = [0.0] * n
         for rank, place in enumerate(parsed.permutation):
             scores[place] = float(-rank)
-        return WindowRanking(tuple(scores), repairs=parsed.repairs)
+        return WindowRanking(tuple(scores), repairs=parsed.repairs, decoded=decoded)
+
+    def answer(self, text: str) -> Answer:
+        """Returns an answer of an inference server, which says neither the tokens nor their time."""
+        return Answer(text, Decoded(len(self._tokenizer.encode(text, add_special_tokens=False))))
 
     def with_little_thinking(self) -> Self:
         """Returns a copy with a few tokens for thinking, for the self-test."""
@@ -146,20 +159,44 @@ class GenerationRanker(GenerationPrompts):
         self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[str]:
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[Answer]:
         """Returns the text that is generated for each window. Padding would change texts, so windows run one by one."""
         return [self._answer(window.prompts[0], len(window.window.passages)) for window in pieces]
 
     @torch.inference_mode()
-    def _answer(self, prompt: Sequence[int], n: int) -> str:
+    def _answer(self, prompt: Sequence[int], n: int) -> Answer:
         """Returns the text that the model generates after the prompt, up to its end token or the token budget."""
         ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            clock = _FirstTokenClock()
             output = cast(Any, self._model).generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self.new_tokens(n)
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self.new_tokens(n), streamer=clock
             )  # (1, T + answer)
+        answer = output[0, len(prompt) :].tolist()
         thinks = self._thinking_tokens > 0  # the marks of a reasoning may be special tokens
-        return str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=not thinks))
+        text = str(self._tokenizer.decode(answer, skip_special_tokens=not thinks))
+        return Answer(text, Decoded(len(answer), clock.ms()))
+
+
+class _FirstTokenClock(BaseStreamer):
+    """Measures the time from the first token that `generate` writes."""
+
+    def __init__(self) -> None:
+        self._put = 0
+        self._start_s = 0.0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Is called with the prompt, and then with each token."""
+        self._put += 1
+        if self._put == 2:
+            self._start_s = time.perf_counter()
+
+    def end(self) -> None:
+        """See BaseStreamer."""
+
+    def ms(self) -> float:
+        """Returns the milliseconds since then; 0 if there was no token."""
+        return (time.perf_counter() - self._start_s) * 1000 if self._start_s else 0.0
 
 
 def _greedy(lm: CausalLM) -> GenerationConfig:

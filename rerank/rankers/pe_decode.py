@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rerank.models.decode_state import DecodeState
 from rerank.models.last_token import LastTokenReader
+from rerank.types import Decoded
 
 
 def one_step(
@@ -32,8 +34,8 @@ def dynamic(
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
-) -> list[tuple[float, ...]]:
-    """Returns minus the rank at which each passage of a window is chosen (PE-Rank, section 3.3).
+) -> list[tuple[tuple[float, ...], Decoded]]:
+    """Returns minus the rank at which each passage of a window is chosen (PE-Rank, section 3.3), and the choices' cost.
 
     The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
     the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a matrix of its own:
@@ -52,22 +54,35 @@ def dynamic(
     used = torch.arange(max(sizes), device=device) >= torch.tensor(sizes, device=device)[:, None]  # (B, N)
     products, chosen = list[torch.Tensor](), list[torch.Tensor]()  # per step: (B, N) and (B,)
     state: DecodeState | None = None
+    start_s = 0.0
     for _ in range(max(steps)):  # windows that are done run along
         if state is None:
             state = prefill(prompts)
+            start_s = _now_s(device)
         else:
             state.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
         products.append(_inner_products(exact, state.outputs[:, None]))
         chosen.append(products[-1].masked_fill(used, -torch.inf).argmax(dim=1))  # of equals the first
         used[rows, chosen[-1]] = True
     chosen_places = [places.tolist() for places in chosen]  # (steps, B)
+    decode_ms = (_now_s(device) - start_s) * 1000 if chosen else 0.0
     return [
-        _negative_ranks(
-            [places[window] for places in chosen_places[:count]],
-            products[count - 1][window, :n].tolist() if count else [0.0] * n,
+        (
+            _negative_ranks(
+                [places[window] for places in chosen_places[:count]],
+                products[count - 1][window, :n].tolist() if count else [0.0] * n,
+            ),
+            Decoded(count, decode_ms),
         )
         for window, (count, n) in enumerate(zip(steps, sizes, strict=True))
     ]
+
+
+def _now_s(device: torch.device) -> float:
+    """The time when the device has done what it was given, which it does later than Python gives it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def choices(n: int, top_n: int) -> int:

@@ -24,7 +24,18 @@ from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorProm
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.types import EncodedWindow, Passage, Precision, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import (
+    Decoded,
+    EncodedWindow,
+    Passage,
+    Precision,
+    Prepared,
+    Query,
+    ScoreKind,
+    Vector,
+    Window,
+    WindowRanking,
+)
 
 #: A text may take one or two tokens more inside a prompt than alone.
 _SLACK_TOKENS = 2
@@ -118,7 +129,7 @@ class PERankRanker:
 
     @translate_out_of_memory()
     @torch.inference_mode()
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[tuple[float, ...]]:
+    def read(self, pieces: Sequence[EncodedWindow]) -> list[tuple[tuple[float, ...], Decoded]]:
         """Returns log-probabilities over the passages of each window, or minus their ranks in dynamic decoding."""
         queries = 1 if self._prompts.reads_query_vector else 0
         projected = [self._project(encoded.window, queries) for encoded in pieces]  # (queries + n, D) each
@@ -126,15 +137,15 @@ class PERankRanker:
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
         if self._dynamic:
             return dynamic(self._reader.prefill, inputs, passages, [encoded.window.top_n for encoded in pieces])
-        return one_step(self._reader, inputs, passages)
+        return [(scores, Decoded()) for scores in one_step(self._reader, inputs, passages)]
 
     def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
         """A window is read as a whole."""
         return (window,)
 
-    def ranking(self, window: EncodedWindow, results: Sequence[tuple[float, ...]]) -> WindowRanking:
-        (scores,) = results
-        return WindowRanking(scores, signals=_signals(window.window))
+    def ranking(self, window: EncodedWindow, results: Sequence[tuple[tuple[float, ...], Decoded]]) -> WindowRanking:
+        ((scores, decoded),) = results
+        return WindowRanking(scores, signals=_signals(window.window), decoded=decoded)
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
         """Returns (queries + n, D) vectors of query and passages in the model's space.

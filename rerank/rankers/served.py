@@ -212,7 +212,8 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
         n = len(window.window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
-        return self._prompts.ranking(window, [read_answer(server, self._api.text, await server.post(post))])
+        text = read_answer(server, self._api.text, await server.post(post))
+        return self._prompts.ranking(window, [self._prompts.answer(text)])
 
     async def _check_answers(self, server: Server) -> None:
         """Checks nothing, because the self-test generates."""

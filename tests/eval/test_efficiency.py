@@ -44,7 +44,8 @@ def test_time_in_which_anything_was_answered_is_counted_once(
 
 def test_costs_are_means_and_warnings_are_sums() -> None:
     """An int64 is a string in JSON."""
-    served = {"windows": 9, "rounds": 9, "tokens": "1800", "completeness": "COMPLETENESS_FULL"}
+    written = {"decode_tokens": "100", "decode_ms": 6.0, "model_ms": 8.0}
+    served = {"windows": 9, "rounds": 9, "tokens": "1800", **written, "completeness": "COMPLETENESS_FULL"}
     partial = {
         "windows": 1,
         "rounds": 1,
@@ -56,5 +57,6 @@ def test_costs_are_means_and_warnings_are_sums() -> None:
     }
     found = efficiency([response(1, 1, **served), response(1, 2, **partial)])
     assert found is not None
-    assert (found.windows, found.rounds, found.tokens) == (5.0, 5.0, 1000.0)
+    assert (found.windows, found.rounds) == (5.0, 5.0)
+    assert (found.prefill_tokens, found.prefill_ms, found.decode_tokens, found.decode_ms) == (950.0, 1.0, 50.0, 3.0)
     assert (found.incomplete, found.truncated, found.repaired, len(found.truncated_queries)) == (1, 2, 3, 1)

@@ -17,7 +17,7 @@ from rerank_eval.statistics import holm, paired_differences, t_test
 def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: Any) -> SystemResult:
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
     warnings = {"incomplete": 0, "truncated": 0, "truncated_queries": (), "repaired": 0} | counts
-    cost = Efficiency(10.0, 20.0, 30.0, 2.5, windows=9.0, rounds=9.0, tokens=1800.0, **warnings)
+    cost = Efficiency(10.0, 20.0, 30.0, 2.5, 9.0, 9.0, 1700.0, 20.0, 100.0, 5.0, **warnings)
     return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), cost)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -85,6 +86,20 @@ def test_generated_permutation_is_the_ranking(
     (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", kind, device="cpu"), [make_window(3)])
     assert (ranking.permutation, ranking.repairs) == (permutation, repairs)
     assert [ranking.scores[place] for place in permutation] == [0.0, -1.0, -2.0]
+
+
+def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(tmp_path: Path) -> None:
+    answer, tokenizer = "[C] > [A] > [B]", byte_level()
+    ranker = GenerationRanker(
+        write_trained_lm(tmp_path / "lm", tokenizer, make_window(3), ABC, answer), "first", LETTERS
+    )
+    encoded = ranker.encode(make_window(3))
+    start_s = time.perf_counter()
+    (ranking,) = rank_windows(ranker, [make_window(3)])
+    assert ranking.decoded.tokens == len(tokenizer(answer, add_special_tokens=False)["input_ids"]) + 1  # the end token
+    assert 0 < ranking.decoded.ms < (time.perf_counter() - start_s) * 1000
+    read = len(encoded.prompts[0])
+    assert encoded.tokens_with(ranking.decoded) == read + ranking.decoded.tokens < encoded.tokens
 
 
 def test_decoding_is_greedy_whatever_the_checkpoint_configures(tmp_path: Path) -> None:

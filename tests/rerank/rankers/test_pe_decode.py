@@ -101,6 +101,13 @@ def test_one_step_is_the_first_step(orders: list[tuple[int, ...]], one_step: lis
     assert [order[0] for order in orders] == [order[0] for order in one_step]
 
 
+def test_choices_and_their_time_are_told_from_those_of_the_prompt(ranker: PERankRanker) -> None:
+    window = max(WINDOWS, key=lambda window: len(window.passages))
+    ranking, of_two = rank_windows(ranker, [window, replace(window, top_n=2)])
+    assert (ranking.decoded.tokens, of_two.decoded.tokens) == (len(window.passages) - 1, 2)
+    assert ranking.decoded.ms > 0
+
+
 def test_order_differs_from_one_step(orders: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
     """Otherwise the other tests of this file would prove little."""
     assert sum(order != one for order, one in zip(orders, one_step, strict=True)) > len(WINDOWS) / 4

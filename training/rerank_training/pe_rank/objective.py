@@ -60,7 +60,7 @@ class PEObjective:
         window_passages = [row[:size] for row, size in zip(passages, sizes, strict=True)]
         lm = pe_model.transformer
         chosen = dynamic(lambda inputs: DecodeState(lm, lm.config, inputs), prompts, window_passages, [0] * len(sizes))
-        return pad_sequence([torch.tensor(row) for row in chosen], batch_first=True).to(passages.device)
+        return pad_sequence([torch.tensor(row) for row, _ in chosen], batch_first=True).to(passages.device)
 
     def _scores(self, model: nn.Module, batch: dict[str, Tensor], view: str = "") -> Tensor:
         """(B, N) inner products of the passages and the last state; stepwise (B, N, N), row k for rank k."""
