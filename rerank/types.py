@@ -224,17 +224,23 @@ class FeedbackSettings:
     Attributes:
         method: the loss and its optimisation; see `FeedbackMethod`.
         top_k: number of passages from the top of the ranking that serve as the teacher.
-        steps: number of Adam steps. Rocchio ignores it.
-        learning_rate: of Adam; one step changes a coordinate by about this much. Rocchio ignores it.
+        steps: number of Adam steps; 0: as published, see `descent`. Rocchio ignores it.
+        learning_rate: of Adam; one step changes a coordinate by about this much. 0 and Rocchio: as for `steps`.
         min_cosine: trust region, at least 0 and below 1: the smallest allowed cosine between the updated and the
             original vector.
     """
 
     method: FeedbackMethod = FeedbackMethod.WEIGHTED_RANKNET
     top_k: int = 100
-    steps: int = 20
-    learning_rate: float = 1e-3
+    steps: int = 0
+    learning_rate: float = 0.0
     min_cosine: float = 0.8
+
+    @property
+    def descent(self) -> tuple[int, float]:
+        """Steps and learning rate: those of ReFIT (arXiv 2305.11744) for KL, else of FIRST (arXiv 2406.15657)."""
+        steps, rate = (100, 5e-3) if self.method is FeedbackMethod.KL else (20, 1e-3)
+        return self.steps or steps, self.learning_rate or rate
 
     @classmethod
     def of(cls, feedback: FeedbackSettings | FeedbackMethod | str) -> FeedbackSettings:

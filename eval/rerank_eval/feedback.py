@@ -29,7 +29,7 @@ from rerank_eval.report import comparisons, format_p, markdown_table
 from rerank_eval.results import SystemResult
 from rerank_eval.run_files import write_text
 from rerank_eval.runner import Responses
-from rerank_eval.settings import ORACLE, BeirSettings
+from rerank_eval.settings import ORACLE, UPDATES, BeirSettings
 from rerank_eval.tasks import Task
 
 #: Name of dense retrieval before feedback.
@@ -143,7 +143,7 @@ class DenseSearch:
         vectors = self._passages([doc_ids for doc_ids, _ in shown])
         return [
             self._after(teacher, [scores for _, scores in shown], vectors, settings.feedback_settings(method))
-            for method in settings.feedback_loss or list(FeedbackMethod)
+            for method in settings.feedback_loss or UPDATES
             if method is not FeedbackMethod.KL or teacher.kind is not ScoreKind.RANK
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,8 @@ from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage
 
 #: Baselines that are settings of a fusion, over the whole list: the encoder alone, and with the first stage's score.
 BASELINES = ("cosine", "z-score")
+#: Ways in which a query vector can follow any ranking.
+UPDATES = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL, FeedbackMethod.ROCCHIO)
 #: Sorts by the judgements, in the process of the evaluation.
 ORACLE = "oracle"
 _COLLECTIONS = (
@@ -112,15 +114,13 @@ class BeirSettings(EvaluationSettings):
         list[FeedbackMethod],
         typer.Option(
             parser=FeedbackMethod,
-            metavar=f"[{'|'.join(FeedbackMethod)}]",
+            metavar=f"[{'|'.join(UPDATES)}]",
             help="With --feedback: how the vectors follow a ranking. kl reads scores, the others an order. Repeatable; "
             "default: all, and in the second search weighted-ranknet.",
         ),
     ] = field(default_factory=list)
-    feedback_steps: Annotated[
-        int, typer.Option(min=0, help="Number of gradient steps; 0: the default of the loss.")
-    ] = 0
-    feedback_rate: Annotated[float, typer.Option(min=0, help="Learning rate; 0: the default of the loss.")] = 0.0
+    feedback_steps: Annotated[int, typer.Option(min=0, help="Number of gradient steps; 0: 20, and 100 for kl.")] = 0
+    feedback_rate: Annotated[float, typer.Option(min=0, help="Learning rate; 0: 0.001, and 0.005 for kl.")] = 0.0
     feedback_passages: Annotated[int, typer.Option(min=2, help="Number of passages that a teacher orders.")] = 100
 
     @property
@@ -131,12 +131,7 @@ class BeirSettings(EvaluationSettings):
 
     def feedback_settings(self, method: FeedbackMethod) -> FeedbackSettings:
         """The settings of an update by this method."""
-        default = FeedbackSettings(method, top_k=self.feedback_passages)
-        return replace(
-            default,
-            steps=self.feedback_steps or default.steps,
-            learning_rate=self.feedback_rate or default.learning_rate,
-        )
+        return FeedbackSettings(method, self.feedback_passages, self.feedback_steps, self.feedback_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

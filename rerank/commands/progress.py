@@ -76,7 +76,9 @@ class _ProgressBars:
 
 
 class ProgressLines:
-    """Prints lines such as "vectors: 1,200 of 4,000 passages (30%), 400 passages/s, 0:03 elapsed", from any thread.
+    """Prints lines such as "vectors: 1,200 of 4,000 passages (30%), 400 passages/s, 0:03 elapsed, 0:07 left".
+
+    It may be called from any thread.
 
     Args:
         write: prints a line.
@@ -110,7 +112,13 @@ class ProgressLines:
         of = f" of {self._total:,}" if self._total else ""
         unit = f" {self._unit}" if self._unit else ""
         share = f" ({self._done / self._total:.0%})" if self._total else ""
-        elapsed_s = self._line_s - self._start_s
-        speed = f"{(self._done - self._start_done) / elapsed_s:,.0f}{unit}/s, " if unit else ""
-        minutes, seconds = divmod(round(elapsed_s), 60)
-        self._write(f"{self._stage}: {self._done:,}{of}{unit}{share}, {speed}{minutes}:{seconds:02} elapsed")
+        elapsed_s, steps = self._line_s - self._start_s, self._done - self._start_done
+        speed = f"{steps / elapsed_s:,.0f}{unit}/s, " if unit else ""
+        remaining = (self._total or self._done) - self._done
+        left = f", {_minutes(elapsed_s * remaining / steps)} left" if steps and remaining else ""
+        self._write(f"{self._stage}: {self._done:,}{of}{unit}{share}, {speed}{_minutes(elapsed_s)} elapsed{left}")
+
+
+def _minutes(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02}"

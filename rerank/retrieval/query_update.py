@@ -145,8 +145,9 @@ def _objective(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: T
 def _gradient_descent(vectors: Tensor, passages: Tensor, objective: ListLosses, settings: FeedbackSettings) -> Tensor:
     """(Q, D). Adam treats each coordinate separately, so minimising the summed loss minimises that of every query."""
     updated = vectors.clone().requires_grad_()
-    optimizer = torch.optim.Adam([updated], lr=settings.learning_rate)
-    for _ in range(settings.steps):
+    steps, learning_rate = settings.descent
+    optimizer = torch.optim.Adam([updated], lr=learning_rate)
+    for _ in range(steps):
         optimizer.zero_grad()
         objective(_scores(updated, passages)).sum().backward()
         optimizer.step()

@@ -130,7 +130,7 @@ def _check_options(options: RankOptions, candidates: int, limits: Limits) -> Non
 
 def _check_feedback(feedback: FeedbackSettings) -> None:
     _between("feedback.top_k", feedback.top_k, 2, _MAX_TOP_K)
-    _between("feedback.steps", feedback.steps, 1, _MAX_STEPS)
+    _between("feedback.steps", feedback.steps, 0, _MAX_STEPS)
     _between("feedback.learning_rate", feedback.learning_rate, 0, 1)
     _between("feedback.min_cosine", feedback.min_cosine, 0, _MAX_MIN_COSINE)
 

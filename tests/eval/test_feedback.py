@@ -66,7 +66,7 @@ def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection
 
 
 @pytest.mark.parametrize(
-    ("given", "steps", "rate"), [({}, 20, 1e-3), ({"feedback_steps": 7}, 7, 1e-3), ({"feedback_rate": 0.5}, 20, 0.5)]
+    ("given", "steps", "rate"), [({}, 0, 0.0), ({"feedback_steps": 7}, 7, 0.0), ({"feedback_rate": 0.5}, 0, 0.5)]
 )
 def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int, rate: float) -> None:
     settings = settings_of(Path("c"), Path("i"), **given)

