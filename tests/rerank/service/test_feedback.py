@@ -14,7 +14,7 @@ from tests.serving import TIMEOUT_S
 QUERY = "how long does a flea live"
 VECTOR_STAGES = [pb.FIRST_STAGE_DENSE, pb.FIRST_STAGE_HYBRID_RRF, pb.FIRST_STAGE_HYBRID_Z_SCORE]
 #: With four candidates, steps of this size turn the vector far enough to find other passages.
-LARGE_STEPS = pb.Feedback(learning_rate=0.05, min_cosine=0.3)
+LARGE_STEPS = pb.Feedback(steps=20, learning_rate=0.05, min_cosine=0.3)
 
 
 def search(stub: RerankServiceStub, **fields: object) -> pb.SearchResponse:
@@ -29,7 +29,7 @@ def doc_ids(reply: pb.SearchResponse) -> list[str]:
 @pytest.mark.parametrize("first_stage", VECTOR_STAGES)
 @pytest.mark.parametrize("method", sorted({*pb.FeedbackMethod.values()} - {pb.FEEDBACK_METHOD_E2RANK}))
 def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first_stage: int, method: int) -> None:
-    feedback = pb.Feedback(method=method, learning_rate=0.05, min_cosine=0.3)
+    feedback = pb.Feedback(method=method, steps=20, learning_rate=0.05, min_cosine=0.3)
     without = search(stub, first_stage=first_stage, feedback=None)
     reply = search(stub, first_stage=first_stage, feedback=feedback)
     assert not without.HasField("feedback")
