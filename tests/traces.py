@@ -25,6 +25,7 @@ def trace_of(**fields: Any) -> Trace:
         "queue_ms": 0.0,
         "prepare_ms": 0.0,
         "model_ms": 0.0,
+        "decode_ms": 0.0,
         "total_ms": 0.0,
     }
     return Trace(**(default | fields))

@@ -17,7 +17,6 @@ from rerank.reranking.diversity import MAX_ENCODED, NEAR_DUPLICATE_COSINE, diver
 from rerank.retrieval.index import Index
 from rerank.types import (
     Candidate,
-    Completeness,
     Matrix,
     NearDuplicates,
     Passage,
@@ -25,14 +24,14 @@ from rerank.types import (
     Ranking,
     RankOptions,
     ScoreKind,
-    Trace,
     Vector,
 )
 from tests.fakes import NumberRanker
 from tests.serving import reranker_of
 from tests.slices import finished
+from tests.traces import trace_of
 
-TRACE = Trace("m", "number", "m", "", "", "single(20)", (), 1, (), 0, Completeness.FULL, "", 0, 0, 0, 0)
+TRACE = trace_of()
 DROP = RankOptions(near_duplicates="drop")
 
 Diversify = Callable[[Ranking, RankOptions], Ranking]

@@ -14,7 +14,6 @@ from rerank.retrieval.feedback_search import FeedbackSearch, update_query
 from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome
 from rerank.types import (
     Candidate,
-    Completeness,
     FeedbackMethod,
     FeedbackSettings,
     Passage,
@@ -23,9 +22,9 @@ from rerank.types import (
     Ranking,
     RankOptions,
     ScoreKind,
-    Trace,
     Vector,
 )
+from tests.traces import trace_of
 
 MARGIN_S = 0.5
 
@@ -44,7 +43,7 @@ A, B, C, D = (
     Candidate(Passage(doc_id, doc_id, vector(*numbers)), 0.0)
     for doc_id, numbers in {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 1, 1), "d": (0, 0, 1)}.items()
 )
-TRACE = Trace("m", "number", "m", "", "", "single(20)", (), 1, (), 0, Completeness.FULL, "", 0, 0, 0, 0)
+TRACE = trace_of()
 
 
 def ranking(order: Sequence[Candidate], given: Sequence[Candidate], kind: ScoreKind = ScoreKind.RANK) -> Ranking:
