@@ -1,8 +1,8 @@
 """`eval-beir`: retrieves and reranks for the queries of a collection and measures the result.
 
 rerank index --collection my-corpus --out indexes/my-corpus
-eval-beir --collection my-corpus --index indexes/my-corpus --ranker identity --ranker pe-rank --out results/pe-rank
-eval-beir --collection my-corpus --run run.trec --ranker first --out results/first
+eval-beir --collection my-corpus --index indexes/my-corpus --model identity --model pe-rank --out results/pe-rank
+eval-beir --collection my-corpus --run run.trec --model first --out results/first
 """
 
 from __future__ import annotations

@@ -110,6 +110,13 @@ class BeirSettings(EvaluationSettings):
             "system, and each system a second time over what that finds. Needs --index.",
         ),
     ] = False
+    feedback_ranking: Annotated[
+        bool,
+        typer.Option(
+            help="With --feedback: rank a second time, which takes twice the time of the first; without it, only dense "
+            "retrieval is measured."
+        ),
+    ] = True
     feedback_loss: Annotated[
         list[FeedbackMethod],
         typer.Option(
@@ -125,9 +132,9 @@ class BeirSettings(EvaluationSettings):
 
     @property
     def second_search(self) -> dict[str, object] | None:
-        """The fields of the message Feedback (rerank.proto) of the second search; None without feedback."""
+        """The fields of the message Feedback (rerank.proto) of the second search; None if there is none."""
         method = self.feedback_loss[0] if self.feedback_loss else FeedbackMethod.WEIGHTED_RANKNET
-        return asdict(self.feedback_settings(method)) if self.feedback else None
+        return asdict(self.feedback_settings(method)) if self.feedback and self.feedback_ranking else None
 
     def feedback_settings(self, method: FeedbackMethod) -> FeedbackSettings:
         """The settings of an update by this method."""

@@ -1,7 +1,7 @@
 """`eval-trec-dl`: reranks the candidates of request files or TREC runs and measures the result.
 
-eval-trec-dl --requests requests.jsonl --qrels qrels.txt --ranker identity --ranker pe-rank --out results/pe-rank
-eval-trec-dl --requests run.trec --collection my-corpus --ranker pe-rank --out results/my-run
+eval-trec-dl --requests requests.jsonl --qrels qrels.txt --model identity --model pe-rank --out results/pe-rank
+eval-trec-dl --requests run.trec --collection my-corpus --model pe-rank --out results/my-run
 """
 
 from __future__ import annotations

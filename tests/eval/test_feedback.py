@@ -74,6 +74,7 @@ def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int
     assert (found.steps, found.learning_rate) == (steps, rate)
     assert settings.second_search is not None
     assert (settings.second_search["steps"], settings.second_search["learning_rate"]) == (steps, rate)
+    assert settings_of(Path("c"), Path("i"), feedback_ranking=False).second_search is None
 
 
 def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_search(
