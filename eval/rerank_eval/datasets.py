@@ -134,7 +134,7 @@ def _of_ir_datasets(name: str) -> Iterator[None]:
         yield
     except AttributeError as error:
         raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements: {error}") from error
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise _no_download(f"{name} of ir_datasets", error) from error
 
 
@@ -144,6 +144,8 @@ def _is_no_failure(record: logging.LogRecord) -> bool:
 
 def _no_download(what: str, error: BaseException) -> ConfigError:
     """The error of a failed download in one line: the messages of HTTP clients repeat the address at each layer."""
+    if isinstance(error, RuntimeError) and error.args[1:]:  # of ir_datasets: a text, and [(source, error), ...]
+        error = error.args[1][0][1]
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return ConfigError(

@@ -142,7 +142,12 @@ def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch: pytest.M
         if name == "no-such.txt":
             raise KeyError(name)
         asked.append(name)
-        raise OSError("Name or service not known")
+        return SimpleNamespace(qrels_iter=sources_that_fail)
+
+    def sources_that_fail() -> None:
+        """Raises what ir_datasets raises where no source of a file answers."""
+        failed = [("nist", OSError("Name or service not known")), ("mirror", OSError("HTTPSConnectionPool(...)"))]
+        raise RuntimeError("All download sources failed", failed)
 
     monkeypatch.setattr(ir_datasets, "load", load)
     for year in (2019, 2023):
