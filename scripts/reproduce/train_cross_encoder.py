@@ -1,8 +1,11 @@
 """Trains a cross-encoder of the size of PE-Rank on training lists, to compare it with listwise teachers of feedback.
 
+build-lists --requests dl21/requests.jsonl --qrels dl21/qrels.txt --teacher qrels-fusion --lists-per-query 5 \\
+  --passages 10 --depth 60 --passage-words 60 --order random --seed 1 --out lists.jsonl
 python -m scripts.reproduce.train_cross_encoder --lists lists.jsonl --out checkpoints/cross-encoder
 
-It begins with the weights of the default encoder, takes one pass over the lists, and runs on one thread of a processor.
+It begins with the weights of the default encoder, takes one pass over the lists with products in bfloat16, and runs on
+one thread of a processor, for some four minutes where it has bfloat16.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ def main(
     schedule = get_linear_schedule_with_warmup(optimizer, len(batches) // 10, len(batches))
     model.train()
     for step, batch in enumerate(with_progress(batches, "training, steps", len(batches), console)):
-        loss = _loss(model, tokenizer, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = _loss(model, tokenizer, batch)
         loss.backward()
         optimizer.step()
         schedule.step()
