@@ -169,7 +169,7 @@ class RankerFailure(Exception):
 
 
 #: Failures to rank a valid request, after which the request may get an answer all the same (see OnFailure). Class →
-#: what happened, in words that "after 3 of 9 windows" can follow. ShuttingDown is none of them,
+#: what happened, in words that "after 3 of 9 windows" can follow. ShuttingDown is not one of them,
 #: because another replica can rank the request.
 FAILURES: Mapping[type[Exception], str] = {
     DeadlineExceeded: "the deadline came",

@@ -121,7 +121,7 @@ def _load(name: str) -> Any:
         import ir_datasets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{neither}; for names of ir_datasets, install rerank-listwise[eval]") from error
-    logging.getLogger("ir_datasets").addFilter(_is_no_failure)  # is named by the error below, which it would bury
+    logging.getLogger("ir_datasets").addFilter(_is_not_a_failure)  # is named by the error below, which it would bury
     try:
         return ir_datasets.load(_TREC_DL.get(name, name))
     except KeyError as error:
@@ -138,7 +138,7 @@ def _of_ir_datasets(name: str) -> Iterator[None]:
         raise _no_download(f"{name} of ir_datasets", error) from error
 
 
-def _is_no_failure(record: logging.LogRecord) -> bool:
+def _is_not_a_failure(record: logging.LogRecord) -> bool:
     return not record.getMessage().lower().startswith(("download error", "download failed"))
 
 

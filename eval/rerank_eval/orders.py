@@ -50,7 +50,7 @@ def parse_orders(text: str) -> tuple[Order, ...]:
     """The orders of a list such as `original,shuffled:3,unordered`; `original`, if named, comes first.
 
     Raises:
-        ConfigError: a part is none of these, or occurs twice.
+        ConfigError: a part is not one of these, or occurs twice.
     """
     orders = [order for part in text.split(",") for order in _parse(part.strip())]
     if len(set(orders)) != len(orders):
@@ -63,5 +63,5 @@ def _parse(part: str) -> list[Order]:
         return [Order(part)]
     kind, _, count = part.partition(":")
     if kind != "shuffled" or not count.isdecimal() or int(count) == 0:
-        raise ConfigError(f"--orders: {part!r} is none of original, reversed, shuffled:COUNT, unordered")
+        raise ConfigError(f"--orders: {part!r} is not one of original, reversed, shuffled:COUNT, unordered")
     return [Order(f"shuffled-{number}") for number in range(1, int(count) + 1)]

@@ -118,7 +118,7 @@ def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
         return config, config.models[0].name
     config = load_config(settings.config)
     if settings.model not in (names := [model.name for model in config.models]):
-        raise ConfigError(f"model {settings.model!r} is none of {', '.join(names)} in {settings.config}")
+        raise ConfigError(f"model {settings.model!r} is not one of {', '.join(names)} in {settings.config}")
     return config, settings.model
 
 

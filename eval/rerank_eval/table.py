@@ -187,7 +187,7 @@ def show(
     """Print a table of systems and datasets."""
     forms = {"markdown": as_markdown, "latex": as_latex, "csv": as_csv}
     if form not in forms:
-        raise ConfigError(f"--format {form!r} is none of {', '.join(forms)}")
+        raise ConfigError(f"--format {form!r} is not one of {', '.join(forms)}")
     summaries = []
     for argument in folders:
         dataset, equals, folder = argument.partition("=")

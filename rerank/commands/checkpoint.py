@@ -83,7 +83,7 @@ def golden(
     from rerank.reranking.load_models import load_ranker, scoring_settings
 
     if bundled and bundled not in BUNDLED:
-        raise ConfigError(f"--bundled {bundled!r} is none of {', '.join(BUNDLED)}")
+        raise ConfigError(f"--bundled {bundled!r} is not one of {', '.join(BUNDLED)}")
     if bundled:
         model, name = BUNDLED[bundled].model_copy(update={"path": checkpoint}), f"golden-{bundled}.json"
     else:

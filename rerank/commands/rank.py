@@ -190,7 +190,7 @@ def file_among(given: Sequence[str]) -> Path | None:
         raise typer.BadParameter(f"{files[0]} is a file; give it alone, or give passages as texts in quotes")
     for value in given:
         if not files and _looks_like_a_file(value):
-            problem = f"{value!r} looks like a file, and there is none of this name{looked_for(Path(value))}"
+            problem = f"{value!r} looks like a file, and there is no file of this name{looked_for(Path(value))}"
             raise typer.BadParameter(f"{problem}; a passage is a text in quotes")
     return Path(files[0]) if files else None
 

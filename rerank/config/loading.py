@@ -83,8 +83,8 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
     aliased = config.http.model_aliases.values() if config.http else ()
     if unknown := sorted(set(aliased) - set(names)):
         raise ConfigError(
-            f"{place_of(['http', 'model_aliases'])}: http.model_aliases names {', '.join(unknown)}, which is none of "
-            f"the models: {', '.join(names)}{suggestion(unknown[0], names)}"
+            f"{place_of(['http', 'model_aliases'])}: http.model_aliases names {', '.join(unknown)}, which is not one "
+            f"of the models: {', '.join(names)}{suggestion(unknown[0], names)}"
         )
 
 

@@ -48,7 +48,7 @@ def config_of_model(name: str) -> ServiceConfig:
             with a manifest, or PROFILE:FOLDER of a published checkpoint.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is not one of these.
     """
     if name in BUNDLED:
         models = [BUNDLED[known] for known in (name, BUNDLED[name].preranker) if known]
@@ -57,7 +57,7 @@ def config_of_model(name: str) -> ServiceConfig:
     if not (name and folder.is_dir()):
         meant = did_you_mean(name, BUNDLED)
         raise ConfigError(
-            f"model {name!r} is none of {', '.join(BUNDLED)}, and there is no such folder"
+            f"model {name!r} is not one of {', '.join(BUNDLED)}, and there is no such folder"
             f"{f';{meant}' if meant else looked_for_model(folder)}"
         )
     return load_config(None, models=[model_in(name, Path(name).name, f"model {name!r}: ")])

@@ -133,7 +133,7 @@ def _is_address(url: SplitResult) -> bool:
 
 
 def _one_of(kinds: Collection[str], kind: str) -> str:
-    """The kind. Raises: PydanticCustomError if it is none of these."""
+    """The kind. Raises: PydanticCustomError if it is not one of these."""
     if kind not in kinds:
         *others, last = (f"'{name}'" for name in kinds)
         expected = {"expected": f"{', '.join(others)} or {last}"}

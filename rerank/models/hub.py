@@ -34,7 +34,7 @@ def check_findable(name: str, what: str, instead: str) -> None:
         instead: what to give instead, with which it ends, such as "give the folder of a causal language model".
 
     Raises:
-        ConfigError: it is none of these, or the hub cannot be asked.
+        ConfigError: it is not one of these, or the hub cannot be asked.
     """
     if Path(name).is_dir():
         return

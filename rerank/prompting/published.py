@@ -32,7 +32,7 @@ def read_published(name: str) -> str:
     template = name.removeprefix(PREFIX)
     if template not in _SHA256:
         raise ConfigError(
-            f"template {name!r} is none of {', '.join(PREFIX + template for template in _SHA256)}"
+            f"template {name!r} is not one of {', '.join(PREFIX + template for template in _SHA256)}"
             f"{suggestion(name, [PREFIX + template for template in _SHA256])}"
         )
     try:

@@ -147,7 +147,7 @@ class ModelRegistry:
         if name not in self._models:
             way_out = "use one of them; over HTTP, the setting http.model_aliases maps the names of other services"
             known = ", ".join(self._models)
-            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {known}; {way_out}", {"model": name})
+            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is not one of {known}; {way_out}", {"model": name})
         return name
 
     def _default_window_size(self, name: str) -> int:

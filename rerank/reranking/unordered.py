@@ -41,7 +41,7 @@ class UnorderedList:
         candidates: as they came.
         groups: for each distinct text, the positions of its candidates by doc_id. They are in the order in which the
             model reads the texts: by falling first-stage score if `has_scores`, otherwise by the words that they share
-            with the query. A hash decides between equals.
+            with the query, those without text last. A hash decides between equals.
         has_scores: whether every candidate has a finite first-stage score; of equal texts the best one counts.
     """
 
@@ -62,7 +62,8 @@ class UnorderedList:
             scores_of = {text: max(known[position] for position in same) for text, same in by_text.items()}
         else:
             shared = yield from shared_words(query, [text for _, text in by_text])
-            scores_of = dict(zip(by_text, shared, strict=True))
+            blank_last = (words if text.strip() else -1.0 for (_, text), words in zip(by_text, shared, strict=True))
+            scores_of = dict(zip(by_text, blank_last, strict=True))
         hashes = dict[tuple[str, str], bytes]()
         for text in by_text:
             hashes[text] = _hash(text)

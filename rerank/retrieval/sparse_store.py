@@ -48,10 +48,10 @@ class SparseStore:
             raise damaged(folder / _TRUNCATED, f"it has {len(self._truncated)} numbers instead of {passages}")
 
     def read(self, row: int) -> SparseVector:
-        """The vector of a row. Raises: IndexMismatch if a term is none of the vocabulary."""
+        """The vector of a row. Raises: IndexMismatch if a term is not in the vocabulary."""
         terms, weights = self.by_row.read(row)
         if len(terms) and int(terms[-1]) >= self._vocabulary_size:  # they increase
-            raise damaged(self.by_row.folder, f"term {terms[-1]} of row {row} is none of {self._vocabulary_size}")
+            raise damaged(self.by_row.folder, f"term {terms[-1]} of row {row}, of {self._vocabulary_size}")
         return SparseVector(terms.astype(np.int32), weights.astype(np.float32), bool(self._truncated[row]))
 
 

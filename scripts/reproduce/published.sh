@@ -24,7 +24,7 @@ published=$("$python" -c '
 import sys
 from rerank.profiles import load_profile, names
 if sys.argv[1] not in names():
-    sys.exit("SYSTEM %s is none of %s" % (sys.argv[1], ", ".join(names())))
+    sys.exit("SYSTEM %s is not one of %s" % (sys.argv[1], ", ".join(names())))
 figures = load_profile(sys.argv[1]).figures
 for collection, figure in figures.ndcg_10.items() if figures else ():
     print(f"{collection}={figure:.4f}")' "$system") || exit 2

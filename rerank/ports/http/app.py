@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -91,13 +92,17 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
 
 
 class _PlainPaths:
-    """Middleware that answers paths as clients join them, such as //v1/rerank and /v1/rerank/."""
+    """Middleware that answers paths as clients join them, such as //v1/rerank and /v1/rerank/.
+
+    Behind a scheme and a host, as proxies get paths (RFC 9112, 3.2.2), too.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = "/" + "/".join(filter(None, scope["path"].split("/")))
+        parts = re.sub(r"^https?://[^/]*", "", scope["path"]).split("/")
+        path = "/" + "/".join(filter(None, parts))
         await self._app({**scope, "path": path}, receive, send)
 
 

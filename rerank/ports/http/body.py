@@ -34,6 +34,8 @@ def json_object(
         return _OBJECT.validate_json(text), []
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        if not text.strip():
+            problem = "it is empty"
         if any(sign in problem for sign in _HALF) and (repaired := _without_halves(text)) is not None:
             return repaired, ["half of a surrogate pair, which is not a character, was read as U+FFFD"]
         try:

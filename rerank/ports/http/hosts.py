@@ -58,7 +58,7 @@ class OwnHosts:
             return
         host = f"the host {given[:100]!r}" if given else "the header Host, which is missing,"
         message = (
-            f"{host} is none of {', '.join(sorted(self._names))}, to which this port answers; "
+            f"{host} is not one of {', '.join(sorted(self._names))}, to which this port answers; "
             f"use one of these names, or have it started with {self._way_out}"
         )
         await self._refuse(RefusedByHttp(HTTPStatus.BAD_REQUEST, message))(scope, receive, send)

@@ -40,7 +40,10 @@ class _Connection(h11.Connection):
                 self._chunks += event.chunk_end
                 self._bytes += len(event.data)
                 if self._chunks - _FREE_CHUNKS > self._bytes / _BYTES_PER_CHUNK:
-                    raise h11.RemoteProtocolError("the chunks are too small")
+                    raise h11.RemoteProtocolError(
+                        f"the chunks are too small; send a body with its length, or in chunks of {_BYTES_PER_CHUNK} "
+                        "bytes or more"
+                    )
         except h11.RemoteProtocolError as error:
             self.problem = str(error)
             raise
@@ -50,9 +53,9 @@ class _Connection(h11.Connection):
 def _check(request: h11.Request) -> None:
     names = {name for name, _ in request.headers}
     if request.http_version not in _VERSIONS:
-        raise h11.RemoteProtocolError(f"the version is HTTP/{request.http_version.decode()}")
+        raise h11.RemoteProtocolError(f"the version is HTTP/{request.http_version.decode()}; send HTTP/1.1")
     if {b"content-length", b"transfer-encoding"} <= names:
-        raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding")
+        raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding; send one of them")
 
 
 def protocol_with(max_transfer_s: float, bad_request: BadRequest, listener: BoundedListener) -> type[H11Protocol]:
@@ -106,10 +109,7 @@ def protocol_with(max_transfer_s: float, bad_request: BadRequest, listener: Boun
         def send_400_response(self, msg: str) -> None:
             """Answers bytes that are not HTTP. If an answer has begun, it hangs up instead."""
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                self._send_problem(
-                    f"the bytes are not a request of HTTP/1.1: {self.conn.problem}; send a body with its length, or in "
-                    "chunks of 256 bytes or more"
-                )
+                self._send_problem(f"the bytes are not a request of HTTP/1.1: {self.conn.problem}")
             self.transport.close()
 
         def _send_problem(self, message: str) -> None:

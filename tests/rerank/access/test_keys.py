@@ -54,7 +54,7 @@ def test_missing_malformed_and_unknown_keys_are_refused_without_an_echo(path: Pa
     assert "wrong" not in str(caught.value)
 
 
-def test_hash_in_the_file_part_of_a_key_and_a_key_without_bearer_are_no_keys(path: Path) -> None:
+def test_hash_in_the_file_part_of_a_key_and_a_key_without_bearer_are_not_keys(path: Path) -> None:
     key = add_key(path, "frontend", ANY)
     assert key not in path.read_text()
     (entry,) = read_keys(path)

@@ -112,7 +112,7 @@ def test_options_have_the_names_of_the_command_line(client: Client) -> None:
 
 @pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
 @pytest.mark.parametrize("target", ["http://127.0.0.1:8080", "https://host/v1", "grpc://h:1", "htp://h:50051"])
-def test_url_is_no_target(kind: Any, target: str) -> None:
+def test_url_is_not_a_target(kind: Any, target: str) -> None:
     with pytest.raises(ConfigError, match=r"begins with .*://, but this client speaks gRPC and takes HOST:PORT"):
         kind(target)
 

@@ -64,7 +64,7 @@ def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         read_judgements(str(tmp_path))
 
 
-def test_queries_that_are_no_file_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_queries_that_are_not_a_file_are_refused_and_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "qrels").write_text("q1 0 d1 1")
     os.mkfifo(tmp_path / "pipe")
     for queries in ("pipe", "missing"):

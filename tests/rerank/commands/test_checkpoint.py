@@ -31,4 +31,4 @@ def test_share_without_a_start_is_refused(rerank: Command, tmp_path: Path) -> No
 
 
 def test_unknown_bundled_model_is_named(rerank: Command, tmp_path: Path) -> None:
-    assert "--bundled 'mine' is none of " in rerank("checkpoint", "golden", tmp_path, "--bundled", "mine").error
+    assert "--bundled 'mine' is not one of " in rerank("checkpoint", "golden", tmp_path, "--bundled", "mine").error

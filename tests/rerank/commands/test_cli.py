@@ -85,7 +85,7 @@ def test_first_stage_weight_is_sent_to_the_service(
     assert reply["execution"]["first_stage_weight"] == counted
 
 
-def test_first_stage_weight_that_is_no_kind_is_refused_with_the_kinds(rank: Command, candidates: Path) -> None:
+def test_first_stage_weight_that_is_not_a_kind_is_refused_with_the_kinds(rank: Command, candidates: Path) -> None:
     done = rank(candidates, "--first-stage-weight", "dense")
     assert done.code == 2
     assert "choices: lexical, hybrid, neural" in " ".join(done.err.split())

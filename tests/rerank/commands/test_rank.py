@@ -67,7 +67,9 @@ def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkey
 
 
 def test_unknown_model_is_refused_with_the_names(rerank: Command) -> None:
-    assert "model 'large' is none of default, pe-rank" in rerank("rank", "--query", "q", "x", "--model", "large").error
+    assert (
+        "model 'large' is not one of default, pe-rank" in rerank("rank", "--query", "q", "x", "--model", "large").error
+    )
     of_hub = rerank("rank", "--query", "q", "x", "--model", "cross-encoder:BAAI/bge-reranker-v2-m3").error
     assert "download it: hf download BAAI/bge-reranker-v2-m3 --local-dir BAAI/bge-reranker-v2-m3" in of_hub
 
@@ -110,7 +112,10 @@ def test_existing_file_is_told_from_passages(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["nothing.jsonl"], "'nothing.jsonl' looks like a file, and there is none of this name .relative paths begin"),
+        (
+            ["nothing.jsonl"],
+            "'nothing.jsonl' looks like a file, and there is no file of this name .relative paths begin",
+        ),
         (["a passage", "lists.json.gz"], "'lists.json.gz' looks like a file"),
         (["./candidates"], "looks like a file"),
         (["."], ". is a folder; give a file of candidates"),

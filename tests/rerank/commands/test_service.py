@@ -91,7 +91,7 @@ def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command
 # --- rerank serve ---
 
 
-def test_serve_with_a_folder_that_is_no_index_is_refused(rerank: Command, tmp_path: Path) -> None:
+def test_serve_with_a_folder_that_is_not_an_index_is_refused(rerank: Command, tmp_path: Path) -> None:
     assert f"{tmp_path} is not an index: it has no manifest.json" in rerank("serve", "--index", tmp_path).error
 
 

@@ -76,7 +76,7 @@ def test_bad_line_is_named(tmp_path: Path, first: str, line: str, problem: str) 
 
 
 @pytest.mark.parametrize("line", ["1 0 a two", "1\ta\t0.5", "1 0\ta\t2", "no judgements", '{"query": 1}'])
-def test_bad_first_line_is_no_header(tmp_path: Path, line: str) -> None:
+def test_bad_first_line_is_not_a_header(tmp_path: Path, line: str) -> None:
     with pytest.raises(CollectionError, match=r"qrels\.txt:1 has"):
         read(tmp_path, f"{line}\n1 0 a 2\n")
 

@@ -31,7 +31,7 @@ def message(read: Callable[..., object], *args: object) -> str:
         ("null", "is None, which is not an object with named fields"),
     ],
 )
-def test_line_that_is_no_object_is_described(line: str, expected: str) -> None:
+def test_line_that_is_not_an_object_is_described(line: str, expected: str) -> None:
     assert message(json_object, line) == expected
 
 
@@ -73,7 +73,7 @@ def test_optional_fields_may_be_null() -> None:
 
 
 @pytest.mark.parametrize("value", ["1", True, [1.0], 10**400, float("nan"), np.float32("inf")])
-def test_other_values_are_no_numbers(value: object) -> None:
+def test_other_values_are_not_numbers(value: object) -> None:
     assert message(optional_number_of, {"score": value}, "score").endswith(
         ("; give a number", "; give a finite number")
     )

@@ -193,5 +193,5 @@ def test_preranker_must_be_another_model(preranker: str, problem: str) -> None:
 
 
 def test_unknown_model_is_rejected() -> None:
-    with pytest.raises(NotFound, match="model 'other' is none of number, identity"):
+    with pytest.raises(NotFound, match="model 'other' is not one of number, identity"):
         registry().resolve(RankOptions(model="other"))

@@ -226,7 +226,7 @@ def test_models_say_whether_they_give_relevance_by_default() -> None:
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, math.inf])
-def test_min_relevance_that_is_no_probability_is_refused(value: float) -> None:
+def test_min_relevance_that_is_not_a_probability_is_refused(value: float) -> None:
     with pytest.raises(InvalidRequest, match=r"is not between 0 and 1; use a probability, such as 0\.5") as caught:
         registry().resolve(RankOptions(min_relevance=value))
     assert caught.value.field == "min_relevance"

@@ -174,7 +174,7 @@ def test_closed_reranker_leaves_none_of_its_threads() -> None:
 
 
 def test_unknown_name_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(ConfigError, match=r"'pe-runk' is none of .*; did you mean pe-rank\?"):
+    with pytest.raises(ConfigError, match=r"'pe-runk' is not one of .*; did you mean pe-rank\?"):
         Reranker("pe-runk")
 
 

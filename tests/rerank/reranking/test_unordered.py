@@ -159,8 +159,8 @@ def test_what_was_not_reranked_is_said_to_have_no_order(rank: Rank, options: Ran
 
 
 def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of_the_query() -> None:
-    texts = ["Deserts are dry.", "A flea lives a year.", "How long does a flea live?"]
-    scores = [(3.0, 2.0, 1.0), (3.0, math.nan, 1.0), (3.0, None, 1.0)]
+    texts = [" ", "Deserts are dry.", "A flea lives a year.", "How long does a flea live?"]
+    scores = [(4.0, 3.0, 2.0, 1.0), (4.0, 3.0, math.nan, 1.0), (4.0, 3.0, None, 1.0)]
     lists = [
         finished(
             UnorderedList.of(
@@ -169,7 +169,10 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
         )
         for row in scores
     ]
-    assert [[candidate.passage.text for candidate in item.distinct] for item in lists] == [texts, *[texts[::-1]] * 2]
+    assert [[candidate.passage.text for candidate in item.distinct] for item in lists] == [
+        texts,
+        *[[*texts[:0:-1], " "]] * 2,
+    ]
     assert [item.has_scores for item in lists] == [True, False, False]
 
 

@@ -89,7 +89,7 @@ async def test_cache_of_no_bytes_keeps_nothing_and_answers_the_same(checkpoint: 
     assert all(vector == found[0][1] for _, vector in found)
 
 
-async def test_known_vectors_are_no_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
+async def test_known_vectors_are_not_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
     expected = list[float]()
 
     def queueing(tokens: float) -> AbstractContextManager[None]:

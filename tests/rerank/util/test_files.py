@@ -163,7 +163,7 @@ def test_hash_is_sha256_and_of_several_files_depends_on_their_boundaries_and_ord
     assert sha256_of_files([tmp_path / "a", tmp_path / "b"]) == hashlib.sha256(digests.encode()).hexdigest()
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, problem in {
         tmp_path: "it is a folder, not a file",

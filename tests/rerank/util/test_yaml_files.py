@@ -76,7 +76,7 @@ def test_file_that_says_nothing_has_no_content(text: str) -> None:
     assert parse_yaml(text, "f").content is None
 
 
-def test_byte_order_mark_is_no_part_of_the_content(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_a_part_of_the_content(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1")
     assert read_yaml(path).content == {"a": 1}

@@ -178,7 +178,7 @@ RANK_LOSSES: Mapping[str, RankLoss] = {loss.__name__.replace("_", "-"): loss for
 
 
 def rank_loss_named(name: str) -> RankLoss:
-    """The loss of `--rank-loss NAME`. Raises: ConfigError with all names if there is none of this name."""
+    """The loss of `--rank-loss NAME`. Raises: ConfigError with all names if none has this name."""
     if name not in RANK_LOSSES:
         raise ConfigError(f"--rank-loss {name!r} is not one of {', '.join(RANK_LOSSES)}")
     return RANK_LOSSES[name]

@@ -123,7 +123,7 @@ def test_other_host_names_are_refused(evaluation: Evaluation, path: str) -> None
     client = TestClient(evaluation_app(evaluation, LISTEN))
     reply = client.get(path, headers={"host": "evil.example:8081"})
     assert reply.status_code == 400
-    assert reply.json()["message"].startswith("the host 'evil.example:8081' is none of 127.0.0.1, ::1, localhost, ")
+    assert reply.json()["message"].startswith("the host 'evil.example:8081' is not one of 127.0.0.1, ::1, localhost, ")
     assert client.get("/", headers={"host": "localhost:8081"}).status_code == 200
     insecure = TestClient(evaluation_app(evaluation, "0.0.0.0:8081", insecure=True))
     assert insecure.get("/inspector/evaluation", headers={"host": "results.example"}).status_code == 200

@@ -107,7 +107,7 @@ LONG = "x" * 8_000_000
 @pytest.mark.parametrize(
     ("fields", "code", "problem"),
     [
-        ({"model": LONG}, grpc.StatusCode.NOT_FOUND, r"model 'x+ … .*x' is none of identity"),
+        ({"model": LONG}, grpc.StatusCode.NOT_FOUND, r"model 'x+ … .*x' is not one of identity"),
         (
             {"strategy": {"kind": "STRATEGY_KIND_CASCADE", "preranker": LONG}},
             INVALID,

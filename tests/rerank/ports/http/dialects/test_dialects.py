@@ -92,7 +92,7 @@ def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
         (
             {"model": "rerank-v9"},
             404,
-            "is none of number, identity; use one of them; over HTTP, the setting http.model_aliases",
+            "is not one of number, identity; use one of them; over HTTP, the setting http.model_aliases",
         ),
         ({passages: []}, 400, f"{passages}: the list is empty"),
         ({"ordered": "no"}, 400, "ordered"),
@@ -104,7 +104,7 @@ def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
         assert all(message in reply.json[name] for name in texts_of_error), reply.json
 
 
-def test_field_that_is_no_text_is_told_from_one_that_is_missing(http: HttpClient) -> None:
+def test_field_that_is_not_a_text_is_told_from_one_that_is_missing(http: HttpClient) -> None:
     request = {"query": "q", "documents": [{"name": "t"}, {"name": "t", "price": 7.5}]}
     for fields, message in (
         (

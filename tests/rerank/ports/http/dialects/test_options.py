@@ -117,7 +117,7 @@ def test_score_threshold_has_no_effect_on_a_model_without_relevance(http: HttpCl
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True, []])
-def test_score_threshold_that_is_no_probability_is_refused(http: HttpClient, value: object) -> None:
+def test_score_threshold_that_is_not_a_probability_is_refused(http: HttpClient, value: object) -> None:
     reply = asked(http, score_threshold=value)
     assert (reply.status, reply.json["message"].startswith("score_threshold: ")) == (400, True)
 

@@ -84,7 +84,7 @@ def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: ScoreKind) -> No
     ids=["fallback", "partial", "first stage"],
 )
 @pytest.mark.parametrize("is_relative", [False, True])
-def test_place_that_no_model_gave_is_no_score(work: dict[str, Any], is_relative: bool) -> None:
+def test_place_that_no_model_gave_is_not_a_score(work: dict[str, Any], is_relative: bool) -> None:
     """A threshold on the score must not take them for certain."""
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work)
     assert relevance_scores(answer, 3, is_relative) == [0, 0, 0]
