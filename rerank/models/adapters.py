@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,8 @@ from rerank.models.complete import check_complete, listed
 
 #: What peft puts before the names of the base model's weights.
 PREFIX = "base_model.model."
+#: peft itself adds these to `modules_to_save` of a classifier, whichever of them the base has.
+_HEADS = {"classifier", "score"}
 _WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -46,6 +49,7 @@ def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: b
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = PeftConfig.from_pretrained(str(folder))
+        _check_saved_modules(base, folder, cast(Any, config).to_dict().get("modules_to_save") or ())
         config.inference_mode = not is_trainable
         model = PeftModel(base, config)
         weights = _weights(folder)
@@ -58,6 +62,13 @@ def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: b
     if unknown:
         raise _unfit(folder, f"has weights that its base has no place for: {_names(unknown)}")
     return model
+
+
+def _check_saved_modules(base: PreTrainedModel, folder: Path, names: Collection[str]) -> None:
+    """Raises: CheckpointError if a module that the adapter says to hold as a whole is not one of its base."""
+    known = {part for name, _ in base.named_modules() for part in (name, name.rpartition(".")[2])}
+    if unknown := set(names) - known - _HEADS:
+        raise _unfit(folder, f"has modules_to_save that its base lacks: {listed(sorted(unknown))}")
 
 
 def complete_transformer(

@@ -94,6 +94,11 @@ def saved_module_lost(adapter: Path, bases: dict[int, Path]) -> None:
     save_file(kept, adapter / WEIGHTS, metadata={"format": "pt"})
 
 
+def saved_module_of_another_base(adapter: Path, bases: dict[int, Path]) -> None:
+    write_adapter(adapter, bases[2])
+    setting(FILE, "modules_to_save", ["lm_head", "pooler"])(adapter)
+
+
 def larger_vocabulary(adapter: Path, bases: dict[int, Path]) -> None:
     write_adapter(adapter, bases[2])
     tokenizer = AutoTokenizer.from_pretrained(bases[2])
@@ -114,6 +119,7 @@ UNFIT: list[tuple[Callable[[Path, dict[int, Path]], None], str]] = [
     (fewer_layers, r"lacks the weights model\.layers\.2\.self_attn\.q_proj\.lora_A.* and 3 more"),
     (of_classifier, r"is an adapter for the task SEQ_CLS, and this ranker serves CAUSAL_LM"),
     (saved_module_lost, r"lacks the weights lm_head\.weight"),
+    (saved_module_of_another_base, r"has modules_to_save that its base lacks: pooler; set"),
     (larger_vocabulary, r"has a tokenizer of \d+ tokens, and its base embeddings of \d+"),
     (resized_embeddings, r"has weights of other shapes than its base: .*embed_tokens"),
 ]
