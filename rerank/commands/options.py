@@ -131,8 +131,8 @@ Diversity = Annotated[
     typer.Option(
         min=0.0,
         max=1.0,
-        help="How much results differ from one another, 0 to 1; above 0, scores are ranks, and results that say the "
-        "same as a better one stand further down.",
+        help="How strongly to spread similar results apart (0 to 1). Above 0, scores are ranks, and results that say "
+        "the same as a better one stand further down.",
     ),
 ]
 NearDuplicatesOption = Annotated[
