@@ -23,7 +23,7 @@ def write(folder: Path, content: bytes) -> Path:
         b"1 Q0 a 1 2.5 t\n1 Q0 b 2 -1e-1 t\n",
         b"\xef\xbb\xbf1 Q0 a 1 2.5 t\r\n\r\n  1  Q0\tb 2 -.1 t",
         b"1\tQ0\ta\t1\t2.5\tmy tag\n1\tQ0\tb\t2\t-0.1\t\n",
-        gzip.compress(b"\xef\xbb\xbf1 Q0 a 1 2.5 t\n1 Q0 b 2 -0.1 t\n"),
+        gzip.compress(b"\xef\xbb\xbf1 Q0 a 1 2.5 t\n1 Q0 b 2 -0.1 t\n", mtime=0),
     ],
 )
 def test_run_is_read_as_all_other_files(tmp_path: Path, content: bytes) -> None:
