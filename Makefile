@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # Compiled files are kept: the second process and the services that tests start find them.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench report proto env wheel release
+.PHONY: demo test check newcomer docs ray-tests image-tests browser-tests sdk-tests lint bench proto env wheel release
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -45,12 +45,6 @@ browser-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser,docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser tests/rerank/integrations/inspector/browser
 
-# The pictures of the inspector in docs/images, from the index of `rerank demo`. Needs Chromium. A minute after the demo.
-screenshots: $(VENV)/ready
-	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
-	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.inspector_screenshots --browser "$(CHROMIUM)" --index build/demo/index
-
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
@@ -66,10 +60,6 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-# Lines by package, the longest functions and the words of the documentation, for a person to read.
-report: $(VENV)/ready
-	$(BIN)/python -m scripts.report
 
 # make bench REQUESTS=requests.jsonl: on windows of real passages. Some twenty minutes on two cores.
 bench: $(VENV)/ready
