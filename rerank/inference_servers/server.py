@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
-from collections.abc import Callable
-from http.cookiejar import CookieJar
 from typing import Any
 
 import httpx2
 
 from rerank.errors import ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
-from rerank.inference_servers.bounded_heads import HeadTooLong, bound_heads, end_of_head
 from rerank.util.json_values import has_more_values
 
 #: Statuses with which a server refuses now what it may do later, or elsewhere.
@@ -24,8 +20,6 @@ _QUOTED = 200
 _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
 #: The most values of a JSON answer: one of 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
-#: Chunks of a body that may be of any size; the further ones have so many bytes on average.
-_FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
 _CONNECT_S = 5.0
 #: A server that is alive answers GET /health within this time, however busy it is.
 _HEALTH_S = 5.0
@@ -99,12 +93,8 @@ class Server:
                 status, headers, content = await self._exchange(method, path, **options)
         except TimeoutError as error:
             raise NoAnswer(f"{self.url}{path}: no answer within {within_s:g} s", lost=True) from error
-        except (httpx2.HTTPError, zlib.error) as error:
+        except httpx2.HTTPError as error:
             raise NoAnswer(f"{self.url}: {type(error).__name__}: {error}", lost=True) from error
-        except (HeadTooLong, _BodyRefused) as error:
-            raise ModelServerUnfit(
-                f"{self.url}{path} answered with {error}; correct served_by, or the server"
-            ) from error
         if 200 <= status < 300:
             return content
         refusal = f"{self.url}{path} answered {status}: {self._quoted(content)}"
@@ -113,15 +103,20 @@ class Server:
         raise ModelServerUnfit(f"{refusal}; correct served_by, or the server", {"status": str(status)})
 
     async def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, httpx2.Headers, bytes]:
-        """Status, headers and body of the answer. Raises: HeadTooLong, _BodyRefused, HTTPError."""
+        """Status, headers and body of the answer. Raises: ModelServerUnfit if it is too long, HTTPError."""
         request = self._client.build_request(method, self.url + path, **options)
         response = await self._client.send(request, stream=True)
+        most_bytes, content = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content), bytearray()
         try:
-            end_of_head(response)
-            most_bytes = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content)
-            return response.status_code, response.headers, await _read(response, most_bytes)
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > most_bytes:
+                    raise ModelServerUnfit(
+                        f"{self.url}{path} answered with more than {most_bytes} bytes; correct served_by"
+                    )
         finally:
             await response.aclose()
+        return response.status_code, response.headers, bytes(content)
 
     def _json(self, path: str, content: bytes) -> Any:
         if has_more_values(content, _ANSWER_VALUES):
@@ -141,45 +136,6 @@ class Server:
         return (text.replace(key, "(the API key)") if key else text)[:_QUOTED]
 
 
-class _BodyRefused(Exception):
-    """The body of an answer has too many bytes, or is in another form than it may be."""
-
-
-async def _read(response: httpx2.Response, most_bytes: int) -> bytes:
-    """Returns the body of a response; only its beginning if that says why the server refuses the request.
-
-    Raises: _BodyRefused, HTTPError; zlib.error if it is damaged.
-    """
-    decode = _decoder(response.headers.get("content-encoding", "identity"))
-    content, chunks = bytearray(), 0
-    async for chunk in response.aiter_raw():
-        content += decode(chunk, most_bytes + 1 - len(content))
-        chunks += 1
-        if len(content) > most_bytes:
-            if not response.is_success:
-                break
-            raise _BodyRefused(f"more than {most_bytes} bytes")
-        if chunks - _FREE_CHUNKS > len(content) / _BYTES_PER_CHUNK:
-            raise _BodyRefused(f"{chunks} chunks of a few bytes")
-    return bytes(content)
-
-
-def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
-    """Decodes a piece of a body, up to a number of bytes. Raises: _BodyRefused."""
-    if encoding == "identity":
-        return lambda piece, most_bytes: piece
-    if encoding in ("gzip", "deflate"):  # although it was not asked for
-        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
-    raise _BodyRefused(f"the content encoding {encoding[:_QUOTED]!r}")
-
-
-class _NoCookies(CookieJar):
-    """Takes no cookies: a call says nothing about another one, and each cookie would cost every later call."""
-
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        """Leaves the cookies of a response where they are."""
-
-
 def client_of(timeout_s: float, api_key: str) -> httpx2.AsyncClient:
     """Returns the HTTP client for the servers of one model.
 
@@ -187,17 +143,11 @@ def client_of(timeout_s: float, api_key: str) -> httpx2.AsyncClient:
         timeout_s: seconds from the beginning of a call to the end of its answer.
         api_key: sent to all servers if it is not empty.
     """
-    headers = {"accept-encoding": "identity"}  # a compressed answer could be a thousand times as long
-    if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
-    client = httpx2.AsyncClient(
-        headers=headers,
-        cookies=_NoCookies(),
+    return httpx2.AsyncClient(
+        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx2.Timeout(timeout_s, connect=_CONNECT_S, pool=None),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S),
     )
-    bound_heads(client)
-    return client
 
 
 def _seconds(retry_after: str) -> float:

@@ -1,17 +1,14 @@
-"""Servers on real sockets that never come to the end of an answer, or answer with what costs the reader most."""
+"""Servers on real sockets that never come to the end of an answer, or send too long ones."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
 #: Answers the requests of a connection, whose head and body it has read.
 Answer: TypeAlias = Callable[[asyncio.StreamWriter], Awaitable[None]]
-
-CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def again_and_again(piece: bytes, beginning: bytes = b"", pause_s: float = 0.0) -> Answer:
@@ -41,15 +38,11 @@ def whole(body: bytes, *headers: str) -> Answer:
 #: Answers that never end.
 ENDLESS: Mapping[str, Answer] = {
     "100 Continue": again_and_again(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
-    "103 Early Hints": again_and_again(b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n" * 1000),
-    "headers": again_and_again(b"set-cookie: a=b\r\n" * 1000, b"HTTP/1.1 200 OK\r\n"),
-    "a header": again_and_again(b"x" * 10_000, b"HTTP/1.1 200 OK\r\nx: "),
     "body": again_and_again(b" " * 65536, b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n"),
-    "chunks of a byte": again_and_again(b"1\r\n \r\n" * 1000, CHUNKED),
 }
-#: Answers that end and are not read to their end.
-LARGE: Mapping[str, Answer] = {
-    "gzip of 100 MB": whole(gzip.compress(bytes(100_000_000)), "content-encoding: gzip"),
+#: Answers of too many bytes, and of too many values.
+LONG: Mapping[str, Answer] = {
+    "body": ENDLESS["body"],
     "values": whole(b"[" + b"[]," * 300_000 + b"1]"),
 }
 #: Answers that come one byte now and then.
