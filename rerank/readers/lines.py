@@ -70,12 +70,6 @@ def json_rows(
             yield from _parsed_lines(file, path, lambda line: parse(parse_line(line)))
 
 
-def is_compressed_or_array(path: Path) -> bool:
-    """True for a file whose lines cannot be read alone. Raises: CollectionError when it cannot be read."""
-    with _opened(path) as file:
-        return isinstance(file.raw, gzip.GzipFile) or _is_array(file)
-
-
 def distinct(
     path: Path, rows: Iterable[tuple[int, T]], key: Callable[[T], Hashable], name: str, may_repeat: bool = False
 ) -> Iterator[T]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rerank_training.fusion.examples import Example, ExampleSampling, FusionObjective, SignalList, SignalLists, collate
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import ListTexts, VectorTable
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.trainer.losses import rank_loss_named
 from rich.console import Console
 
@@ -42,21 +42,19 @@ def item() -> TrainingList:
 
 
 def vector_tables(
-    encoder: Encoder, item: TrainingList, folder: Path, dtype: Precision = "float32"
+    encoder: Encoder, item: TrainingList, dtype: Precision = "float32"
 ) -> tuple[VectorTable, VectorTable]:
     console, encode = Console(quiet=True), partial(encoder.encode_passages, dtype=dtype)
     return (
-        VectorTable(encoder.encode_queries, ListTexts([[item]], "queries"), console, folder),
-        VectorTable(encode, ListTexts([[item]], "passages"), console, folder),
+        VectorTable(encoder.encode_queries, texts_of([[item]], "queries"), console),
+        VectorTable(encode, texts_of([[item]], "passages"), console),
     )
 
 
 @pytest.fixture(scope="module")
-def of_list(
-    item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
-) -> SignalList:
+def of_list(item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder) -> SignalList:
     console = Console(quiet=True)
-    tables = vector_tables(encoder, item, tmp_path_factory.mktemp("vectors"), "auto")
+    tables = vector_tables(encoder, item, "auto")
     return SignalLists([item], *tables, sparse_encoder, console)[0]
 
 
@@ -145,10 +143,10 @@ def test_window_depends_on_the_seed_alone(of_list: SignalList) -> None:
 
 
 def test_list_without_scores_counts_by_reciprocal_ranks(
-    item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
+    item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder
 ) -> None:
     console = Console(quiet=True)
-    tables = vector_tables(encoder, item, tmp_path)
+    tables = vector_tables(encoder, item)
     (of_list,) = SignalLists([replace(item, scores=())], *tables, sparse_encoder, console)[:]
     assert of_list.signals.cheap.first_stage.tolist() == pytest.approx([1 / (60 + rank) for rank in range(1, 6)])
 

@@ -29,9 +29,9 @@ def base(encoder: Encoder, tmp_path: Path) -> PEBase:
 
 
 @pytest.fixture
-def collator(base: PEBase, encoder: Encoder, tmp_path: Path) -> AlignCollator:
+def collator(base: PEBase, encoder: Encoder) -> AlignCollator:
     prompts = VectorPrompts(load_template(ALIGN_TEMPLATE), base.tokenizer, in_chat=True, text_tokens=16)
-    table = VectorTable(encoder.encode_passages, TEXTS, Console(quiet=True), tmp_path)
+    table = VectorTable(encoder.encode_passages, TEXTS, Console(quiet=True))
     return AlignCollator(prompts, table, base.tokenizer)
 
 

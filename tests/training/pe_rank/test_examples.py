@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import ListTexts, VectorTable
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.examples import PECollator, prompt_ids, with_text
 from rerank_training.pe_rank.model import CHOSEN_SLOT, load_pe_base
 from rich.console import Console
@@ -29,11 +29,11 @@ Tables: TypeAlias = tuple[VectorTable, VectorTable]
 
 
 @pytest.fixture(scope="module")
-def tables(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    folder, console = tmp_path_factory.mktemp("vectors"), Console(quiet=True)
+def tables(encoder: Encoder) -> Tables:
+    console = Console(quiet=True)
     return (
-        VectorTable(encoder.encode_passages, ListTexts([training_lists()], "passages"), console, folder),
-        VectorTable(encoder.encode_queries, ListTexts([training_lists()], "queries"), console, folder),
+        VectorTable(encoder.encode_passages, texts_of([training_lists()], "passages"), console),
+        VectorTable(encoder.encode_queries, texts_of([training_lists()], "queries"), console),
     )
 
 

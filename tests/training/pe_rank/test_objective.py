@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.lists.vector_table import ListTexts, VectorTable
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.examples import PECollator, with_text
 from rerank_training.pe_rank.model import PEModel, load_pe_base
 from rerank_training.pe_rank.objective import PEObjective
@@ -47,8 +47,8 @@ def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> t
         for template in (base.template, with_text(base.template))
     ]
     console = Console(quiet=True)
-    passages = VectorTable(encoder.encode_passages, ListTexts([LISTS], "passages"), console, folder)
-    queries = VectorTable(encoder.encode_queries, ListTexts([LISTS], "queries"), console, folder)
+    passages = VectorTable(encoder.encode_passages, texts_of([LISTS], "passages"), console)
+    queries = VectorTable(encoder.encode_queries, texts_of([LISTS], "queries"), console)
     collator = PECollator(
         views[0],
         passages,

@@ -29,9 +29,8 @@ from rerank_training.fusion.weights import (
     ndcg_of_first_stage,
     ndcg_of_weights,
 )
-from rerank_training.lists.files import SelectedLists
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import ListTexts, VectorTable
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import ranker_manifest, write_checkpoint
@@ -66,7 +65,7 @@ def train_fusion(
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
     training, held_out = _split(*read_judged_lists(arguments, encoder, lambda: sparse), arguments, settings.seed)
-    signals = _signals(training, held_out, encoder, sparse, Path(settings.output_dir))
+    signals = _signals(training, held_out, encoder, sparse)
     model = FusionModel(name="default", ranker="fusion", cosine_depth=arguments.depth_of_cosines)
     weights = Weights.tried(Weights(_weight(model, arguments.kind), model.sparse_weight))
     of_training, of_held_out = (ndcg_of_weights(part, weights, model) for part in signals)
@@ -95,15 +94,14 @@ def _signals(
     held_out: Sequence[TrainingList],
     encoder: Encoder,
     sparse_encoder: SparseEncoder,
-    folder: Path,
 ) -> tuple[SignalLists, SignalLists]:
     """The signals of both parts, each text encoded once."""
     parts = [training, held_out]
-    queries = VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, folder)
+    queries = VectorTable(encoder.encode_queries, texts_of(parts, "queries"), console)
     passages = None
     if training[0].passages[0].vector is None:
         encode = partial(encoder.encode_passages, dtype="auto")
-        passages = VectorTable(encode, ListTexts(parts, "passages"), console, folder)
+        passages = VectorTable(encode, texts_of(parts, "passages"), console)
     of_training, of_held_out = (SignalLists(part, queries, passages, sparse_encoder, console) for part in parts)
     return of_training, of_held_out
 
@@ -170,10 +168,9 @@ def _split(
             train on.
     """
     share = 0.0 if arguments.eval_lists else arguments.held_out_share
-    sides: tuple[list[int], list[int]] = ([], [])
-    for position, item in enumerate(lists):
-        if _is_graded(item):
-            sides[_draw(item.query.text, seed) < share].append(position)
+    sides: tuple[list[TrainingList], list[TrainingList]] = ([], [])
+    for item in filter(_is_graded, lists):
+        sides[_draw(item.query.text, seed) < share].append(item)
     used = len(sides[0]) + len(sides[1])
     if used < len(lists):
         console.print(f"{len(lists) - used:,} of {len(lists):,} lists are left out: all their passages are as relevant")
@@ -192,11 +189,7 @@ def _split(
             f"--held-out-share {share} leaves {len(sides[0])} of {used} lists to train on and {len(sides[1])} held "
             "out; give more lists, another share, or --eval-lists"
         )
-    if arguments.eval_lists:
-        return SelectedLists(lists, sides[0]), SelectedLists(
-            held_out, [position for position, item in enumerate(held_out) if _is_graded(item)]
-        )
-    return SelectedLists(lists, sides[0]), SelectedLists(lists, sides[1])
+    return sides[0], list(filter(_is_graded, held_out)) if arguments.eval_lists else sides[1]
 
 
 def _is_graded(item: TrainingList) -> bool:

@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import json
 import logging
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeAlias, overload
+from typing import Annotated, Any, TextIO, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
-from rerank.readers.lines import is_compressed_or_array, json_rows
+from rerank.readers.lines import json_rows
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
-from rerank.util.files import atomic_file, file_version, report_disk_errors
+from rerank.util.files import atomic_file, report_disk_errors
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
 
@@ -39,72 +38,8 @@ Grades: TypeAlias = Mapping[str, Mapping[str, int]]
 _QUOTED_LINES = 5
 
 
-class ListFile(Sequence[TrainingList]):
-    """Training lists of a JSONL file that may be larger than memory: each is read from the file when it is needed.
-
-    Args:
-        lines: offset in bytes and number, from 1, of the line of each list, one after the other.
-        grades: of requests, by which they are graded.
-    """
-
-    def __init__(self, path: Path, lines: array[int], grades: Grades | None) -> None:
-        self._path = path
-        self._lines = lines
-        self._grades = grades
-        self._version = file_version(path)
-
-    def __len__(self) -> int:
-        return len(self._lines) // 2
-
-    @overload
-    def __getitem__(self, index: int) -> TrainingList: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TrainingList]: ...
-
-    def __getitem__(self, index: int | slice) -> TrainingList | Sequence[TrainingList]:
-        """Raises: CollectionError when the file has changed."""
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
-        position = range(len(self))[index]
-        offset, number = self._lines[2 * position : 2 * position + 2]
-        if file_version(self._path) != self._version:
-            raise CollectionError(f"{self._path} was changed while its lists were in use; start the command again")
-        with self._path.open("rb") as file:
-            file.seek(offset)
-            return _parse(json.loads(file.readline()), f"{self._path.name}:{number}", self._grades)
-
-
-class SelectedLists(Sequence[TrainingList]):
-    """Some of the lists of a file, which stay in the file.
-
-    Args:
-        positions: of the lists, in the order in which they are wanted.
-    """
-
-    def __init__(self, lists: Sequence[TrainingList], positions: Sequence[int]) -> None:
-        self._lists = lists
-        self._positions = positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    @overload
-    def __getitem__(self, index: int) -> TrainingList: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TrainingList]: ...
-
-    def __getitem__(self, index: int | slice) -> TrainingList | Sequence[TrainingList]:
-        if isinstance(index, slice):
-            return SelectedLists(self._lists, self._positions[index])
-        return self._lists[self._positions[index]]
-
-
-def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = None) -> Sequence[TrainingList]:
-    """Checks training lists in JSONL, or in a file that is one JSON array, and returns them.
-
-    The lists of JSONL stay in the file, see `ListFile`; those of an array or of a compressed file are kept in memory.
+def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = None) -> list[TrainingList]:
+    """Reads training lists: one per line, or in one JSON array; see `rerank.readers.lines.json_rows`.
 
     Three formats are recognised by the keys of each row:
 
@@ -119,14 +54,19 @@ def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = 
         grades: needed for requests only.
 
     Raises:
-        CollectionError: the file cannot be read, holds no list, or has more invalid rows than accepted.
+        CollectionError: the file cannot be read, a line is not a JSON object, there are no lists, or more invalid rows
+            than accepted.
     """
+    lists: list[TrainingList] = []
     errors: list[str] = []
-    try:
-        read = _read_lists if is_compressed_or_array(path) else _find_lists
-        lists = read(path, grades, errors)
-    except (OSError, ValueError) as error:
-        raise CollectionError(f"{path} cannot be read: {error}") from error
+    for line, row in json_rows(path, lambda row: row):
+        location = f"{path.name}:{line}"
+        try:
+            lists.append(_parse(row, location, grades))
+        except (CollectionError, BadRow) as error:
+            errors.append(f"{location}: {error}")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            errors.append(f"{location}: not in a supported format ({error!r})")
     _check_errors(path, len(lists), errors, max_bad_share)
     return lists
 
@@ -199,35 +139,6 @@ class _ListRow(BaseModel):
     passages: list[_PassageRow]
     relevance: list[Annotated[float, Field(allow_inf_nan=False)]]
     scores: list[Annotated[float, Field(allow_inf_nan=False)]] = []
-
-
-def _read_lists(path: Path, grades: Grades | None, errors: list[str]) -> Sequence[TrainingList]:
-    """The valid lists of a compressed file or an array. Adds a message for each other row to `errors`."""
-    rows = json_rows(path, lambda row: row)
-    found = (_checked(row, f"{path.name}:{line}", grades, errors) for line, row in rows)
-    return [item for item in found if item is not None]
-
-
-def _find_lists(path: Path, grades: Grades | None, errors: list[str]) -> Sequence[TrainingList]:
-    """The valid lists of JSONL. Adds a message for each other line to `errors`."""
-    lines, offset = array("q"), 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip() and _checked(line, f"{path.name}:{number}", grades, errors):
-                lines.extend((offset, number))
-            offset += len(line)
-    return ListFile(path, lines, grades)
-
-
-def _checked(row: Any, location: str, grades: Grades | None, errors: list[str]) -> TrainingList | None:
-    """The list of a row, which is bytes if it is not parsed yet; None and a message in `errors` if it is invalid."""
-    try:
-        return _parse(json.loads(row) if isinstance(row, bytes) else row, location, grades)
-    except (CollectionError, BadRow) as error:
-        errors.append(f"{location}: {error}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        errors.append(f"{location}: not in a supported format ({error!r})")
-    return None
 
 
 def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:

@@ -21,7 +21,7 @@ from rerank.prompting.templates import load_template
 from rerank.types import Passage
 from rerank.util.files import sha256_of_files
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import ListTexts, VectorTable
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.examples import PECollator, with_text
@@ -136,9 +136,9 @@ def _alignment(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
             "--stage rank, or a base with a vocabulary of its own"
         )
-    texts = list(dict.fromkeys(ListTexts([lists], "passages")))
+    texts = list(dict.fromkeys(texts_of([lists], "passages")))
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_text_tokens)
-    table = VectorTable(encoder.encode_passages, texts, console, Path(settings.output_dir))
+    table = VectorTable(encoder.encode_passages, texts, console)
     return {
         "objective": AlignObjective(),
         "train_dataset": shuffled_passes(texts, items_needed(settings, len(texts)), settings.seed),
@@ -160,12 +160,10 @@ def _ranking(
     text_prompts = (
         base.prompts(with_text(base.template), arguments.passage_text_tokens) if objective.reads_text else None
     )
-    parts, folder = [lists, held_out], Path(settings.output_dir)
-    passages = VectorTable(encoder.encode_passages, ListTexts(parts, "passages"), console, folder)
+    parts = [lists, held_out]
+    passages = VectorTable(encoder.encode_passages, texts_of(parts, "passages"), console)
     queries = (
-        VectorTable(encoder.encode_queries, ListTexts(parts, "queries"), console, folder)
-        if prompts.reads_query_vector
-        else None
+        VectorTable(encoder.encode_queries, texts_of(parts, "queries"), console) if prompts.reads_query_vector else None
     )
     return {
         "objective": objective,
