@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rerank.checkpoints.settings_files import check_settings
-from rerank.checkpoints.weight_files import check_weights
 from rerank.errors import CheckpointError, RerankError
 
 _MAX_REASON_CHARS = 300
@@ -42,7 +41,6 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
         # A panic of the Rust code in tokenizers and safetensors is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        check_weights(folder)
         raise CheckpointError(f"{subject} {folder} cannot be loaded: {_reason(error)}; {_WAY_OUT}") from error
 
 

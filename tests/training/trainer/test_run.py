@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from transformers import Trainer
 from typer.testing import CliRunner
 
 from rerank.errors import ConfigError
-from tests.full_disk import largest_file, now_full
+from tests.full_disk import largest_file
 from tests.training.parsing import parse_arguments
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -100,23 +99,6 @@ def test_run_killed_between_saves_ends_with_the_same_weights(
         result = first_run(inputs, shutil.copytree(killed, tmp_path / "run"), *FLAGS)
     assert len(seen) == BATCHES - 6
     assert_same_weights(result, uninterrupted)
-
-
-def test_identical_command_is_resumed_without_a_doubt_about_its_arguments(
-    inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """transformers compares a share of the steps with the number of steps that it was."""
-    flags = [*FLAGS, "--save-steps", "0.3", "--logging-steps", "0.1"]
-    with killed_at_batch(7), pytest.raises(Killed):
-        first_run(inputs, tmp_path / "run", *flags)
-    logger = logging.getLogger("transformers.trainer_utils")
-    logger.warning_once.cache_clear()  # type: ignore[attr-defined]
-    logger.addHandler(caplog.handler)
-    try:
-        first_run(inputs, tmp_path / "run", *flags)
-    finally:
-        logger.removeHandler(caplog.handler)
-    assert "do not match" not in caplog.text
 
 
 def test_ctrl_c_says_what_the_same_command_does_then(inputs: Path, tmp_path: Path) -> None:
@@ -292,25 +274,6 @@ def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_ste
     with killed_at_batch(0):
         result = first_run(inputs, run, *flags)
     assert_same_weights(result, load_file(run / "checkpoint-4" / "model.safetensors"))
-
-
-def test_full_disk_under_tensorboard_is_one_message(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its thread meets the full disk first, and would print a traceback."""
-    printed: list[object] = []
-    monkeypatch.setattr("threading.excepthook", printed.append)
-    original = FirstObjective.loss
-
-    def loss(self: FirstObjective, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        now_full(100)
-        return original(self, model, batch)
-
-    monkeypatch.setattr(FirstObjective, "loss", loss)
-    flags = shlex.split("--report-to tensorboard --logging-steps 1 --max-steps 4")
-    with largest_file(10_000_000), pytest.raises(ConfigError, match=r"run.* cannot be written.*free disk space"):
-        first_run(inputs, tmp_path / "run", *flags)
-    assert printed == []
 
 
 def out_of_space(*_: Any) -> None:

@@ -9,9 +9,7 @@ import math
 import re
 import shutil
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,44 +117,9 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     if trainer.eval_dataset is not None:
         trainer.add_callback(MeasureBefore(trainer))
     way_out = "free disk space and give the same command again, which resumes from the last save"
-    with report_disk_errors(folder, way_out), _without_traces_of_disk_errors(), _without_comparison_of_arguments():
+    with report_disk_errors(folder, way_out):
         trainer.train(resume_from_checkpoint=save)
     return {} if trainer.eval_dataset is None else trainer.evaluate()
-
-
-@contextmanager
-def _without_traces_of_disk_errors() -> Iterator[None]:
-    """Keeps threads from printing an OSError. TensorBoard's thread ends with it, and the next call raises it again."""
-    before = threading.excepthook
-
-    def print_others(args: threading.ExceptHookArgs) -> None:
-        if not isinstance(args.exc_value, OSError):
-            before(args)
-
-    threading.excepthook = print_others
-    try:
-        yield
-    finally:
-        threading.excepthook = before
-
-
-@contextmanager
-def _without_comparison_of_arguments() -> Iterator[None]:
-    """Keeps transformers from comparing the arguments with those of the save, as `check_same_run` does.
-
-    It takes a share of all steps, such as --save-steps 0.1, for another argument than the number of steps that it made
-    of the share.
-    """
-    compares = logging.getLogger("transformers.trainer_utils")
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return "arguments do not match the ones in the `trainer_state.json`" not in record.getMessage()
-
-    compares.addFilter(is_other)
-    try:
-        yield
-    finally:
-        compares.removeFilter(is_other)
 
 
 def last_save(folder: Path) -> str | None:
