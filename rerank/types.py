@@ -87,8 +87,6 @@ class Passage:
     sparse: SparseText | None = field(default=None, repr=False, compare=False)
     #: `sparse` was computed for an earlier request with the same text.
     sparse_cached: bool = field(default=False, compare=False)
-    #: The tokens of `text` inside a prompt; set by rankers that read text, when they prepare the passage.
-    token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
     #: The title, with which `text` begins; empty if it has none or none is known.
     title: str = ""
     #: Characters in front of the text as it was sent: those of a title that was put there.

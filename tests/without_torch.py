@@ -23,7 +23,6 @@ TORCH_FREE = (
     "tests/eval/test_statistics.py",
     "tests/rerank/readers/",
     "tests/rerank/engine/",
-    "tests/rerank/prompting/test_segments.py",
     "tests/rerank/rankers/test_identity.py",
     "tests/rerank/config/test_loading.py",
     "tests/rerank/util/test_files.py",

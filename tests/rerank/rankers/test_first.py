@@ -96,7 +96,6 @@ def test_bfloat16_weights_give_float32_scores(lm: Path, tmp_path: Path) -> None:
 def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker: FirstRanker) -> None:
     texts = [*TEXTS, "word " * 3000, "ends with a stop."]
     prepared = ranker.prepare(Query("what jumps"), window(*texts).passages)
-    assert all(passage.token_ids for passage in prepared.passages)
     ready, raw = Window(prepared.query, prepared.passages), window(*(text.strip() for text in texts))
     assert rank_windows(ranker, [ready]) == rank_windows(ranker, [raw])
     assert ranker.encode(ready).tokens <= 4096
