@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+#: oneDNN and torch each keep what they computed for the last 1,024 shapes, some megabytes for each: 1.5 GB after 300
+#: requests of varied lengths. The layers of a model share a few shapes. Read at the first computation.
+for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "16")
 
 #: The modules of a layer whose linear layers are changed, of decoders, ModernBERT and BERT's family; those of other
 #: modules may be read by their weights.

@@ -1,0 +1,148 @@
+"""The steps of the reranker, in their order: which request the engine gets, and what becomes of its ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from rerank.engine.engine import Engine
+from rerank.engine.request import RankRequest, timeout_at
+from rerank.engine.shared_worker import SharedWorker
+from rerank.errors import DeadlineExceeded
+from rerank.models.encoder import Encoder
+from rerank.rankers.base import CachingRanker
+from rerank.reranking.chunks import ChunkedDocuments
+from rerank.reranking.diversity import diversified
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.relevance import at_least, with_relevance
+from rerank.reranking.unordered import UnorderedList
+from rerank.types import Candidate, InSlices, Passage, Ranking, RankOptions
+
+#: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
+_CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
+#: Milliseconds to encode a passage and compare it with others, about.
+_COMPARING_MS = 5
+
+#: Ranks a request.
+Rank: TypeAlias = Callable[[RankRequest], Awaitable[Ranking]]
+
+
+class RerankerSteps:
+    """The steps around the engine, and those that choose among its results.
+
+    Args:
+        texts: the thread for work on texts.
+        answer_margin_s: how long before the deadline an answer in the place of an error is given.
+
+    Attributes:
+        ranking: (rank, request) → ranking, the outermost first: each may give `rank`, which is all that is behind it,
+            another request, and makes the ranking of its own request from the one that it gets back.
+        choosing: (request, ranking) → ranking, in this order.
+    """
+
+    def __init__(
+        self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker, answer_margin_s: float
+    ) -> None:
+        self._engine, self._models, self._encoder = engine, models, encoder
+        self._texts, self._answer_margin_s = texts, answer_margin_s
+        self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance)
+        self.choosing = (self._min_relevance, self._diversity)
+
+    async def rank(self, request: RankRequest) -> Ranking:
+        """Ranks the candidates among which the last steps choose."""
+        rank: Rank = self._engine.run
+        for step in reversed(self.ranking):
+            rank = partial(step, rank)
+        return await rank(replace(request, options=without_top_n(request.options)))
+
+    async def choose(self, request: RankRequest, ranking: Ranking) -> Ranking:
+        """Chooses among the results of a request. Raises: DeadlineExceeded."""
+        for step in self.choosing:
+            ranking = await step(request, ranking)
+        return ranking
+
+    async def _unordered(self, rank: Rank, request: RankRequest) -> Ranking:
+        """Candidates without a meaningful order are put in one by their texts (`rerank.reranking.unordered`)."""
+        if request.options.ordered:
+            return await rank(request)
+        grouping = UnorderedList.of(request.query.text, request.candidates)
+        expected_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
+        unordered = await self._texts.run(request.share.name, grouping, expected_ms)
+        return unordered.ranking(await rank(unordered.request(request)), request.options)
+
+    async def _chunks(self, rank: Rank, request: RankRequest) -> Ranking:
+        """Documents are ranked by their best chunks (`rerank.reranking.chunks`); undivided if the deadline is first."""
+        if request.options.max_chunks_per_doc < 2:
+            return await rank(request)
+        infos = [self._models.infos[step.model] for step in request.steps]
+        dividing = ChunkedDocuments.of(request, infos, self._encoder.token_ends)
+        expected_ms = _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
+        margin_s = self._answer_margin_s if request.options.allow_partial else 0.0
+        try:
+            async with timeout_at(request.deadline_s - margin_s):
+                chunked = await self._texts.run(request.share.name, dividing, expected_ms)
+        except TimeoutError:
+            return await rank(request)  # ends as a late request does
+        return chunked.ranking(await rank(chunked.request(request)), request.options.top_n)
+
+    async def _cached_vectors(self, rank: Rank, request: RankRequest) -> Ranking:
+        """What earlier requests computed of the same texts is put there, so that admission expects no work for it."""
+        rankers = [self._models.rankers[step.model] for step in request.steps]
+        caching = [ranker for ranker in rankers if isinstance(ranker, CachingRanker)]
+        if not (caching and self._encoder.vector_cache.max_bytes):
+            return await rank(request)  # without a turn on the thread, a sixth of a short request's time
+        expected_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
+        looking_up = _with_cached_vectors(request.passages, caching)
+        passages = await self._texts.run(request.share.name, looking_up, expected_ms)
+        pairs = zip(request.candidates, passages, strict=True)
+        return await rank(replace(request, candidates=tuple(replace(one, passage=passage) for one, passage in pairs)))
+
+    async def _relevance(self, rank: Rank, request: RankRequest) -> Ranking:
+        """Results get their relevance, of what was read of them."""
+        curves = self._models.infos[request.steps[-1].model].relevance
+        return with_relevance(await rank(request), curves, request.passages)
+
+    async def _min_relevance(self, request: RankRequest, ranking: Ranking) -> Ranking:
+        """Results with less relevance are left out, if the request asks for that."""
+        least = request.options.min_relevance
+        return ranking if least is None else at_least(ranking, least)
+
+    async def _diversity(self, request: RankRequest, ranking: Ranking) -> Ranking:
+        """Results that differ enough are chosen (`rerank.reranking.diversity`). Raises: DeadlineExceeded."""
+        options = request.options
+        if not options.compares_passages:
+            return ranking
+        comparing = diversified(self._encoder, ranking, options)
+        margin_s = self._answer_margin_s if options.is_answered_late else 0.0
+        try:
+            async with timeout_at(request.deadline_s - margin_s):
+                return await self._texts.run(request.share.name, comparing, _COMPARING_MS * len(ranking.ranked))
+        except TimeoutError as error:
+            problem = "the deadline passed while results were compared"
+            if not options.is_answered_late:
+                way_out = "allow more time, or leave diversity and near_duplicates out"
+                raise DeadlineExceeded(f"{problem}; {way_out}") from error
+            reason = "; ".join(filter(None, [ranking.trace.reason, problem]))
+            trace = replace(ranking.trace, reason=reason)
+            return replace(ranking, ranked=ranking.ranked[: options.top_n or None], trace=trace)
+
+
+def without_top_n(options: RankOptions) -> RankOptions:
+    """Asks for all candidates if results are compared afterwards."""
+    return replace(options, top_n=0) if options.compares_passages else options
+
+
+def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[CachingRanker]) -> InSlices[list[Passage]]:
+    found = list[Passage]()
+    for passage in passages:
+        for ranker in rankers:
+            passage = ranker.with_cached_vector(passage)
+        found.append(passage)
+        yield
+    return found
+
+
+def _chars(candidates: Sequence[Candidate]) -> int:
+    return sum(len(candidate.passage.text) for candidate in candidates)
