@@ -139,6 +139,31 @@ message = rerank_request("q", [("a", "x")], {"strategy": "backwards"})
 assert requests.rerank_request(message).checked(Limits()).options.strategy == "backwards"
 """,
     ),
+    "step of the reranker": Recipe(
+        "Add a step of the reranker",
+        {
+            "rerank/reranking/short_results.py": """
+from dataclasses import replace
+
+async def short_results(request, ranking):
+    ranked = tuple(result for result in ranking.ranked if len(result.candidate.passage.text) < 9)
+    return replace(ranking, ranked=ranked)
+"""
+        },
+        {
+            "rerank/reranking/steps.py": (
+                "        self.choosing = (",
+                "        from rerank.reranking.short_results import short_results\n\n"
+                "        self.choosing = (short_results, ",
+            )
+        },
+        """
+from rerank import Reranker
+with Reranker("identity") as reranker:
+    ranking = reranker.rerank("q", [("a", "a long text"), ("b", "short"), ("c", "brief")])
+assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["b", "c"], ranking
+""",
+    ),
     "HTTP dialect": Recipe(
         "Add an HTTP dialect",
         {},

@@ -140,7 +140,7 @@ class SparseEncoder:
 
     def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
         """Returns the passages with `sparse`: their own, that of their text in the cache, or a new one."""
-        filled = [self.cache.filled(passage) for passage in passages]
+        filled = [self.cache.with_cached_vector(passage) for passage in passages]
         new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
         computed = dict(zip(new, self.states(new, dtype), strict=True))
         for text, states in computed.items():

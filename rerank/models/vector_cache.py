@@ -24,7 +24,7 @@ class VectorCache(ByteCache[bytes, tuple[Vector, bool]]):
         entry[0].flags.writeable = False
         self.keep(text_key(text), entry, _ENTRY_BYTES + vector.nbytes)
 
-    def filled(self, passage: Passage) -> Passage:
+    def with_cached_vector(self, passage: Passage) -> Passage:
         """Gives a passage without a vector that of its text, if it is known."""
         if passage.vector is not None:
             return passage
@@ -42,7 +42,7 @@ class SparseCache(ByteCache[bytes, SparseText]):
         sparse.freeze()
         self.keep(text_key(text), sparse, _ENTRY_BYTES + sparse.nbytes)
 
-    def filled(self, passage: Passage) -> Passage:
+    def with_cached_vector(self, passage: Passage) -> Passage:
         """Gives a passage without `sparse` that of its text, if it is known."""
         if passage.sparse is not None:
             return passage

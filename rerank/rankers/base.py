@@ -142,7 +142,7 @@ class PausingRanker(Protocol):
 class CachingRanker(Protocol):
     """A ranker whose encoders keep what they computed of texts for later requests."""
 
-    def filled(self, passage: Passage) -> Passage:
+    def with_cached_vector(self, passage: Passage) -> Passage:
         """Returns the passage with what earlier requests computed of its text."""
         ...
 

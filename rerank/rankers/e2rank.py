@@ -121,14 +121,14 @@ class E2RankRanker(E2RankPrompts):
             precision=picked,
         )
 
-    def filled(self, passage: Passage) -> Passage:
-        return self._encoder.vector_cache.filled(passage) if self._reads_index else passage
+    def with_cached_vector(self, passage: Passage) -> Passage:
+        return self._encoder.vector_cache.with_cached_vector(passage) if self._reads_index else passage
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the query, and encodes the passages that have no vector of this encoder."""
         if not self._reads_index:
             bare = (replace(passage, vector=None, vector_truncated=False) for passage in passages)
-            passages = [self._encoder.vector_cache.filled(passage) for passage in bare]
+            passages = [self._encoder.vector_cache.with_cached_vector(passage) for passage in bare]
         encoded = self._encoder.with_vectors(passages)
         truncated = tuple(passage.doc_id for passage in encoded if passage.vector_truncated)
         return Prepared(super().prepare(query, ()).query, tuple(encoded), truncated)

@@ -110,9 +110,9 @@ class FusionRanker:
         cosine = {"cosine": self._encoder.id.vectors_sha256} if self._settings.cosine_weight else {}
         return cosine | ({"sparse": self._sparse.id.sha256} if self._sparse else {})
 
-    def filled(self, passage: Passage) -> Passage:
-        passage = self._encoder.vector_cache.filled(passage)
-        return passage if self._sparse is None else self._sparse.cache.filled(passage)
+    def with_cached_vector(self, passage: Passage) -> Passage:
+        passage = self._encoder.vector_cache.with_cached_vector(passage)
+        return passage if self._sparse is None else self._sparse.cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Computes the query's vectors, and the passages' sparse scores; later slices of a request have the former."""

@@ -105,8 +105,8 @@ class PERankRanker:
             precision=picked,
         )
 
-    def filled(self, passage: Passage) -> Passage:
-        return self._encoder.vector_cache.filled(passage)
+    def with_cached_vector(self, passage: Passage) -> Passage:
+        return self._encoder.vector_cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Embeds the query and the passages without a vector, each distinct text once.

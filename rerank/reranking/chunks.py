@@ -11,7 +11,7 @@ document is longer than it reads: it would judge by a few sentences what the pre
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rerank.engine.request import RankRequest
@@ -23,10 +23,8 @@ from rerank.reranking.unordered import shared_words
 from rerank.types import (
     Candidate,
     InSlices,
-    Passage,
     RankedCandidate,
     Ranking,
-    RankOptions,
     ScoreKind,
     Trace,
     with_title,
@@ -153,15 +151,11 @@ class ChunkedDocuments:
         """The chunks, as candidates."""
         return tuple(chunk.candidate for chunk in self.chunks)
 
-    def with_passages(self, passages: Iterable[Passage]) -> ChunkedDocuments:
-        """Puts other passages into the chunks."""
-        pairs = zip(self.chunks, passages, strict=True)
-        chunks = (replace(chunk, candidate=replace(chunk.candidate, passage=passage)) for chunk, passage in pairs)
-        return replace(self, chunks=tuple(chunks))
-
-    def options(self, options: RankOptions) -> RankOptions:
-        """Asks for the order of all chunks, because the best ones may be of one document."""
-        return options if len(self.chunks) == len(self.documents) else replace(options, top_n=0)
+    def request(self, request: RankRequest) -> RankRequest:
+        """The request that ranks the chunks: all of them, because the best ones may be of one document."""
+        is_divided = len(self.chunks) > len(self.documents)
+        options = replace(request.options, top_n=0) if is_divided else request.options
+        return replace(request, candidates=self.candidates, steps=self.steps, options=options)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
         """Ranks the documents by their best chunks, and returns the first `top_n` (0: all) of them."""

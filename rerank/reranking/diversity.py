@@ -88,7 +88,7 @@ def _vectors(encoder: Encoder, passages: Sequence[Passage]) -> InSlices[tuple[Ma
 
     Computes those that are missing near the top.
     """
-    filled = [encoder.vector_cache.filled(passage) for passage in passages]
+    filled = [encoder.vector_cache.with_cached_vector(passage) for passage in passages]
     vectors = np.full((len(passages), encoder.id.dimension), np.nan, dtype=np.float32)
     truncated = np.array([passage.vector_truncated for passage in filled], dtype=np.bool_)
     missing: dict[str, list[int]] = {}

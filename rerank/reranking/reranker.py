@@ -13,21 +13,17 @@ from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest, Share, timeout_at
 from rerank.engine.shared_worker import SharedWorker
-from rerank.engine.strategies import Steps
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.vector_cache import VectorCache
-from rerank.rankers.base import CachingRanker, Ranker, ServedRanker
+from rerank.rankers.base import Ranker, ServedRanker
 from rerank.rankers.failed import FailedRanker
 from rerank.readers.candidates import candidate_source
-from rerank.reranking.chunks import ChunkedDocuments
-from rerank.reranking.diversity import diversified
 from rerank.reranking.lazy_models import LazyModels
 from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
-from rerank.reranking.relevance import at_least, with_relevance
-from rerank.reranking.unordered import UnorderedList
+from rerank.reranking.steps import RerankerSteps, without_top_n
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
@@ -38,7 +34,6 @@ from rerank.types import (
     FeedbackSettings,
     FirstStage,
     FirstStageWeight,
-    InSlices,
     Passage,
     Query,
     Ranking,
@@ -50,10 +45,6 @@ from rerank.util.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
-#: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
-_CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
-#: Milliseconds to encode a passage and compare it with others, about.
-_COMPARING_MS = 5
 #: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
@@ -105,6 +96,7 @@ class AsyncReranker:
         self.engine = Engine(models.rankers, config.engine, models.infos)
         self._lazy = LazyModels(config.models, models, self.engine, loader or ModelLoader(encoder, config.device))
         self._texts, self._searches = SharedWorker("work on texts"), SharedWorker("search")
+        self._steps = RerankerSteps(self.engine, models, encoder, self._texts, config.engine.answer_margin_s)
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model.name}{' (default)' if model.is_default else ''}" for model in self.models())
@@ -167,45 +159,19 @@ class AsyncReranker:
 
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        query, asked = Query.of(query), options
-        weighted = _with_weight(asked, self.config.first_stage_weight)
+        query = Query.of(query)
+        weighted = _with_weight(options, self.config.first_stage_weight)
         await self._load(weighted, deadline_s)
         steps = self._models.resolve(weighted, query.instruction)
         with self._lazy.using([step.model for step in steps]):
-            return await self._rerank(query, candidates, steps, asked, deadline_s, share)
+            request = RankRequest(query, await self._with_texts(candidates), steps, options, deadline_s, share)
+            return await self._steps.choose(request, await self._steps.rank(request))
 
     async def _load(self, options: RankOptions, deadline_s: float) -> None:
         """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
         if unloaded := self._models.unloaded_models_of(options):
             # Twice the margin, as an answer in the place of a failure needs some of the time, too.
             await self._lazy.load(unloaded, deadline_s - 2 * self.config.engine.answer_margin_s)
-
-    async def _rerank(
-        self,
-        query: Query,
-        candidates: Iterable[CandidateLike],
-        steps: Steps,
-        asked: RankOptions,
-        deadline_s: float,
-        share: Share,
-    ) -> Ranking:
-        options = _of_all(asked)
-        found = await self._resolve(candidates)
-        if self.vector_cache.max_bytes:
-            found = await self._filled(found, steps, share)
-        request = RankRequest(query, found, steps, options, deadline_s, share)
-        ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
-        return await self._chosen(ranking, asked, deadline_s, share)
-
-    async def _run_unordered(self, request: RankRequest) -> Ranking:
-        """Ranks candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
-        grouping = UnorderedList.of(request.query.text, request.candidates)
-        grouping_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
-        unordered = await self._texts.run(request.share.name, grouping, grouping_ms)
-        options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
-        steps, distinct = unordered.steps(request.steps), unordered.distinct
-        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
-        return unordered.ranking(ranking, request.options)
 
     async def search(
         self,
@@ -256,19 +222,20 @@ class AsyncReranker:
                 raise DeadlineExceeded(problem) from error
 
         async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
-            return await self._run(RankRequest(encoded, found, steps, options, deadline_s, share))
+            return await self._steps.rank(replace(request, candidates=found, options=options, deadline_s=deadline_s))
 
         with self._lazy.using([step.model for step in steps]):
             start_s = time.perf_counter()
             encoded, candidates = await retrieve(asked, deadline_s)
             first_stage_ms = (time.perf_counter() - start_s) * 1000
+            request = RankRequest(encoded, candidates, steps, options, deadline_s, share)
             if feedback is None:
-                ranking, report = await rank(candidates, _of_all(options), deadline_s), None
+                ranking, report = await self._steps.rank(request), None
             else:
                 update = partial(self._searches.call, share.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
-                ranking, report = await feedback_search.run(encoded, candidates, _of_all(options), deadline_s)
-            ranking = await self._chosen(ranking, options, deadline_s, share)
+                ranking, report = await feedback_search.run(encoded, candidates, without_top_n(options), deadline_s)
+            ranking = await self._steps.choose(request, ranking)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     def _check_makes_vectors(self, model: str) -> None:
@@ -281,65 +248,13 @@ class AsyncReranker:
             problem = f"model {model} makes no vector of a query and its passages that searches the index; {way_out}"
             raise InvalidRequest("feedback.method", f"{problem}, or another method", {"model": model})
 
-    async def _chosen(self, ranking: Ranking, options: RankOptions, deadline_s: float, share: Share) -> Ranking:
-        """Keeps the results that are relevant and differ enough, as the options ask.
-
-        Raises: DeadlineExceeded, the deadline came while results were compared.
-        """
-        if options.min_relevance is not None:
-            ranking = at_least(ranking, options.min_relevance)
-        if not options.compares_passages:
-            return ranking
-        comparing = diversified(self._encoder, ranking, options)
-        margin_s = self.config.engine.answer_margin_s if options.is_answered_late else 0.0
-        try:
-            async with timeout_at(deadline_s - margin_s):
-                return await self._texts.run(share.name, comparing, _COMPARING_MS * len(ranking.ranked))
-        except TimeoutError as error:
-            problem = "the deadline passed while results were compared"
-            if not options.is_answered_late:
-                way_out = "allow more time, or leave diversity and near_duplicates out"
-                raise DeadlineExceeded(f"{problem}; {way_out}") from error
-            reason = "; ".join(filter(None, [ranking.trace.reason, problem]))
-            trace = replace(ranking.trace, reason=reason)
-            return replace(ranking, ranked=ranking.ranked[: options.top_n or None], trace=trace)
-
-    async def _run(self, request: RankRequest) -> Ranking:
-        """Ranks, and adds the relevance of the results."""
-        if request.options.max_chunks_per_doc > 1:
-            return await self._run_chunks(request)
-        curves = self._models.infos[request.steps[-1].model].relevance
-        return with_relevance(await self.engine.run(request), curves, request.passages)
-
-    async def _run_chunks(self, request: RankRequest) -> Ranking:
-        """Ranks documents by their best chunks (`rerank.reranking.chunks`); undivided if the deadline comes first."""
-        options = replace(request.options, max_chunks_per_doc=0)
-        margin_s = self.config.engine.answer_margin_s if options.allow_partial else 0.0
-        dividing, dividing_ms = self._chunks(request), _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
-        try:
-            async with timeout_at(request.deadline_s - margin_s):
-                chunked = await self._texts.run(request.share.name, dividing, dividing_ms)
-        except TimeoutError:
-            return await self._run(replace(request, options=options))  # ends as a late request does
-        chunks = replace(request, candidates=chunked.candidates, steps=chunked.steps, options=chunked.options(options))
-        return chunked.ranking(await self._run(chunks), options.top_n)
-
-    def _chunks(self, request: RankRequest) -> InSlices[ChunkedDocuments]:
-        """Divides the documents, and adds the vectors of chunks that came in earlier requests."""
-        infos = [self._models.infos[step.model] for step in request.steps]
-        chunked = yield from ChunkedDocuments.of(request, infos, self._encoder.token_ends)
-        if not self.vector_cache.max_bytes:
-            return chunked
-        passages = [chunk.candidate.passage for chunk in chunked.chunks]
-        return chunked.with_passages((yield from self._filled_passages(passages, chunked.steps)))
-
     def _retrieve(self, index: Index, first_stage: FirstStage, depth: int, query: Query) -> tuple[Query, Found]:
         """Finds candidates; returns the query, too, with its vector if the first stage reads it."""
         query = replace(query, is_truncated=query.is_truncated or not index.reads_whole(first_stage, query))
         encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
 
-    async def _resolve(self, candidates: Iterable[CandidateLike]) -> Found:
+    async def _with_texts(self, candidates: Iterable[CandidateLike]) -> Found:
         """Makes candidates with their texts, and with their vectors if they are in the index."""
         sources = [
             candidate if isinstance(candidate, CandidateSource) else candidate_source(candidate, place)
@@ -349,29 +264,6 @@ class AsyncReranker:
         found = await self.convert(self._open_index().store.passages, doc_ids) if doc_ids else []
         stored = {passage.doc_id: passage for passage in found}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
-
-    async def _filled(self, candidates: Found, steps: Steps, share: Share) -> Found:
-        """Adds what earlier requests computed of the same texts, so that admission expects no work for them."""
-        if not self._caching_rankers(steps):
-            return candidates  # without a turn on the threads, a sixth of a short request's time
-        filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
-        passages = await self._texts.run(share.name, filling, _chars(candidates) / _CHARS_READ_PER_MS)
-        return tuple(
-            replace(candidate, passage=passage) for candidate, passage in zip(candidates, passages, strict=True)
-        )
-
-    def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:
-        caching, filled = self._caching_rankers(steps), list[Passage]()
-        for passage in passages:
-            for ranker in caching:
-                passage = ranker.filled(passage)
-            filled.append(passage)
-            yield
-        return filled
-
-    def _caching_rankers(self, steps: Steps) -> list[CachingRanker]:
-        rankers = [self._models.rankers[step.model] for step in steps]
-        return [ranker for ranker in rankers if isinstance(ranker, CachingRanker)]
 
     def _open_index(self) -> Index:
         if self.index is None:
@@ -423,18 +315,9 @@ def _with_weight(options: RankOptions, default: FirstStageWeight) -> RankOptions
     return options if options.first_stage_weight is not None else replace(options, first_stage_weight=default)
 
 
-def _of_all(options: RankOptions) -> RankOptions:
-    """Asks for all candidates if results are compared afterwards."""
-    return replace(options, top_n=0) if options.compares_passages else options
-
-
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
     """Makes the passage that is ranked; it begins with its title, if the caller gives one."""
     passage = stored[source.doc_id] if source.in_index else Passage(source.doc_id, "")
     text = passage.text if source.text is None else source.text
     titled = with_title(text, source.title) if source.title else text
     return replace(passage, text=titled, title=source.title, prefix_chars=len(titled) - len(text))
-
-
-def _chars(candidates: Sequence[Candidate]) -> int:
-    return sum(len(candidate.passage.text) for candidate in candidates)

@@ -17,14 +17,14 @@ def vector(seed: int, dimension: int = 384) -> Vector:
 
 
 def found(cache: VectorCache, text: str) -> Vector | None:
-    passage = cache.filled(Passage("d", text))
+    passage = cache.with_cached_vector(Passage("d", text))
     return passage.vector
 
 
 def test_vector_comes_back_bit_by_bit_with_its_truncation() -> None:
     cache = VectorCache(10_000)
     cache.put("a text", vector(1), is_truncated=True)
-    passage = cache.filled(Passage("d", "a text", title="a"))
+    passage = cache.with_cached_vector(Passage("d", "a text", title="a"))
     assert passage.vector is not None
     assert passage.vector.tobytes() == vector(1).tobytes()
     assert (passage.vector_truncated, passage.vector_cached, passage.title) == (True, True, "a")
@@ -48,7 +48,7 @@ def test_any_text_can_be_looked_up(text: str) -> None:
 def test_passage_with_a_vector_keeps_it_and_is_not_counted() -> None:
     cache = VectorCache(10_000)
     cache.put("text", vector(1), is_truncated=False)
-    passage = cache.filled(Passage("d", "text", vector(2)))
+    passage = cache.with_cached_vector(Passage("d", "text", vector(2)))
     assert passage.vector is not None
     assert passage.vector.tobytes() == vector(2).tobytes()
     assert (passage.vector_cached, cache.hits, cache.misses) == (False, 0, 0)
@@ -58,7 +58,7 @@ def test_hits_and_misses_are_counted() -> None:
     cache = VectorCache(10_000)
     cache.put("a", vector(1), is_truncated=False)
     for text in "aba":
-        cache.filled(Passage("d", text))
+        cache.with_cached_vector(Passage("d", text))
     assert (cache.hits, cache.misses) == (2, 1)
 
 

@@ -121,7 +121,7 @@ def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, spars
     (cold,) = rank_windows(ranker, [of_list])
     for text in TEXTS:  # a later request with a greater depth leaves all vectors
         caching.vector_cache.put(text, caching.encode_passages([text])[0], False)
-    warm_list = replace(of_list, passages=tuple(map(ranker.filled, of_list.passages)))
+    warm_list = replace(of_list, passages=tuple(map(ranker.with_cached_vector, of_list.passages)))
     assert all(passage.vector_cached for passage in warm_list.passages)
     (warm,) = rank_windows(ranker, [warm_list])
     assert warm.permutation == cold.permutation

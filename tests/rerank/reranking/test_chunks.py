@@ -238,7 +238,7 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
 
     async def call() -> None:
         async with reranker_of(encoder, {"short": ranker}) as reranker:
-            ranker.filled = reranker.vector_cache.filled  # type: ignore[attr-defined]
+            ranker.with_cached_vector = reranker.vector_cache.with_cached_vector  # type: ignore[attr-defined]
             for _ in range(2):
                 options = RankOptions(max_chunks_per_doc=10)
                 found.append(await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options))

@@ -216,7 +216,7 @@ def test_late_comparison_is_an_error_or_leaves_the_order(encoder: Encoder, monke
         while True:
             yield
 
-    monkeypatch.setattr("rerank.reranking.reranker.diversified", endless)
+    monkeypatch.setattr("rerank.reranking.steps.diversified", endless)
     with pytest.raises(DeadlineExceeded, match="leave diversity and near_duplicates out"):
         reranked(encoder, TEXTS, RankOptions(diversity=0.5), seconds=1.0)
     found = reranked(encoder, TEXTS, RankOptions(diversity=0.5, allow_partial=True, top_n=2), seconds=1.0)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Query, Reranker
+from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
@@ -209,8 +210,9 @@ WITH_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0),
     ],
 )
 def test_first_stage_counts_only_by_scores(steps: Steps, without_scores: Steps) -> None:
-    assert WITHOUT_SCORES.steps(steps) == without_scores
-    assert WITH_SCORES.steps(steps) == steps
+    request = RankRequest(Query("q"), (), steps, UNORDERED)
+    assert WITHOUT_SCORES.request(request).steps == without_scores
+    assert WITH_SCORES.request(request).steps == steps
 
 
 @pytest.mark.parametrize(("weight", "is_named"), [(0.5, True), ("neural", True), (0.0, False), (None, False)])
