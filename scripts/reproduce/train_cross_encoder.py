@@ -40,8 +40,8 @@ def main(
     torch.set_num_threads(1)
     torch.manual_seed(1)
     base = Encoder(device="cpu").folder
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
-    tokenizer = AutoTokenizer.from_pretrained(base, model_max_length=max_tokens)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(base, model_max_length=max_tokens, trust_remote_code=False)
     rows = list(read_lists(lists))
     random.Random(1).shuffle(rows)
     batches = [rows[first : first + batch_size] for first in range(0, len(rows), batch_size)]

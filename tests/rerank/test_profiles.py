@@ -134,7 +134,7 @@ def test_missing_package_and_template_are_named(
     (model, *_) = load_config(None, [served_model(f"it=first-qwen3:{published}")]).models
     with pytest.raises(ConfigError, match=r"model it: .*not installed here.*pip install --no-deps rank-llm==0\.25\.7"):
         check_model_files(model)
-    with pytest.raises(ConfigError, match=r"none of rank-llm:qwen_thinking.*did you mean rank-llm:rank_gpt\?"):
+    with pytest.raises(ConfigError, match=r"is not one of rank-llm:qwen_thinking.*did you mean rank-llm:rank_gpt\?"):
         load_template("rank-llm:rank_gtp")
     write_package(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

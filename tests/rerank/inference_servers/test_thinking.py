@@ -71,7 +71,7 @@ async def test_tokens_for_thinking_are_beside_those_of_the_answer(vllm: StandIn)
         ranking = await engine.run(request(Single(WINDOW), WINDOW))
     (asked,) = [body for path, body in vllm.requests if path == "/v1/completions"]
     assert 500 + 64 < asked["max_tokens"] < 700
-    assert ranking.trace.tokens == len(asked["prompt"]) + asked["max_tokens"]
+    assert len(asked["prompt"]) < ranking.trace.tokens < len(asked["prompt"]) + 500, "those that were written"
 
 
 async def test_one_window_without_an_answer_makes_the_reply_partial(vllm: StandIn) -> None:
