@@ -12,7 +12,8 @@ import typer
 from rerank.collections import NAMED
 from rerank.commands.options import Encoder, FirstStageOption, FirstStageWeightOption
 from rerank.config import Precision
-from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage
+from rerank.names import DEFAULT_FIRST_STAGE
+from rerank.types import FeedbackMethod, FeedbackSettings
 
 #: Baselines that are settings of a fusion, over the whole list: the encoder alone, and with the first stage's score.
 BASELINES = ("cosine", "z-score")
@@ -99,7 +100,7 @@ class BeirSettings(EvaluationSettings):
         list[Path],
         typer.Option("--run", help="TREC run with the candidates, one for each collection, instead of --index."),
     ] = field(default_factory=list)
-    first_stage: FirstStageOption = FirstStage.HYBRID_RRF
+    first_stage: FirstStageOption = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
     rel: Annotated[int, typer.Option(min=1, help="Least grade that RR, AP and R count as relevant.")] = 1
     feedback: Annotated[

@@ -42,9 +42,9 @@ _TIMED_LISTS = 20
 _SYSTEMS = {
     "BM25": {"first_stage": "bm25", "model": "identity"},
     "dense": {"first_stage": "dense", "model": "identity"},
-    "hybrid": {"first_stage": "hybrid-rrf", "model": "identity"},
-    "hybrid + PE-Rank": {"first_stage": "hybrid-rrf", "model": "pe-rank"},
-    "hybrid + default model": {"first_stage": "hybrid-rrf"},
+    "hybrid": {"first_stage": "hybrid-z-score", "model": "identity"},
+    "hybrid + PE-Rank": {"first_stage": "hybrid-z-score", "model": "pe-rank"},
+    "hybrid + default model": {"first_stage": "hybrid-z-score"},
 }
 
 

@@ -10,7 +10,8 @@ import typer
 from rerank.commands import options
 from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
 from rerank.commands.run import console
-from rerank.types import FeedbackMethod, FirstStage
+from rerank.names import DEFAULT_FIRST_STAGE
+from rerank.types import FeedbackMethod
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -73,7 +74,7 @@ class SearchSettings(RankingSettings):
 
     query: Annotated[str, typer.Argument(help="The query.")]
     target: options.Target = DEFAULT_TARGET
-    first_stage: options.FirstStageOption = FirstStage.HYBRID_RRF
+    first_stage: options.FirstStageOption = DEFAULT_FIRST_STAGE
     depth: options.Depth = 100
     top_n: options.TopN = 10
     feedback: options.Feedback = False

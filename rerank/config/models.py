@@ -411,26 +411,30 @@ class FusionModel(_PointwiseModel):
     Attributes:
         path: folder of a checkpoint of `train-fusion`, which corrects the scores of the passages that have a cosine.
             Default: none.
-        first_stage_weight: as for other models. Default: lexical 0.25, hybrid 0.25, neural 1.5.
-        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.6.
+        first_stage_weight: as for other models. Default: lexical 0.35, hybrid 0.5, neural 1.5.
+        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
         cosine_weight: weight of the cosine, 0 to 100; 0: it is not computed. Default: 1.
         cosine_depth: number of best passages by the other signals for which the cosine is read; passages whose vectors
             are in the index get it as well. 0: all passages. Default: 30.
         feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
             again; 0: it is not. Default: 3.
-        feedback_weight: share of these passages in the moved vector, 0 to 1. Default: 0.6.
+        feedback_weight: share of these passages in the moved vector, 0 to 1. Default: 0.5.
+        smoothing_weight: weight of the mean score of the five nearest passages of the list beside a passage's own, both
+            as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
+            Default: 0.25.
         full_agreement: correlation of sparse score and cosine, 0 to 1, from which the sparse score and the feedback
             have their whole weights; below it they count less, down to nothing. 0: they always have them. Default: 0.3.
     """
 
     ranker: Literal["fusion"]
     path: Path | None = None
-    first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.25, hybrid=0.25, neural=1.5)
-    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6
-    cosine_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
+    first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.35, hybrid=0.5, neural=1.5)
+    sparse_weight: Weight = 0.5
+    cosine_weight: Weight = 1.0
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
-    feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.6
+    feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.5
+    smoothing_weight: Weight = 0.25
     full_agreement: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.3
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from rerank.errors import InvalidRequest
+from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.protobuf.enums import (
     FEEDBACK_METHODS,
     FIRST_STAGE_KINDS,
@@ -16,7 +17,7 @@ from rerank.protobuf.enums import (
     STRATEGIES,
 )
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import CandidateSource, FeedbackSettings, FirstStage, FirstStageWeight, Query, RankOptions
+from rerank.types import CandidateSource, FeedbackSettings, FirstStageWeight, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ def search_request(message: pb.SearchRequest) -> SearchRequest:
     return SearchRequest(
         Query(message.query, instruction=message.instruction),
         _options(message),
-        _enum_member("first_stage", message.first_stage, FIRST_STAGES, FirstStage.HYBRID_RRF),
+        _enum_member("first_stage", message.first_stage, FIRST_STAGES, DEFAULT_FIRST_STAGE),
         message.depth,
         _feedback(message.feedback) if message.HasField("feedback") else None,
     )

@@ -16,6 +16,8 @@ from rerank.retrieval.query_update import rocchio
 from rerank.types import Matrix, Vector
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+#: Passages of the list whose scores smooth that of a passage.
+_NEIGHBOURS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,29 @@ def cheap_scores(
 
 
 def fused_scores(settings: FusionModel, first_stage_weight: float, signals: Signals) -> Floats:
-    """Returns the (n,) fused scores: the sum of all signals, with the cosine of the query that feedback has moved."""
+    """Returns the (n,) smoothed sum of all signals, with the cosine of the query that feedback has moved."""
     agreement = model_agreement(settings, signals)
     others = cheap_scores(settings, first_stage_weight, signals.cheap, agreement)
     fused = others + settings.cosine_weight * z_scores(signals.cosines)
     feedback_weight = agreement * settings.feedback_weight
-    if not (feedback_weight and settings.feedback_passages):
-        return fused
-    moved = _moved(signals, fused, settings.feedback_passages, feedback_weight)
-    return others + settings.cosine_weight * z_scores(signals.vectors @ moved)
+    if feedback_weight and settings.feedback_passages:
+        moved = _moved(signals, fused, settings.feedback_passages, feedback_weight)
+        fused = others + settings.cosine_weight * z_scores(signals.vectors @ moved)
+    return _smoothed(fused, signals.vectors, settings.smoothing_weight)
+
+
+def _smoothed(scores: Floats, vectors: Matrix, weight: float) -> Floats:
+    """Adds to each of n scores the mean of those of its nearest passages, both as z-scores.
+
+    Passages that are alike are relevant to the same queries (score regularisation, Diaz, CIKM 2005).
+    """
+    nearest = min(_NEIGHBOURS, len(scores) - 1)
+    if not weight or nearest < 1:
+        return scores
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -np.inf)
+    places = np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest]
+    return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))
 
 
 def model_agreement(settings: FusionModel, signals: Signals) -> float:

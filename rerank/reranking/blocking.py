@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.errors import InvalidRequest, Overloaded, RerankError, UsageError
+from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.rankers.base import Ranker, ServedRanker
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult, load_reranker
@@ -230,7 +231,7 @@ class Reranker:
     def search(
         self,
         query: Query | str,
-        first_stage: FirstStage | str = FirstStage.HYBRID_RRF,
+        first_stage: FirstStage | str = DEFAULT_FIRST_STAGE,
         depth: int = 100,
         options: RankOptions | None = None,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,

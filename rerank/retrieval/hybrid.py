@@ -17,8 +17,6 @@ K = TypeVar("K", bound=Hashable)
 
 #: The constant k of reciprocal rank fusion (Cormack et al., SIGIR 2009, section 2).
 RRF_K = 60
-#: Weights of BM25 and of dense retrieval in the sum of z-scores.
-_Z_WEIGHTS = (0.3, 1.0)
 
 
 class Fusion(Protocol):
@@ -70,7 +68,7 @@ def reciprocal_rank(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:
     return fused
 
 
-def z_score_sum(runs: Sequence[Mapping[K, float]], weights: Sequence[float] = _Z_WEIGHTS) -> dict[K, float]:
+def z_score_sum(runs: Sequence[Mapping[K, float]], weights: Sequence[float]) -> dict[K, float]:
     """Weighted sum of z-scores: score(d) = Σ over runs of wᵢ · (scoreᵢ(d) - meanᵢ) / standard deviationᵢ.
 
     A run without d contributes its lowest z-score.

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest, too_many
+from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.types import CONTROL, CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions, is_valid_doc_id
 
 N = TypeVar("N", int, float)
@@ -61,7 +62,7 @@ class SearchRequest:
 
     query: Query
     options: RankOptions
-    first_stage: FirstStage = FirstStage.HYBRID_RRF
+    first_stage: FirstStage = DEFAULT_FIRST_STAGE
     depth: int = 0
     feedback: FeedbackSettings | None = None
 

@@ -5,7 +5,8 @@
     eval-trec-dl --requests lists/test.jsonl --qrels lists/qrels.txt --model default \\
       --model trained=runs/medquad/final --out results/medquad
 
-Questions about one disease are all in train.jsonl or all in test.jsonl, which has a tenth of the diseases.
+Questions about one disease are all in train.jsonl or all in test.jsonl, which has a tenth of the diseases. The folder
+`answers` is a collection with all of them.
 """
 
 from __future__ import annotations
@@ -66,9 +67,13 @@ def main(
         for name, of_part in parts.items():
             _write(out / f"{name}.jsonl", (_request(reranker, question, text_of, depth) for question in of_part))
             print(f"{out / name}.jsonl: {len(of_part):,} questions over {len(texts):,} answers")
-    judged = (f"{question.query_id} 0 {question.answer_id} 1\n" for of_part in parts.values() for question in of_part)
-    with atomic_file(out / "qrels.txt") as temporary:
-        temporary.write_text("".join(judged), encoding="utf-8")
+    asked = [question for of_part in parts.values() for question in of_part]
+    _write(collection / "queries.jsonl", ({"_id": question.query_id, "text": question.text} for question in asked))
+    judgements = "".join(f"{question.query_id} 0 {question.answer_id} 1\n" for question in asked)
+    (collection / "qrels").mkdir(exist_ok=True)
+    for path in (out / "qrels.txt", collection / "qrels" / "test.tsv"):
+        with atomic_file(path) as temporary:
+            temporary.write_text(judgements, encoding="utf-8")
 
 
 def _read(medquad: Path, answers: int) -> tuple[dict[str, str], list[Question]]:

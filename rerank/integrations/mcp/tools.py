@@ -17,7 +17,7 @@ from rerank.client.client import rerank_request
 from rerank.client.error_details import ServiceError
 from rerank.config import Limits
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound, RerankError, grpc_status_of, too_many
-from rerank.names import FirstStage, did_you_mean
+from rerank.names import DEFAULT_FIRST_STAGE, FirstStage, did_you_mean
 from rerank.protobuf.fields import request_message
 from rerank.protobuf.status import status_of
 from rerank.v1 import rerank_pb2 as pb
@@ -59,7 +59,7 @@ _ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     | {
         "top_n": {"type": "integer", "minimum": 0, "description": f"Results. Default: {_SEARCH_TOP_N}; 0: all."},
         "depth": {"type": "integer", "minimum": 1, "description": "Candidates that are reranked. Default: 100."},
-        "first_stage": {"type": "string", "enum": [*FirstStage], "description": "Default: hybrid-rrf."},
+        "first_stage": {"type": "string", "enum": [*FirstStage], "description": f"Default: {DEFAULT_FIRST_STAGE}."},
     },
 }
 _REQUESTS: dict[str, type[ToolRequest]] = {"rerank": pb.RerankRequest, "search": pb.SearchRequest}

@@ -71,6 +71,11 @@ def slow_order(window: Window, encoder: Encoder, settings: FusionModel) -> list[
     moved /= np.linalg.norm(moved)
     cosines = z([float(vector @ moved) for vector in vectors])
     fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
+    means = []
+    for own, vector in enumerate(vectors):
+        near = sorted((row for row in range(len(best)) if row != own), key=lambda row: -float(vectors[row] @ vector))
+        means.append(sum(fused[row] for row in near[:5]) / len(near[:5]))
+    fused = [f + settings.smoothing_weight * m for f, m in zip(z(fused), z(means), strict=True)]
     rest = [place for place in by_cheap if place not in best]
     return [best[row] for row in sorted(range(len(best)), key=lambda row: -fused[row])] + rest
 

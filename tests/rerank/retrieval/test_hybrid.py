@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import sqrt
 
 import pytest
@@ -11,7 +12,8 @@ from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.hybrid import Fusion, HybridRetriever, best, reciprocal_rank, z_score_sum
 from rerank.types import Query
 
-each_fusion = pytest.mark.parametrize("fusion", [reciprocal_rank, z_score_sum])
+WEIGHTS = (0.3, 1.0)
+each_fusion = pytest.mark.parametrize("fusion", [reciprocal_rank, partial(z_score_sum, weights=WEIGHTS)])
 
 
 #: Rows of the passages with these names.
@@ -54,14 +56,14 @@ def test_z_score_sum_equals_the_formula_at_any_scale(scale: float, shift: float)
     """BM25: mean 2, deviation √⅔, so ±√1.5 and 0. Dense: mean 8, deviation 2, so 1 and -1. Weights 0.3 and 1."""
     bm25 = {name: scale * score + shift for name, score in run(a=3.0, b=2.0, c=1.0).items()}
     expected = {"a": 0.3 * sqrt(1.5) - 1, "b": -1.0, "c": -0.3 * sqrt(1.5) - 1, "d": -0.3 * sqrt(1.5) + 1}
-    assert z_score_sum([bm25, run(d=10.0, b=6.0)]) == pytest.approx(expected)
+    assert z_score_sum([bm25, run(d=10.0, b=6.0)], WEIGHTS) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("score", [0.0, 0.1, -3.0, 1e9])
 def test_equal_scores_and_a_single_one_have_z_score_0(score: float) -> None:
-    assert z_score_sum([run(a=score), run(b=7.0)]) == {"a": 0.0, "b": 0.0}
+    assert z_score_sum([run(a=score), run(b=7.0)], WEIGHTS) == {"a": 0.0, "b": 0.0}
     equal, dense = run(a=score, b=score, c=score), run(d=10.0, b=6.0)
-    assert z_score_sum([equal, dense]) == pytest.approx({"a": -1.0, "b": -1.0, "c": -1.0, "d": 1.0})
+    assert z_score_sum([equal, dense], WEIGHTS) == pytest.approx({"a": -1.0, "b": -1.0, "c": -1.0, "d": 1.0})
 
 
 @each_fusion

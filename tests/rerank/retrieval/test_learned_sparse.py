@@ -81,9 +81,9 @@ def test_scores_are_those_of_all_passages(sparse_index: Index, sparse_encoder: S
 @pytest.mark.parametrize(
     ("stage", "weights"),
     [
-        (FirstStage.HYBRID_BM25_SPARSE, {"bm25": 0.3, "learned-sparse": 0.5}),
+        (FirstStage.HYBRID_BM25_SPARSE, {"bm25": 0.6, "learned-sparse": 0.5}),
         (FirstStage.HYBRID_DENSE_SPARSE, {"dense": 1.0, "learned-sparse": 0.5}),
-        (FirstStage.HYBRID_ALL, {"bm25": 0.3, "dense": 1.0, "learned-sparse": 0.5}),
+        (FirstStage.HYBRID_ALL, {"bm25": 0.6, "dense": 1.0, "learned-sparse": 0.5}),
     ],
 )
 def test_hybrid_is_the_weighted_sum_of_z_scores(
@@ -96,7 +96,7 @@ def test_hybrid_is_the_weighted_sum_of_z_scores(
         assert {hit.row: hit.score for hit in found} == pytest.approx(expected)
         has_bm25 = FirstStage.BM25 in stage.parts
         assert all((hit.bm25_score is not None) == has_bm25 for hit in found)
-        assert stage.kind is FirstStageKind.HYBRID
+        assert stage.kind is (FirstStageKind.HYBRID if has_bm25 else FirstStageKind.LEXICAL)
 
 
 @pytest.mark.parametrize("stage", [stage for stage in FirstStage if FirstStage.LEARNED_SPARSE in stage.parts])

@@ -10,13 +10,13 @@ import pytest
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
+from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.protobuf import requests
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import (
     CandidateSource,
     FeedbackMethod,
     FeedbackSettings,
-    FirstStage,
     FirstStageKind,
     FirstStageWeight,
     Query,
@@ -73,7 +73,7 @@ def test_absent_weight_differs_from_weight_0(given: pb.FirstStageWeight | None, 
 def test_defaults() -> None:
     query, options = Query("query"), RankOptions()
     assert checked(rerank_request()) == RerankRequest(query, (CandidateSource("d0", "text"),), options)
-    assert checked(search_request(), Limits()) == SearchRequest(query, options, FirstStage.HYBRID_RRF, 100, None)
+    assert checked(search_request(), Limits()) == SearchRequest(query, options, DEFAULT_FIRST_STAGE, 100, None)
     assert checked(search_request()).depth == 3, "no more than the limit"
 
 

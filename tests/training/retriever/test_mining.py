@@ -56,7 +56,9 @@ def test_fusion_grades_are_the_scores_of_the_hybrid(index: Index, encoder: Encod
     with open_teacher(TeacherName.FUSION, None, "") as teacher:
         (mined,) = ListMiner(index, encoder, index, depth=12).lists([query], teacher)
     stages = FirstStage.BM25, FirstStage.DENSE
-    fused = z_score_sum([{hit.doc_id: hit.score for hit in index.search(s, [query], 12)[0]} for s in stages])
+    fused = z_score_sum(
+        [{hit.doc_id: hit.score for hit in index.search(s, [query], 12)[0]} for s in stages], (0.3, 1.0)
+    )
     for passage, relevance in zip(mined.passages, mined.relevance, strict=True):
         assert relevance == pytest.approx(fused[passage.doc_id], abs=1e-4)
 

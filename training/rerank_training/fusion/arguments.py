@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rerank.errors import ConfigError
-from rerank.names import first_stage_weight
+from rerank.names import DEFAULT_FIRST_STAGE, first_stage_weight
 from rerank.types import FirstStage, FirstStageKind, FirstStageWeight
 from rerank_training.trainer.flags import ListFiles, RankLossName, RunFlags
 
@@ -25,7 +25,7 @@ class FusionArguments(ListFiles):
 
     lists: Annotated[str, "Judged lists: requests with --qrels or --clicks, or the lists of build-lists."] = ""
     index: Annotated[str, "Index folder from `rerank index`, which is searched for each judged query."] = ""
-    first_stage: Annotated[FirstStage, "With --index: the first stage of the searches."] = FirstStage.HYBRID_RRF
+    first_stage: Annotated[FirstStage, "With --index: the first stage of the searches."] = DEFAULT_FIRST_STAGE
     depth: Annotated[int, "With --index: number of candidates of a search."] = 100
     collection: Annotated[
         str, "pydoc, or a folder in BEIR layout, with the queries and the judgements of its part test."

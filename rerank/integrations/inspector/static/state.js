@@ -2,7 +2,7 @@
 
 /** Fields of a system and their values if the link has none. */
 export const SYSTEM = {
-  stage: "hybrid-rrf",
+  stage: "hybrid-z-score",
   model: "",
   feedback: "",
   strategy: "",

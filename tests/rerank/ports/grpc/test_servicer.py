@@ -134,7 +134,7 @@ def test_any_text_is_a_valid_query(stub: RerankServiceStub, query: str) -> None:
 def test_search_reranks_the_results_of_the_first_stage(stub: RerankServiceStub, stage: pb.FirstStage) -> None:
     found = search(stub, first_stage=stage, model="identity", return_passages=True)
     reranked = search(stub, first_stage=stage)
-    assert found.first_stage == reranked.first_stage == (stage or pb.FIRST_STAGE_HYBRID_RRF)
+    assert found.first_stage == reranked.first_stage == (stage or pb.FIRST_STAGE_HYBRID_Z_SCORE)
     assert len(found.results) == found.first_stage_hits == reranked.first_stage_hits > 0
     assert sorted(doc_ids(reranked)) == sorted(doc_ids(found))
     assert [result.original_position for result in found.results] == list(range(len(found.results)))

@@ -1,0 +1,140 @@
+"""Prints the table of docs/evidence/results.md: the default model beside the first stage, on all judged lists.
+
+    python -m scripts.reproduce.medquad_requests --medquad DATA/medquad/qa.jsonl.gz --out WORK/medquad --answers 3000 \\
+      --train 300
+    python -m scripts.reproduce.default_table --data DATA --work WORK
+
+DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
+results, so that a call that was stopped resumes: use a new one for other settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, NamedTuple
+
+import typer
+from rerank_eval.evaluation import run_evaluation
+from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
+from rerank_eval.statistics import Comparison, compare
+
+from rerank.collections import open_collection
+from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.retrieval.build import build_index
+from rerank.types import FirstStage, FirstStageKind
+
+#: The first stages by which each collection is searched.
+_STAGES = (FirstStage.BM25, FirstStage.HYBRID_RRF, FirstStage.HYBRID_Z_SCORE)
+_COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
+#: Request files with the kind of their first stage.
+_REQUESTS = {
+    "trec-dl-2021/requests": FirstStageKind.LEXICAL,
+    "trec-dl-2021/splade-pp": FirstStageKind.NEURAL,
+    "trec-dl-2019/requests": FirstStageKind.LEXICAL,
+    "trec-dl-2019-first-stages/ada2": FirstStageKind.NEURAL,
+    "trec-dl-2019-first-stages/rep-llama": FirstStageKind.NEURAL,
+    "trec-dl-2019-first-stages/splade-pp-ensemble-distil": FirstStageKind.NEURAL,
+    "trec-dl-2019-first-stages/tas-b": FirstStageKind.NEURAL,
+}
+#: MedQuAD has more questions than its rows need.
+_MOST_QUERIES = 225
+
+
+class Row(NamedTuple):
+    """A list with nDCG@10 of its first stage, and a model beside it."""
+
+    name: str
+    first_stage: float
+    comparison: Comparison
+
+
+def rows(data: Path, work: Path, model: str, only: str) -> Iterator[Row]:
+    """Measures a model on each list whose name contains `only`."""
+    for name in _COLLECTIONS:
+        for stage in _STAGES:
+            if only in f"{name}, {stage}":
+                yield _row(f"{name}, {stage}", _search(name, stage, data, work, model))
+    for name, kind in _REQUESTS.items():
+        if only in f"{name}, {kind}":
+            yield _row(f"{name}, {kind}", _rerank(name, kind, data, work, model))
+
+
+def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) -> EvaluationSettings:
+    collection = {"pydoc": "pydoc", "medquad": str(work / "medquad" / "answers")}.get(name, str(data / name))
+    index = work / f"{name}-index"
+    if not index.exists():
+        build_index(open_collection(collection), index, Encoder(), sparse_encoder=SparseEncoder())
+    return BeirSettings(
+        collection=[collection],
+        index=[index],
+        first_stage=stage,
+        model=["identity", model],
+        limit=_MOST_QUERIES,
+        out=work / model / f"{name}-{stage}",
+    )
+
+
+def _rerank(name: str, kind: FirstStageKind, data: Path, work: Path, model: str) -> EvaluationSettings:
+    return TrecDLSettings(
+        requests=[data / f"{name}.jsonl"],
+        qrels=[str(data / name.partition("/")[0].removesuffix("-first-stages") / "qrels.txt")],
+        first_stage_weight=kind,
+        model=["identity", model],
+        out=work / model / name,
+    )
+
+
+def _row(name: str, settings: EvaluationSettings) -> Row:
+    run_evaluation(settings)
+    first_stage, reranked = (_values(settings.out / system) for system in settings.model)
+    return Row(name, fmean(first_stage), compare(reranked, first_stage))
+
+
+def _values(folder: Path) -> list[float]:
+    """nDCG@10 by query, in the order of their ids."""
+    per_query = json.loads((folder / "measures.json").read_text(encoding="utf-8"))["per_query"]
+    return [per_query[query_id]["nDCG@10"] for query_id in sorted(per_query)]
+
+
+def as_markdown(model: str, found: Sequence[Row]) -> str:
+    """The table, with the mean over the lists, and the number of those that the model makes worse."""
+    lines = [f"| list | queries | first stage | {model} | gain, 95 % | p | won/tied/lost |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for row in found:
+        with_first_stage, half = row.first_stage + row.comparison.difference, _half_width(row.comparison)
+        lines.append(
+            f"| {row.name} | {row.comparison.queries} | {row.first_stage:.4f} | {with_first_stage:.4f} "
+            f"| {row.comparison.difference:+.4f} ± {half:.3f} | {row.comparison.t_p:.2g} "
+            f"| {row.comparison.wins}/{row.comparison.ties}/{row.comparison.losses} |"
+        )
+    first_stage, gain = fmean(row.first_stage for row in found), fmean(row.comparison.difference for row in found)
+    lines.append(f"| mean | | {first_stage:.4f} | {first_stage + gain:.4f} | {gain:+.4f} | | |")
+    worse = [row for row in found if row.comparison.difference < 0]
+    significantly = [row for row in worse if row.comparison.t_p < 0.05]
+    return "\n".join(lines) + (
+        f"\n\nSignificantly worse (p < .05, each alone) on {len(significantly)} of {len(found)} lists; "
+        f"worse by more than .005 on {sum(row.comparison.difference < -0.005 for row in worse)}.\n"
+    )
+
+
+def _half_width(comparison: Comparison) -> float:
+    low, high = comparison.interval
+    return (high - low) / 2
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with the datasets.")],
+    work: Annotated[Path, typer.Option(help="Folder for indexes and results; use a new one for new settings.")],
+    model: Annotated[str, typer.Option(help="A bundled model.")] = "default",
+    only: Annotated[str, typer.Option(help="A part of the names of the lists that are measured.")] = "",
+) -> None:
+    """Measure a model on all lists and print the table."""
+    print(as_markdown(model, list(rows(data, work, model, only))))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,99 @@
+"""Measures the relevance of long documents of which one passage answers the query.
+
+    python -m scripts.reproduce.long_documents --requests requests.jsonl --qrels qrels.txt
+
+Each query gets one document with its best judged passage in the middle, and documents of passages of other queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Annotated, NamedTuple
+
+import typer
+
+from rerank.commands.run import run
+from rerank.config.named import config_of_model
+from rerank.readers.qrels import read_qrels
+from rerank.readers.requests import Request, read_requests
+from rerank.reranking.blocking import Reranker
+from rerank.types import CandidateSource, Query, RankedCandidate, RankOptions
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+#: Candidates of a query, passages of a document, and parts into which it may be divided.
+_DOCUMENTS, _PASSAGES, _MAX_CHUNKS = 20, 13, 30
+
+
+class Question(NamedTuple):
+    """A query with the passage that answers it, and documents of which the first has that passage."""
+
+    query: Query
+    answer: str
+    documents: Sequence[str]
+
+
+class Found(NamedTuple):
+    """What a model said of a question: the place of the right document (0: first), and relevances."""
+
+    place: int
+    right: float
+    unrelated: Sequence[float]
+    answer_alone: float
+
+
+@app.command()
+def main(
+    requests: Annotated[Path, typer.Option(help="RankLLM request file.")],
+    qrels: Annotated[Path, typer.Option(help="Its judgements.")],
+    model: Annotated[str, typer.Option(help="Name of a bundled model that gives the relevance.")] = "default",
+    threshold: Annotated[float, typer.Option(help="min_relevance.")] = 0.2,
+) -> None:
+    """Print how often the right document comes first, and which documents pass the threshold."""
+    questions = list(_questions(list(read_requests(requests)), qrels))
+    with Reranker(config_of_model(model)) as reranker:
+        found = [_ask(reranker, question) for question in questions]
+    unrelated = [relevance for result in found for relevance in result.unrelated]
+    print(f"{model}, {len(found)} queries of {requests}, {_DOCUMENTS} documents of {_PASSAGES} passages each")
+    print(f"the right document is first: {sum(result.place == 0 for result in found)}")
+    print(f"it passes {threshold}: {sum(result.right >= threshold for result in found)}")
+    print(f"its passage alone passes: {sum(result.answer_alone >= threshold for result in found)}")
+    print(f"unrelated documents pass: {sum(relevance >= threshold for relevance in unrelated)} of {len(unrelated)}")
+
+
+def _questions(lists: Sequence[Request], qrels: Path) -> Iterator[Question]:
+    """The queries with a candidate of the highest grade. The passages of others are drawn by a fixed seed."""
+    grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in read_qrels(qrels)}
+    highest, draw = max(grades.values()), Random(0)
+    for request in lists:
+        query_id = request.query.query_id
+        answers = [c.text or "" for c in request.candidates if grades.get((query_id, c.doc_id)) == highest]
+        if not answers:
+            continue
+        others = [c.text or "" for other in lists if other is not request for c in other.candidates]
+        passages = draw.sample(others, _DOCUMENTS * _PASSAGES)
+        passages[_PASSAGES // 2] = answers[0]
+        documents = [" ".join(passages[start : start + _PASSAGES]) for start in range(0, len(passages), _PASSAGES)]
+        yield Question(request.query, answers[0], documents)
+
+
+def _ask(reranker: Reranker, question: Question) -> Found:
+    candidates = [CandidateSource(str(place), text) for place, text in enumerate(question.documents)]
+    options = RankOptions(max_chunks_per_doc=_MAX_CHUNKS, ordered=False)
+    ranked = reranker.rerank(question.query, candidates, options).ranked
+    place = next(rank for rank, item in enumerate(ranked) if item.position == 0)
+    (alone,) = reranker.rerank(question.query, [CandidateSource("answer", question.answer)]).ranked
+    unrelated = [_relevance(item) for item in ranked if item.position]
+    return Found(place, _relevance(ranked[place]), unrelated, _relevance(alone))
+
+
+def _relevance(item: RankedCandidate) -> float:
+    if item.relevance is None:
+        raise ValueError("the model gives no relevance; name one that does")
+    return item.relevance
+
+
+if __name__ == "__main__":
+    run(app)
