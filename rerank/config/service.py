@@ -27,10 +27,6 @@ class EngineConfig(Settings):
             windows one by one, one window.
         max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
             RESOURCE_EXHAUSTED. A window counts at least 16. Default: 1,000,000.
-        max_windows: limit on the windows of a request; a strategy that needs more fails with INVALID_ARGUMENT. Default:
-            2,000.
-        age_factor: balance between short and old requests: one second of waiting offsets this many seconds of remaining
-            work. A larger value favours older requests, a smaller one shorter requests. Default: 0.05.
         answer_margin_s: how long before its deadline a partial answer is returned, in seconds, so that it arrives in
             time. Default: 0.1. Measured on two busy cores (2026-11-21): with 0.02, 40 of 40 answers with 100 short
             passages arrived in time; of 40 answers with 1000 passages of 2,000 characters, 31 did with 0.05 and 38
@@ -42,8 +38,6 @@ class EngineConfig(Settings):
 
     max_batch_tokens: Positive | None = None
     max_queue_tokens: Positive = 1_000_000
-    max_windows: Positive = 2000
-    age_factor: Annotated[float, Field(gt=0, strict=True)] = 0.05
     answer_margin_s: Annotated[float, Field(ge=0, strict=True)] = 0.1
     text_vector_cache_bytes: Annotated[int, Field(ge=0, strict=True)] = 64 * 1024 * 1024
 

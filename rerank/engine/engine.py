@@ -38,6 +38,8 @@ _FIRST_SLICE_TOKENS = 256
 
 #: Seconds after which the encoding of some windows is taken to hang.
 _ENCODE_LIMIT_S = 60.0
+#: The most windows of a request.
+MAX_WINDOWS = 2000
 
 _Slice: TypeAlias = tuple[Query, Sequence[Passage]]
 
@@ -151,7 +153,7 @@ class Engine:
         self._rankers = dict(rankers)
         self._infos = dict(infos or {model: ranker.info for model, ranker in rankers.items()})
         self._config = config
-        self.throughput = Throughput(config.age_factor)
+        self.throughput = Throughput()
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
         self._observers = Observers()
         self._threads = {model: self._threads_of(model, ranker) for model, ranker in rankers.items()}
@@ -251,8 +253,8 @@ class Engine:
         walk = Walk(step.strategy, progress.order)
         while (round_ := walk.round) is not None:
             needed = max(needed, len(progress.windows) + len(round_.windows))
-            if needed > self._config.max_windows:
-                raise too_many_windows(request, needed, self._config.max_windows)
+            if needed > MAX_WINDOWS:
+                raise too_many_windows(request, needed, MAX_WINDOWS)
             progress.order = round_.order or progress.order
             prepared = prepared or await self._prepare(step.model, job, progress)
             windows = [progress.window(prepared, step, round_, window, weight) for window in round_.windows]

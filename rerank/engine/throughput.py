@@ -70,7 +70,7 @@ class Throughput:
             preceded only by requests that arrive within r / age_factor seconds after it.
     """
 
-    def __init__(self, age_factor: float) -> None:
+    def __init__(self, age_factor: float = 0.05) -> None:
         self.age_factor = age_factor
         self._rates: dict[ModelStage, _StageRate] = {}
         self._token_ratios: dict[str, _Rate] = {}

@@ -3,7 +3,7 @@
     python -m scripts.bench.memory [--models default,pe-rank,first] [--index DIR] [--requests 350]
 
 Starts `rerank serve` and sends one request after the other: 1 to 30 new passages of 10 to 3,000 characters, to the
-models in turns. With an index, each second request is a search. Prints the memory at the start and after each fiftieth
+models in turns. With an index, each second request is a search. Prints the memory at the start and after each 25th
 request. The guide's figures for deployments come from here.
 """
 
@@ -22,7 +22,7 @@ from scripts.service import running_service
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 #: Seconds for a request, also on a busy machine, and requests between two figures.
-_TIMEOUT_S, _PRINTED_EVERY = 600.0, 50
+_TIMEOUT_S, _PRINTED_EVERY = 600.0, 25
 
 
 @app.command()
@@ -40,7 +40,7 @@ def main(
             model = names[number % len(names)]
             if index and number % 2:
                 client.search(
-                    words(draw, draw.randint(5, 60)), depth=draw.randint(10, 100), model=model, timeout_s=_TIMEOUT_S
+                    words(draw, draw.randint(5, 60)), depth=draw.randint(1, 30), model=model, timeout_s=_TIMEOUT_S
                 )
             else:
                 texts = [_new_text(draw, number) for _ in range(draw.randint(1, 30))]

@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController
 from rerank.engine.estimate import expected_work, window_tokens
 from rerank.engine.job import Job, ModelStage, Stage
@@ -118,10 +117,10 @@ class NextWindow:
 class EngineScheduler:
     """The engine's scheduler without its event loop and threads."""
 
-    def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
-        self._throughput = Throughput(config.age_factor)
+    def __init__(self, device: Device, throughput: Throughput | None = None) -> None:
+        self._throughput = throughput or Throughput()
         self._queue: FairQueue[NextWindow] = FairQueue(RANKING, self._throughput, device.max_batch_tokens)
-        self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
+        self._admission = AdmissionController(self._throughput, max_queue_tokens=10**9)
         self._admitted: dict[Request, Job] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:

@@ -143,10 +143,12 @@ async def test_windows_of_a_round_are_queued_a_few_at_a_time() -> None:
 
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Blocks(2)], ids=str)
 async def test_too_many_windows_are_refused_before_anything_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
     strategy: Strategy,
 ) -> None:
     ranker = SlicedRanker()
-    async with engine_for(ranker, EngineConfig(max_windows=30)) as engine:
+    monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 30)
+    async with engine_for(ranker) as engine:
         await engine.run(request_for(shuffled(20), strategy))
         with pytest.raises(
             InvalidRequest, match=r"needs \d+ windows for 100 candidates, more than the limit of 30; use"
@@ -155,9 +157,10 @@ async def test_too_many_windows_are_refused_before_anything_is_prepared(
     assert len(ranker.slices) == 1
 
 
-async def test_windows_that_depend_on_the_rankings_are_refused_when_they_come() -> None:
+async def test_windows_that_depend_on_the_rankings_are_refused_when_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Top-down partitioning needs 6 windows for these candidates at least, and dozens if all beat the pivot."""
-    async with engine_for(NumberRanker(), EngineConfig(max_windows=12)) as engine:
+    monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 12)
+    async with engine_for(NumberRanker()) as engine:
         await engine.run(request_for(range(60, 0, -1), TopDown(10)))
         with pytest.raises(InvalidRequest, match="top-down"):
             await engine.run(request_for(range(60), TopDown(10)))

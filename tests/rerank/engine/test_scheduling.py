@@ -9,7 +9,7 @@ from statistics import quantiles
 
 import pytest
 
-from rerank.config import EngineConfig
+from rerank.engine.throughput import Throughput
 from tests.rerank.engine.simulation import (
     LONG,
     SHORT,
@@ -64,10 +64,10 @@ def test_shorter_requests_go_first_also_among_callers(seed: int) -> None:
 def test_ageing_ends_a_long_request_under_a_constant_stream_of_short_ones(is_aged: bool) -> None:
     """The stream alone exceeds the device's capacity. By age_factor, one second of work waits at most 20 s for later
     requests and for the backlog that they leave; without ageing, it waits for the end of the stream."""
-    device, config = Device(max_batch_tokens=1), EngineConfig(age_factor=1e-9, max_queue_tokens=10**9)
+    device = Device(max_batch_tokens=1)
     long = Request(1.0, LONG, [2000] * 9)
     stream = [Request(0.04 * number, 20, [2000]) for number in range(1000)]
-    simulate([*stream, long], EngineScheduler(device) if is_aged else EngineScheduler(device, config), device)
+    simulate([*stream, long], EngineScheduler(device, None if is_aged else Throughput(age_factor=1e-9)), device)
     assert math.isfinite(long.finished_s)
     assert (long.finished_s < max(request.arrived_s for request in stream)) is is_aged
 
