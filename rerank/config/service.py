@@ -79,15 +79,12 @@ class ConnectionsConfig(Settings):
             less where the process may open fewer files. Default: 8,000.
         max_connections_per_address: the part of `max_connections` that one address may have, or an IPv6 network of 64
             bits. A load balancer is one address. Default: 4,000.
-        keepalive_s: after this time without data, in seconds, a gRPC client is asked whether it is still there; its
-            connection ends if it does not reply within the same time. Default: 30.
         max_connection_age_s: age at which a gRPC connection is closed after its calls, in seconds, so that clients
             connect anew and a load balancer can send them elsewhere. Default: none.
     """
 
     max_connections: Count = 8000
     max_connections_per_address: Count = 4000
-    keepalive_s: Seconds = 30.0
     max_connection_age_s: Seconds | None = None
 
 

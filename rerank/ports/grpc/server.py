@@ -33,6 +33,8 @@ _MAX_STREAMS = 1000
 _MAX_PENDING = 2**31 - 1
 #: Clients may ping each 5 s, with calls and without. By default gRPC ends connections with pings within 5 minutes.
 _PING_INTERVAL_S = 4.5
+#: After so long without data a client is asked whether it is still there, and its connection ends if it is not.
+KEEPALIVE_S = 30.0
 #: Bytes of the metadata (headers) of a call; calls with more are refused.
 _MAX_METADATA_BYTES = 16_384
 
@@ -45,8 +47,8 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
-        ("grpc.keepalive_time_ms", _ms(connections.keepalive_s)),  # clients that vanished leave no connection behind
-        ("grpc.http2.ping_timeout_ms", _ms(connections.keepalive_s)),
+        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),  # clients that vanished leave no connection behind
+        ("grpc.http2.ping_timeout_ms", _ms(KEEPALIVE_S)),
         ("grpc.keepalive_permit_without_calls", 1),  # also when they vanished in the middle of a frame
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(_PING_INTERVAL_S)),

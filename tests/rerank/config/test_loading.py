@@ -104,8 +104,8 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("limits: {max_request_s: .nan}", r"limits\.max_request_s: expected a finite number, given nan$"),
         ("drain_s: -1", r"drain_s: expected a number of at least 0, given -1$"),
         (
-            "connections: {keepalive_s: 1.0e+15}",
-            r"connections\.keepalive_s: expected a number of at most 1000000, given",
+            "connections: {max_connection_age_s: 1.0e+15}",
+            r"connections\.max_connection_age_s: expected a number of at most 1000000, given",
         ),
         (
             "connections: {max_connections: 9999999999}",

@@ -61,9 +61,10 @@ def latency_s(served: Served) -> float:
 
 def test_half_sent_connections_end_in_time(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.ports.grpc.server.HANDSHAKE_S", 0.5)
+    monkeypatch.setattr("rerank.ports.grpc.server.KEEPALIVE_S", 0.5)
     all_of_it = http2_frames.preface() + HALF_A_FRAME
     with (
-        identity_service(encoder, connections={"keepalive_s": 0.5}) as (served, _, _),
+        identity_service(encoder) as (served, _, _),
         ExitStack() as stack,
     ):
         connections = [stack.enter_context(connect(served)) for _ in range(6)]
