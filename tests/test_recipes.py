@@ -223,9 +223,8 @@ assert rank_loss_named("mean-score") is RANK_LOSSES["mean-score"]
         {},
         {
             "rerank/config/models.py": (
-                "    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6\n",
-                "    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6\n"
-                "    overlap_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0\n",
+                "    sparse_weight: Weight = 0.5\n",
+                "    sparse_weight: Weight = 0.5\n    overlap_weight: Weight = 0.0\n",
             ),
             "rerank/rankers/fused_scores.py": (
                 "    sparse: Floats | None\n",
