@@ -18,17 +18,3 @@ def test_result_is_that_of_torch_in_float32(length: int, heads: tuple[int, int])
     attended = attend_in_blocks(q, k, v, None)
     assert (attended.shape, attended.dtype) == (expected.shape, torch.bfloat16)
     torch.testing.assert_close(attended.float(), expected, atol=0.03, rtol=0.02)
-
-
-def test_later_positions_have_no_effect() -> None:
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 200, 16) for _ in range(3))
-    before = attend_in_blocks(q, k, v, 0.3)[:, :, :150]
-    k[:, :, 150:], v[:, :, 150:] = 1e3, 1e3
-    torch.testing.assert_close(attend_in_blocks(q, k, v, 0.3)[:, :, :150], before, atol=0, rtol=0)
-
-
-def test_scaling_is_that_of_the_model() -> None:
-    q, k, v = (torch.randn(1, 2, 9, 16) for _ in range(3))
-    expected = scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.05)
-    torch.testing.assert_close(attend_in_blocks(q, k, v, 0.05).float(), expected, atol=0.03, rtol=0.02)

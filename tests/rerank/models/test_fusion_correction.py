@@ -35,10 +35,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_untrained_correction_is_zero() -> None:
-    assert FusionCorrection(SETTINGS)(*inputs(5)).tolist() == [0.0] * 5
-
-
 def test_batch_of_lists_gives_what_each_list_gives_alone() -> None:
     network = random_correction().eval()
     lists = [inputs(7), inputs(7)]

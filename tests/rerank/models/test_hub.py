@@ -117,21 +117,6 @@ def test_cached_model_passes_without_a_question(unreachable: None, no_cache: Pat
     check("org/model")
 
 
-@pytest.mark.parametrize("name", ["a b", "x--y", "name.git"])
-def test_name_that_no_hub_can_have_is_refused_without_a_question(hub: Hub, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"not a name of a model on the hub either"):
-        check(name)
-    assert not hub.asked
-
-
-def test_folder_passes_and_a_path_is_not_looked_up(hub: Hub) -> None:
-    Path("base").mkdir()
-    check("base")
-    with pytest.raises(ConfigError, match=r"^there is no folder \./nope; give the folder of a model$"):
-        check("./nope")
-    assert not hub.asked
-
-
 def test_loaders_ask_once(hub: Hub, tmp_path: Path) -> None:
     """Their libraries would ask again and again, for half a minute to a minute."""
     adapter = tmp_path / "adapter"

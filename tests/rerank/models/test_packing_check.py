@@ -102,15 +102,6 @@ def test_bfloat16_is_packed_within_its_noise() -> None:
     torch.testing.assert_close(logits, expected, atol=0.2 * expected.std().item(), rtol=0)
 
 
-def test_autocast_computes_in_bfloat16_and_gives_float32() -> None:
-    expected = last_logits(random_model(PACKABLE["llama"]), random_sequences())
-    reader = make_last_token_reader(random_model(PACKABLE["llama"]), "bfloat16")
-    logits = reader.read(random_sequences())
-    assert (reader.batching, logits.dtype) == ("packed", torch.float32)
-    assert not torch.allclose(logits, expected, atol=1e-5)
-    torch.testing.assert_close(logits, expected, atol=0.2 * expected.std().item(), rtol=0)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])

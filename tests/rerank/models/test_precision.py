@@ -33,10 +33,6 @@ def test_auto_on_a_cpu_is_bfloat16_where_it_gains(
     assert pick_precision(llama(width), "bfloat16") == "bfloat16"
 
 
-def test_auto_elsewhere_is_bfloat16() -> None:
-    assert pick_precision(llama(64, "meta"), "auto") == "bfloat16"
-
-
 @needs_bfloat16
 def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = make_last_token_reader(random_model(PACKABLE["qwen2"]), "bfloat16")  # its layers have biases

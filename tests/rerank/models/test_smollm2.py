@@ -20,11 +20,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_other_name_is_unchanged(cache: Path) -> None:
-    assert locate_causal_lm("mistralai/Mistral-7B") == "mistralai/Mistral-7B"
-    assert not list(cache.iterdir())
-
-
 def test_missing_package_that_pip_cannot_download_is_an_error_with_the_way_out(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

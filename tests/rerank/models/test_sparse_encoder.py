@@ -94,18 +94,6 @@ def test_empty_lists_give_nothing(small: SparseEncoder) -> None:
     assert (scores.shape, scores.dtype) == ((0,), np.float32)
 
 
-def test_query_without_terms_scores_zero(small: SparseEncoder) -> None:
-    nothing = SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))
-    scores = small.scores(nothing, [*small.states(["a"]), *small.encode_passages(["a"]), nothing])
-    assert scores.tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("text", ["https://example.org/a.png", "data:image/png;base64,AAAA", "\x00", "é" * 999])
-def test_any_text_is_read_as_text(text: str, small: SparseEncoder) -> None:
-    assert len(small.states([text])) == 1
-    assert small.encode_query(text).weights.dtype == np.float32
-
-
 def test_text_after_the_token_limit_is_ignored_and_said_so(small: SparseEncoder) -> None:
     fits = "a " * (MAX_TOKENS - 2)  # plus [CLS] and [SEP]
     exact, longer = small.encode_passages([fits, fits + "z"], "float32")
@@ -226,10 +214,6 @@ def test_folder_that_gives_other_scores_or_none_is_refused(
 ) -> None:
     change(copied)
     refused(copied, message)
-
-
-def test_missing_folder_is_refused() -> None:
-    refused(Path("/no/such"), "no folder /no/such.*give the folder of a sparse encoder, or splade-tiny")
 
 
 def test_vocabulary_of_another_size_is_refused(copied: Path, bundled: SparseEncoder) -> None:

@@ -88,13 +88,6 @@ def test_conversion_that_splits_differently_is_refused(
         load_tokenizer(folder(**settings))
 
 
-def test_damaged_model_is_refused(folder: Callable[..., Path]) -> None:
-    path = folder() / "tokenizer.model"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"tokenizer\.model cannot be read"):
-        load_tokenizer(path.parent)
-
-
 def test_tokenizer_json_is_read_as_it_is(model: Path, tmp_path: Path) -> None:
     """Beside it, the file of SentencePiece is not looked at."""
     saved = metaspace()
