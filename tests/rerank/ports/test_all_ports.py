@@ -174,14 +174,6 @@ def test_id_of_a_request_is_in_its_answer_its_error_and_the_log(
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize("given", [None, "", "a b", "x" * 129])
-def test_request_without_a_usable_id_gets_a_new_one(encoder: Encoder, send: Send, given: str | None) -> None:
-    with service(encoder) as served:
-        ids = {rerank(send, served, *([] if given is None else [("x-request-id", given)])).request_id for _ in "ab"}
-    assert len(ids) == 2
-    assert all(re.fullmatch("[0-9a-f]{32}", id_) for id_ in ids)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """The file of the keys."""

@@ -6,7 +6,6 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -17,7 +16,6 @@ from rerank.ports.connection_bounds import (
     ConnectionBounds,
     RefusalLog,
     connection_bounds,
-    raise_open_files_limit,
     source_of,
 )
 from rerank.rankers.identity import IdentityRanker
@@ -66,20 +64,6 @@ def is_served(port: int, source: str) -> bool:
     """True if a new HTTP/2 connection from an address gets the server's SETTINGS."""
     with connections(1, port, PREFACE_AND_SETTINGS, source) as (connection,):
         return connection.recv(9)[3:4] == b"\x04"
-
-
-def test_files_may_be_opened_up_to_what_the_system_allows(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """macOS refuses its own hard limit."""
-    limits = list[tuple[int, int]]()
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (300, 700))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: limits.append(pair))
-    raise_open_files_limit()
-    assert limits == [(700, 700)]
-    monkeypatch.setattr(resource, "setrlimit", Mock(side_effect=ValueError("too many")))
-    raise_open_files_limit()
-    assert "the limit of 300 open files stays, as it cannot be raised to 700: too many" in caplog.text
 
 
 def test_one_address_has_its_part_of_the_grpc_port(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, wait_for
 
 THREE = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]))
 
@@ -62,18 +56,3 @@ def test_invalid_settings_change_nothing(encoder: Encoder, caplog: pytest.LogCap
         held.served.server.reload(invalid)
         assert held.served.server.calls.limits is before
     assert "service.yaml: limits.max_calls: no number; the limits stay as they were" in caplog.text
-
-
-def test_keys_are_read_at_once(encoder: Encoder, tmp_path: Path) -> None:
-    path = tmp_path / "keys.yaml"
-    path.write_text("[]")
-    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, keys=path)
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-        metadata = [("authorization", f"Bearer {add_key(path, 'a', CallerLimits())}")]
-        stub = RerankServiceStub(channel)
-        served.server.reload(lambda: reranker.config)
-        assert len(stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata).results) == 3
-        path.write_text("[]")
-        served.server.reload(lambda: reranker.config)
-        refused = refusal(lambda: stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata))
-        assert refused.code is grpc.StatusCode.UNAUTHENTICATED

@@ -92,7 +92,6 @@ CASES = {
 }
 
 
-METHODS = ["Rerank", "Search", "ListModels"]
 TEXTS = st.text(max_size=20)
 INT32S = st.one_of(st.integers(-3, 30), st.integers(-(2**31), 2**31 - 1))
 
@@ -133,17 +132,6 @@ def test_bytes_that_cannot_be_parsed_are_an_invalid_request(channel: grpc.Channe
     assert "the bytes are not a message of this type" in error.message
 
 
-def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
-    error = refusal(lambda: raw(channel, "Rank")(b"", timeout=TIMEOUT_S))
-    assert error.code is grpc.StatusCode.UNIMPLEMENTED
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(method=st.sampled_from(METHODS), data=st.binary(max_size=64))
-def test_random_bytes_never_cause_an_internal_error(channel: grpc.Channel, method: str, data: bytes) -> None:
-    assert_succeeds_or_is_refused(lambda: raw(channel, method)(data, timeout=TIMEOUT_S))
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     query=TEXTS,
@@ -168,9 +156,3 @@ def test_random_requests_never_cause_an_internal_error(
     candidates = [pb.Candidate(doc_id=doc_id, text=text, first_stage_score=score) for doc_id in doc_ids]
     assert_succeeds_or_is_refused(lambda: stub.Rerank(rerank(candidates, **options), timeout=TIMEOUT_S))
     assert_succeeds_or_is_refused(lambda: stub.Search(search(depth=depth, **options), timeout=TIMEOUT_S))
-
-
-def test_service_answers_after_a_message_over_the_limit(stub: RerankServiceStub) -> None:
-    (request,) = BAD["message over the limit"][0]
-    error_of(stub, request)
-    assert len(stub.Rerank(rerank(), timeout=TIMEOUT_S).results) == 1

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.client import Credentials, RerankClient, ServiceError
+from rerank.client import Credentials
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
 from rerank.v1 import rerank_pb2 as pb
@@ -53,14 +53,3 @@ def test_with_keys_reflection_is_off_unless_asked_for_and_needs_a_key(
             assert SERVICE in [service.name for service in next(answers).list_services_response.service]
         else:
             assert refusal(lambda: next(answers)).code is refused
-
-
-def test_client_sends_its_key_and_names_the_refusal(encoder: Encoder, tmp_path: Path) -> None:
-    key = add_key(tmp_path / "keys.yaml", "a", CallerLimits())
-    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
-        with RerankClient(served.address, Credentials(api_key=key)) as client:
-            assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
-        with RerankClient(served.address) as client, pytest.raises(ServiceError) as caught:
-            client.list_models(TIMEOUT_S)
-        assert caught.value.code is UNAUTHENTICATED
-        assert "needs an API key; send the header `authorization: Bearer KEY`" in str(caught.value)

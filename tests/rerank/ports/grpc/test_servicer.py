@@ -89,14 +89,6 @@ def test_text_of_the_request_is_used_with_the_vector_of_the_index(stub: RerankSe
     assert doc_ids(rerank(stub, candidates, model="number"))[-1] == "flea"
 
 
-def test_references_and_texts_can_be_mixed(stub: RerankServiceStub) -> None:
-    mixed = [*references(["moon", "flea"]), pb.Candidate(doc_id="new", text="violins and cellos")]
-    reply = rerank(stub, mixed, return_passages=True)
-    assert doc_ids(reply)[0] == "flea"
-    assert sorted(doc_ids(reply)) == ["flea", "moon", "new"]
-    assert {result.doc_id: result.text for result in reply.results}["new"] == "violins and cellos"
-
-
 def test_execution_describes_model_strategy_and_cost(stub: RerankServiceStub) -> None:
     execution = rerank(stub, texts([*PASSAGES])).execution
     (model,) = [model for model in stub.ListModels(pb.ListModelsRequest()).models if model.is_default]
@@ -118,13 +110,6 @@ def test_execution_describes_model_strategy_and_cost(stub: RerankServiceStub) ->
 def test_any_text_is_a_valid_passage(stub: RerankServiceStub, model: str, text: str) -> None:
     reply = rerank(stub, [pb.Candidate(doc_id="odd", text=text), *texts(["moon"])], model=model)
     assert sorted(doc_ids(reply)) == ["moon", "odd"]
-
-
-@pytest.mark.parametrize("query", ["fl\x00ea", "*", "AND OR NOT", '"[SEP]" ~ (', "🦟", "the", "\u200b", "{candidate}"])
-def test_any_text_is_a_valid_query(stub: RerankServiceStub, query: str) -> None:
-    assert len(rerank(stub, texts(["moon", "flea"]), query=query).results) == 2
-    for stage in FIRST_STAGES.values():
-        search(stub, query, first_stage=stage)
 
 
 # --- Search ---
@@ -156,13 +141,6 @@ def test_search_equals_the_first_stage_followed_by_rerank(stub: RerankServiceStu
     assert scores(searched) == pytest.approx(scores(reranked), abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("depth", [1, 3, 12, 1000])
-def test_depth_limits_the_candidates_of_the_first_stage(stub: RerankServiceStub, depth: int) -> None:
-    reply = search(stub, first_stage=pb.FIRST_STAGE_DENSE, depth=depth, top_n=2)
-    assert reply.first_stage_hits == min(depth, len(PASSAGES))
-    assert len(reply.results) == min(depth, 2)
-
-
 @pytest.mark.parametrize("model", ["pe-rank", "identity"])
 def test_search_without_candidates_is_an_empty_response(stub: RerankServiceStub, model: str) -> None:
     reply = search(stub, "qqzzx", first_stage=pb.FIRST_STAGE_BM25, model=model)
@@ -188,28 +166,6 @@ def test_list_models_describes_models_and_index(stub: RerankServiceStub, encoder
 
 
 # --- concurrent calls ---
-
-
-@pytest.mark.slow
-def test_concurrent_calls_of_several_methods_and_models_give_the_same_results(stub: RerankServiceStub) -> None:
-    queries = [row[1] for row in PASSAGES.values()][::3]
-    sent, strategy = texts([*PASSAGES]), pb.Strategy(window_size=3, stride=2)
-    numbered = pb.RerankRequest(query="q", candidates=numbered_candidates(range(8)), model="number", strategy=strategy)
-    sequential = [(doc_ids(search(stub, query)), doc_ids(rerank(stub, sent, query=query))) for query in queries]
-    calls = [
-        (
-            stub.Search.future(pb.SearchRequest(query=query), timeout=TIMEOUT_S),
-            stub.Rerank.future(pb.RerankRequest(query=query, candidates=sent), timeout=TIMEOUT_S),
-            stub.Rerank.future(pb.RerankRequest(query=query, candidates=references([*PASSAGES])), timeout=TIMEOUT_S),
-            stub.Rerank.future(numbered, timeout=TIMEOUT_S),
-        )
-        for query in queries * 2
-    ]
-    concurrent = [(doc_ids(searched.result()), doc_ids(reranked.result())) for searched, reranked, *_ in calls]
-    assert concurrent == sequential * 2
-    assert all(sorted(doc_ids(referred.result())) == sorted(PASSAGES) for *_, referred, _ in calls)
-    alone = doc_ids(stub.Rerank(numbered, timeout=TIMEOUT_S))
-    assert all(doc_ids(of_numbers.result()) == alone for *_, of_numbers in calls)
 
 
 # --- without an index ---

@@ -16,11 +16,6 @@ from tests.http_client import HttpClient, serving_http
 from tests.serving import config_for
 
 
-def test_health_is_serving(http: HttpClient) -> None:
-    reply = http.get("/health")
-    assert (reply.status, reply.json) == (200, {"status": "SERVING"})
-
-
 def test_health_is_503_if_the_default_model_is_not_served(encoder: Encoder) -> None:
     config = config_for(["broken", "number"], http=HttpConfig(listen="127.0.0.1:0"))
     broken = FailedRanker("broken", NumberRanker().info, "failed its self-test")
@@ -32,13 +27,6 @@ def test_health_is_503_if_the_default_model_is_not_served(encoder: Encoder) -> N
         )
     assert (reply.status, reply.json["reason"]) == (503, "failed its self-test")
     assert (by_default.status, by_name.status) == (400, 200)
-
-
-def test_models_are_listed_with_the_default_first(http: HttpClient) -> None:
-    listed = http.get("/v1/models").json
-    assert listed["object"] == "list"
-    assert [(model["id"], model["is_default"]) for model in listed["data"]] == [("number", True), ("identity", False)]
-    assert [model["reads_instruction"] for model in listed["data"]] == [False, False]
 
 
 def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:

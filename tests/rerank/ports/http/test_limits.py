@@ -83,21 +83,6 @@ def test_body_over_the_limit_is_refused(encoder: Encoder, chunked: bool) -> None
         assert client.post("/rerank", BODY).status == 200
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("content-type", "text/plain"),
-        ("content-type", "application/json; charset=koi8-r"),
-        ("content-encoding", "gzip"),
-    ],
-)
-def test_body_in_another_form_is_refused(http: HttpClient, name: str, value: str) -> None:
-    headers = {"content-type": "application/json", name: value}
-    reply = http.send("POST", "/v2/rerank", json.dumps({"query": "q", "documents": ["a"]}).encode(), headers)
-    assert reply.status == 415
-    assert reply.json["message"]
-
-
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "9" * 23, "١", "2147483649", "0" * 5000])
 def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> None:
     reply = http.post("/rerank", BODY, x_request_timeout_ms=value.encode().decode("latin-1"))
@@ -226,28 +211,6 @@ def test_body_in_tiny_chunks_is_refused(encoder: Encoder, chunk: bytes) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"in chunks of 256 bytes or more" in answer
         served.wait_until_idle()
-
-
-def test_body_in_few_or_large_chunks_is_read(http: HttpClient) -> None:
-    body = json.dumps({"query": "q", "texts": ["x" * 100_000, "b"]}).encode()
-    headers = {"content-type": "application/json"}
-    for sent, size in [(body, 300), (json.dumps(BODY).encode(), 1)]:
-        chunks: Any = iter([sent[start : start + size] for start in range(0, len(sent), size)])
-        assert http.send("POST", "/rerank", chunks, headers).status == 200
-
-
-def test_nonsense_after_an_early_answer_ends_the_connection(http: HttpClient, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_connection(http.host_and_port, timeout=TIMEOUT_S) as connection:
-        connection.sendall(raw_request(b"", "transfer-encoding: chunked").replace(b"json", b"xml"))
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 415 ")
-        connection.sendall(b"nonsense\r\n")
-        rest = b""
-        with suppress(ConnectionResetError):
-            while received := connection.recv(65_536):  # of the first answer; its end is that of the connection
-                rest += received
-    assert b"HTTP/1.1" not in rest
-    assert http.get("/health").status == 200
-    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import time
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
@@ -17,14 +16,9 @@ from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from tests.certificates import Authority, Files
 from tests.http_client import HttpClient, http_service
-from tests.serving import TIMEOUT_S, identity_service
+from tests.serving import TIMEOUT_S
 
 BODY = {"query": "q", "texts": ["a"]}
-
-
-def test_without_settings_there_is_no_http_port(encoder: Encoder) -> None:
-    with identity_service(encoder) as (served, _, _):
-        assert served.server.http_address == ""
 
 
 def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_path: Path) -> None:
@@ -34,18 +28,6 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
     assert config.http == HttpConfig(listen="127.0.0.1:2", model_aliases={"vendor": "pe-rank"})
     path.write_text("http: 127.0.0.1:1")  # a text stands for the address
     assert load_config(path, http={}).http == HttpConfig(listen="127.0.0.1:1")
-
-
-def test_small_answers_are_sent_without_delay(http: HttpClient) -> None:
-    """Without TCP_NODELAY, answers on a kept connection wait 40 ms for the client's acknowledgement."""
-    connection, durations_s = HTTPConnection(*http.host_and_port, timeout=TIMEOUT_S), []
-    for _ in range(20):
-        start_s = time.perf_counter()
-        connection.request("POST", "/rerank", json.dumps(BODY).encode(), {"content-type": "application/json"})
-        connection.getresponse().read()
-        durations_s.append(time.perf_counter() - start_s)
-    connection.close()
-    assert min(durations_s[1:]) < 0.035
 
 
 @pytest.mark.parametrize(

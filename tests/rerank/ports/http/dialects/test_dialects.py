@@ -104,20 +104,6 @@ def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
         assert all(message in reply.json[name] for name in texts_of_error), reply.json
 
 
-def test_field_that_is_not_a_text_is_told_from_one_that_is_missing(http: HttpClient) -> None:
-    request = {"query": "q", "documents": [{"name": "t"}, {"name": "t", "price": 7.5}]}
-    for fields, message in (
-        (
-            ["name", "price"],
-            "documents[1].price: 7.5 is not a text; send it as a text, or name other fields in rank_fields",
-        ),
-        (["colour", "size"], "documents[0]: the object has no field colour or size; name its texts in rank_fields"),
-        (None, "documents[0]: the object has no field text; name its texts in rank_fields"),
-    ):
-        reply = http.post("/v2/rerank", request | ({"rank_fields": fields} if fields else {}))
-        assert (reply.status, reply.json["message"]) == (400, message)
-
-
 def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http: HttpClient) -> None:
     candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
     unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
@@ -164,20 +150,6 @@ def test_title_of_a_document_is_ranked_before_its_text(http: HttpClient, path: s
     assert (wrong.status, "documents[0].title" in wrong.json["message"]) == (400, True)
 
 
-def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:
-    documents = ["one two three four 9", "one two 3"]
-    assert indexes(http.post("/v2/rerank", {"query": "q", "documents": documents}).json) == [0, 1]
-    cut = http.post("/v2/rerank", {"query": "q", "documents": documents, "max_tokens_per_doc": 4}).json
-    assert indexes(cut) == [1, 0]
-
-
-def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> None:
-    reply = http.post("/v1/rerank", documents_request(1, 2, ordered=True) | {"model": "identity"})
-    assert reply.json["meta"]["warnings"] == ["model identity keeps the first-stage order"]
-    assert reply.headers["x-rerank-completeness"] == "none"
-    assert reply.headers["x-rerank-model"] == "identity"
-
-
 def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http: HttpClient) -> None:
     request = {"query": "q", "texts": texts(1, 2)}
     assert [set(rank) for rank in http.post("/rerank", request).json] == [{"index", "score"}] * 2
@@ -193,31 +165,6 @@ def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
     reply = http.post("/rerank", body)
     assert (reply.status, reply.json["error_type"]) == (400, "Validation")
     assert http.post("/rerank", body | {"truncation_direction": "Right"}).status == 200
-
-
-def test_json_form_of_search_reads_the_index(http: HttpClient) -> None:
-    request = {"query": "flea bites", "first_stage": "FIRST_STAGE_BM25", "return_passages": True}
-    reply = http.post("/search", request).json
-    assert {result["doc_id"] for result in reply["results"]} == {"flea", "flea-bite"}
-    assert reply["first_stage_hits"] == 2
-    assert all(result["text"] for result in reply["results"])
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v1/rerank", {"documents": ["a"]}),
-        ("/v2/rerank", {"documents": ["a"]}),
-        ("/rerank", {"documents": ["a"]}),
-        ("/rerank", {"candidates": [{"doc_id": "a", "text": "a"}]}),
-        ("/search", {}),
-    ],
-)
-def test_instruction_is_refused_by_a_model_that_reads_none(http: HttpClient, path: str, fields: dict[str, Any]) -> None:
-    reply = http.post(path, {"query": "q", "instruction": "prefer medical texts", **fields})
-    assert reply.status == 400
-    assert "instruction: the prompt of model number has no place for an instruction" in reply.json["message"]
-    assert http.post(path, {"query": "q", "instruction": "", **fields}).status == 200
 
 
 @pytest.mark.parametrize(

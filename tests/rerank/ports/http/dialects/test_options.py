@@ -70,13 +70,6 @@ def test_null_is_an_option_that_is_not_given_whatever_its_name(http: HttpClient)
     assert "x-rerank-warnings" not in reply.headers
 
 
-@pytest.mark.parametrize("value", ["true", "True", True])
-def test_true_may_be_a_text(http: HttpClient, value: object) -> None:
-    assert asked(http, return_documents=value).json["results"][0]["document"] == {"text": "relevance 0.875"}
-    assert "document" not in asked(http, return_documents="false").json["results"][0]
-    assert asked(http, return_documents="yes").status == 400
-
-
 @pytest.mark.parametrize(
     ("path", "field", "hint"),
     [
@@ -97,12 +90,6 @@ def test_likely_slip_is_refused_with_the_name_that_was_meant(
     assert reply.json["message"] == f"{field}: this service does not know the field; {hint}"
 
 
-def test_top_n_beside_top_k_is_refused(http: HttpClient) -> None:
-    """The field top_k says that a request is Voyage's, whose API has no top_n."""
-    reply = asked(http, "/v1/rerank", top_n=1, top_k=2)
-    assert (reply.status, reply.json["error"].startswith("top_n: ")) == (400, True)
-
-
 def test_score_threshold_is_the_least_relevance_where_the_model_gives_one(http: HttpClient) -> None:
     assert indexes(asked(http, score_threshold=0.5)) == [1, 2]
     assert indexes(asked(http, score_threshold=0.5, top_n=1)) == [1]
@@ -114,17 +101,6 @@ def test_score_threshold_has_no_effect_on_a_model_without_relevance(http: HttpCl
     assert indexes(reply) == [1, 2, 0]
     assert reply.json["meta"]["warnings"] == ["score_threshold has no effect, as model number gives no relevance"]
     assert asked(http, model="number", min_relevance=0.8).status == 400
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True, []])
-def test_score_threshold_that_is_not_a_probability_is_refused(http: HttpClient, value: object) -> None:
-    reply = asked(http, score_threshold=value)
-    assert (reply.status, reply.json["message"].startswith("score_threshold: ")) == (400, True)
-
-
-def test_two_thresholds_are_refused(http: HttpClient) -> None:
-    reply = asked(http, score_threshold=0.5, min_relevance=0.5)
-    assert (reply.status, reply.json["message"].startswith("score_threshold: min_relevance is given")) == (400, True)
 
 
 @pytest.mark.parametrize("limit", [{"top_n": 1}, {"score_threshold": 0.9}, {"min_relevance": 0.9, "top_n": 1}])
@@ -151,20 +127,6 @@ def test_near_duplicates_are_dropped_and_named(http: HttpClient) -> None:
     assert indexes(asked(http, model="number", documents=SAME, near_duplicates="drop", return_all=True)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("wrong", [{"diversity": 1.5}, {"near_duplicates": "both"}])
-def test_unusable_diversity_is_refused_by_name(http: HttpClient, wrong: dict[str, object]) -> None:
-    reply = asked(http, **wrong)
-    assert (reply.status, reply.json["message"].startswith(f"{next(iter(wrong))}: ")) == (400, True)
-
-
-def test_native_form_names_what_was_set_back_and_dropped(http: HttpClient) -> None:
-    body = {"query": "q", "model": "number", "candidates": SAME}
-    set_back = http.post("/rerank", body | {"diversity": 0.8}).json["execution"]["set_back"]
-    assert [(passage["doc_id"], passage["similar_to"]) for passage in set_back] == [("1", "0")]
-    dropped = http.post("/rerank", body | {"near_duplicates": "drop"}).json["execution"]["dropped"]
-    assert [(passage["doc_id"], passage["similar_to"]) for passage in dropped] == [("1", "0")]
-
-
 @pytest.mark.parametrize(("sent", "ran"), [("rerank-v3.5", "probability"), ("jina-reranker-v2", "number")])
 def test_alias_is_told_with_the_model_that_ran(
     http: HttpClient, sent: str, ran: str, caplog: pytest.LogCaptureFixture
@@ -177,12 +139,6 @@ def test_alias_is_told_with_the_model_that_ran(
     direct = asked(http, model=ran)
     assert "x-rerank-warnings" not in direct.headers
     assert asked(http).json["model"] == "probability", "no name is the default, not an alias"
-
-
-def test_long_name_of_a_model_makes_no_long_header(http: HttpClient) -> None:
-    reply = asked(http, model="é" * 100_000)
-    assert reply.status == 200
-    assert len(reply.headers["x-rerank-warnings"]) <= 2000
 
 
 def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient) -> None:
@@ -248,11 +204,6 @@ def test_score_api_takes_the_names_of_all_versions_of_vllm(http: HttpClient, que
     for path in ("/score", "/v1/score"):
         assert scores(http.post(path, {queries: "q", texts_field: texts(*NUMBERS)})) == pytest.approx(NUMBERS)
         assert scores(http.post(path, {queries: ["q"], texts_field: "relevance 0.5"})) == [0.5]
-
-
-def test_scores_without_activation_are_raw(http: HttpClient) -> None:
-    raw = {"model": "number", "text_1": "q", "text_2": texts(1, 3), "use_activation": False}
-    assert scores(http.post("/score", raw)) == [1.0, 3.0]
 
 
 def test_pairs_are_scored_query_by_query_and_answered_in_their_order(http: HttpClient) -> None:

@@ -72,10 +72,3 @@ def test_weaviate_finds_the_service_ready(service: HttpClient) -> None:
         reply = service.get(path)
         assert (reply.status, reply.body) == (204, b"")
     assert isinstance(service.get("/meta").json, dict)
-
-
-def test_provider_sglang_of_milvus_gets_jinas_reply_because_it_sends_jinas_request(service: HttpClient) -> None:
-    """It has a fixed path and no field of its own, so that no service can tell the two apart; vllm and tei work."""
-    sent = {"model": "number", "query": "q", "documents": ["relevance 1"]}
-    assert "results" in service.post("/v1/rerank", sent).json
-    assert isinstance(service.post("/sglang/v1/rerank", sent).json, list)
