@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rerank import __version__
 from rerank.client.client import RerankClient
 from tests.conftest import PASSAGES
 from tests.rerank.commands.conftest import Command
@@ -69,13 +68,6 @@ def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
     assert reply["results"][0]["text"] == PASSAGES["flea"][1]
 
 
-def test_rank_options_are_sent_to_the_service(rank: Command, candidates: Path) -> None:
-    options = ["--model", "identity", "--top-n", 3, "--strategy", "sliding", "--window-size", 6, "--stride", 3]
-    reply = rank(candidates, *options, "--json").json
-    assert doc_ids(reply) == [*PASSAGES][:3]
-    assert (reply["execution"]["model"], reply["execution"]["strategy"]) == ("identity", "sliding(6/3)")
-
-
 @pytest.mark.parametrize(("weight", "counted"), [("0.5", 0.5), ("0", 0.0), ("neural", 0.0)])
 def test_first_stage_weight_is_sent_to_the_service(
     rank: Command, candidates: Path, weight: str, counted: float
@@ -83,12 +75,6 @@ def test_first_stage_weight_is_sent_to_the_service(
     """The model's own weights are 0."""
     reply = rank(candidates, "--window-size", 20, "--first-stage-weight", weight, "--json").json
     assert reply["execution"]["first_stage_weight"] == counted
-
-
-def test_first_stage_weight_that_is_not_a_kind_is_refused_with_the_kinds(rank: Command, candidates: Path) -> None:
-    done = rank(candidates, "--first-stage-weight", "dense")
-    assert done.code == 2
-    assert "choices: lexical, hybrid, neural" in " ".join(done.err.split())
 
 
 @pytest.mark.parametrize(("flags", "scores"), [([], 2), (["--ordered"], 2), (["--unordered"], 1)])
@@ -106,16 +92,6 @@ def test_long_documents_are_ranked_by_their_parts(rank: Command) -> None:
     assert "A flea lives about a year. " in rows[0]["text"][span["start"] : span["end"]]
     assert reply["execution"]["chunked_doc_ids"] == ["long"]
     assert "max_chunks_per_doc" in rank("-", "--max-chunks-per-doc", 200, stdin=lines(rows)).err
-
-
-@pytest.mark.parametrize("flag", ["--preranker", "--first-model"])
-@pytest.mark.parametrize("kind", ["top-down", "top_down", "cascade"])
-def test_names_have_hyphens_or_underscores_and_preranker_two_flags(
-    rank: Command, candidates: Path, kind: str, flag: str
-) -> None:
-    reply = rank(candidates, "--strategy", kind, flag, "identity", "--json").json
-    expected = "cascade(identity" if kind == "cascade" else "top-down(20)"
-    assert reply["execution"]["strategy"].startswith(expected)
 
 
 @pytest.mark.parametrize("command", ["rerank", "search"])
@@ -156,11 +132,6 @@ def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[s
     return sent
 
 
-def test_wrong_choice_is_refused_with_the_right_ones(rank: Command) -> None:
-    refused = rank("-", "--on-failure", "fallback", stdin=lines(ROWS))
-    assert "choices: error, first-stage" in " ".join(refused.err.replace("│", " ").split())
-
-
 def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:
     rows = [{"doc_id": "a", "text": "a flea", "score": 1.5}, {"doc_id": "b", "text": "the moon", "score": None}]
     scored = rank("-", "--json", stdin=lines(rows)).json
@@ -181,12 +152,6 @@ def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank: C
     assert re.fullmatch(rf"{QUERY}\npe-rank, \S+ · 1 window · \d+ tokens · \d+ ms\n", outcome.err)
 
 
-def test_verbose_prints_every_field_of_the_execution(rank: Command, candidates: Path) -> None:
-    outcome = rank(candidates, "--verbose")
-    assert "\ncompleteness\tFULL\n" in outcome.out
-    assert re.search(r"^prepare\t[\d.]+ ms$", outcome.out, re.MULTILINE)
-
-
 def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
     outcome = rerank("models", "--target", service.address)
     assert re.search(r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\tno\tno\tserved$", outcome.out, re.MULTILINE), (
@@ -195,21 +160,6 @@ def test_models_lists_the_models_and_the_index(rerank: Command, service: Served)
     assert "index: 12 passages of twelve, vectors of " in outcome.err
     reply = rerank("models", "--target", service.address, "--json").json
     assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]
-
-
-def test_version_is_printed(rerank: Command) -> None:
-    assert rerank("--version").out == f"rerank {__version__}\n"
-
-
-@pytest.mark.parametrize("text", ["a list[str] of fleas", "[/b] fleas", "[red]fleas"])
-@pytest.mark.parametrize("place", ["query", "doc_id", "text"])
-def test_brackets_are_printed_unchanged(rerank: Command, service: Served, place: str, text: str) -> None:
-    shown = text.replace(" ", "_") if place == "doc_id" else text
-    row = {"query": QUERY, "doc_id": "a", "text": "fleas"} | {place: shown}
-    query = row.pop("query")
-    outcome = rerank("rank", "--query", query, "--target", service.address, "-", stdin=lines([row]))
-    assert outcome.code == 0
-    assert shown in (outcome.err if place == "query" else outcome.out)
 
 
 def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank: Command, service: Served) -> None:
@@ -232,11 +182,6 @@ def test_unreachable_service_is_one_line(rerank: Command, monkeypatch: pytest.Mo
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     error = rerank("search", "q", "--target", "127.0.0.1:1").error
     assert error.startswith("no answer from 127.0.0.1:1: is `rerank serve` running there? (")
-
-
-def test_target_without_a_port_is_refused(rerank: Command) -> None:
-    error = rerank("search", "q", "--target", "localhost").error
-    assert error == "target 'localhost' is not HOST:PORT; use localhost:50051, for example"
 
 
 @pytest.mark.parametrize("args", [["rank"], ["search"], ["nonsense"], ["search", "q", "--first-stage", "tfidf"]])

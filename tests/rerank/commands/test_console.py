@@ -56,16 +56,6 @@ def test_table_outside_a_terminal_is_tab_separated_values(
     ]
 
 
-def test_table_on_a_terminal_fits_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = io.StringIO()
-    console = PlainConsole(file=file)
-    monkeypatch.setattr(Console, "is_terminal", True)
-    console.print(table())
-    lines = file.getvalue().splitlines()
-    assert len(lines) > 5
-    assert max(map(len, lines)) <= 40
-
-
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_what_a_terminal_obeys_is_shown(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Console, "is_terminal", is_terminal)

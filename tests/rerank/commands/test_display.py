@@ -84,18 +84,6 @@ def test_table_has_the_relevance_of_results_that_have_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "header"),
-    [
-        (pb.SCORE_KIND_RANK, "by rank"),
-        (pb.SCORE_KIND_WINDOW_LOG_PROB, "log-prob"),
-        (pb.SCORE_KIND_WINDOW_SCORE, "of the model"),
-    ],
-)
-def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) -> None:
-    assert header in "".join(printed(response(kind))[:6])
-
-
-@pytest.mark.parametrize(
     ("execution", "line"),
     [
         (
@@ -124,9 +112,3 @@ def test_fields_are_lines_of_words() -> None:
         assert line in text
     assert "set back c d 0.5" in text
     assert not any("_" in line for line in text)
-
-
-def test_line_on_the_execution_names_the_failure_in_whose_place_the_order_stands() -> None:
-    execution = pb.Execution(model="m", strategy="single(20)", failure="OVERLOADED", reason="the queue had no room")
-    assert " · instead of OVERLOADED · the queue had no room" in execution_line(execution)
-    assert "instead of" not in execution_line(pb.Execution(model="m", strategy="single(20)"))

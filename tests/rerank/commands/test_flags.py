@@ -47,16 +47,6 @@ def test_flags_become_an_instance_of_the_settings() -> None:
     assert received == [Settings("a_b", 3, Order.RANDOM, ["x_y", "z"])]
 
 
-def test_underscores_are_accepted_in_flags_and_choices() -> None:
-    assert invoked("--out_file=a", "--order", "first_stage")[1] == [Settings("a", order=Order.FIRST_STAGE)]
-
-
-@pytest.mark.parametrize("arguments", [[], ["--out-file", "a", "--order", "best"], ["--out-file", "a", "--sed", "1"]])
-def test_missing_wrong_and_unknown_flags_end_with_status_2(arguments: list[str]) -> None:
-    result, received = invoked(*arguments)
-    assert (result.exit_code, received) == (2, [])
-
-
 def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = invoked("--help")[0].output

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.access.key_file import hash_of_key, read_keys
 from rerank.errors import ConfigError
-from rerank.types import FirstStageKind, OnFailure
+from rerank.types import OnFailure
 from tests.rerank.commands.conftest import Command
 
 
@@ -41,9 +41,3 @@ def test_second_key_of_a_name_and_a_folder_that_is_missing_are_refused(rerank: C
     assert "has a key 'a' already" in rerank("keys", "add", "a", "--file", path).error
     missing = tmp_path / "missing" / "keys.yaml"
     assert f"{missing} cannot be written" in rerank("keys", "add", "a", "--file", missing).error
-
-
-def test_key_may_say_how_much_its_first_stage_counts(rerank: Command, tmp_path: Path) -> None:
-    path = tmp_path / "keys.yaml"
-    assert rerank("keys", "add", "shop", "--file", path, "--first-stage-weight", "neural").code == 0
-    assert read_keys(path)[0].first_stage_weight is FirstStageKind.NEURAL

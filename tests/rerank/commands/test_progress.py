@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rerank.commands import progress as module
-from rerank.commands.progress import ProgressLines, show_progress, with_progress
+from rerank.commands.progress import ProgressLines, with_progress
 
 
 @dataclass
@@ -43,20 +43,6 @@ def test_work_of_an_unknown_length_has_a_line_every_30_seconds() -> None:
     assert lines == ["w: 30 passages, 1 passages/s, 0:30 elapsed", "w: 60 passages, 1 passages/s, 1:00 elapsed"]
 
 
-def test_quick_work_prints_nothing() -> None:
-    assert lines_of_slow_work(total=100, steps=100, step_s=0.01) == []
-
-
-def test_steps_that_were_done_before_count_in_the_total_but_not_in_the_speed() -> None:
-    clock, lines = Clock(), list[str]()
-    progress = ProgressLines(lines.append, "steps", clock)
-    for stage in ("a", "b"):
-        progress.report(stage, 3, 4)
-        clock.now_s += 2.0
-        progress.report(stage, 4, 4)
-    assert lines == [f"{stage}: 4 of 4 steps (100%), 0 steps/s, 0:02 elapsed" for stage in ("a", "b")]
-
-
 def test_piped_output_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHORTEST_S", 0.0)
     file = io.StringIO()
@@ -65,12 +51,3 @@ def test_piped_output_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         "queries: 1 of 2 (50%)",
         "queries: 2 of 2 (100%)",
     ]
-
-
-def test_terminal_gets_a_bar_with_the_elapsed_time() -> None:
-    file = io.StringIO()
-    with show_progress(Console(file=file, force_terminal=True, width=80), "passages") as progress:
-        progress.report("vectors", 1, 2)
-    assert "vectors" in file.getvalue()
-    assert "1/2" in file.getvalue()
-    assert "0:00:00" in file.getvalue()

@@ -10,13 +10,8 @@ import typer
 
 from rerank.commands.rank import EXAMPLE_PASSAGES, file_among
 from tests.rerank.commands.conftest import Command
-from tests.serving import Served
 
 PASSAGES = ("Deserts are dry.", "A flea lives a year.")
-
-
-def ids(json: dict[str, list[dict[str, str]]]) -> list[str]:
-    return [result["doc_id"] for result in json["results"]]
 
 
 @pytest.mark.slow
@@ -43,35 +38,9 @@ def test_order_of_the_passages_has_no_effect(rerank: Command) -> None:
     assert [result["score"] for result in first] == pytest.approx([result["score"] for result in second])
 
 
-def test_json_is_all_that_is_printed(rerank: Command) -> None:
-    reply = rerank("rank", "--query", "q", *PASSAGES, "--model", "identity", "--json").json
-    assert ids(reply) == ["1", "2"]
-    assert reply["execution"]["model"] == "identity"
-
-
-@pytest.mark.parametrize("passages", [("one",), ("",), ("", "x"), ("same", "same"), ("[/bold] *x*",)])
-def test_any_passages_are_ranked(rerank: Command, passages: tuple[str, ...]) -> None:
-    reply = rerank("rank", "--query", "q", *passages, "--model", "identity", "--json").json
-    assert sorted(result["text"] for result in reply["results"]) == sorted(passages)
-
-
-def test_service_at_the_target_ranks_them(rerank: Command, service: Served) -> None:
-    reply = rerank("rank", "--query", "q", *PASSAGES, "--model", "number", "--target", service.address, "--json").json
-    assert sorted(ids(reply)) == ["1", "2"]
-    assert reply["execution"]["model"] == "number"
-
-
 def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.reranking.blocking.load_reranker", None)
     assert "query" in rerank("rank", "--query", " ", *PASSAGES).error
-
-
-def test_unknown_model_is_refused_with_the_names(rerank: Command) -> None:
-    assert (
-        "model 'large' is not one of default, pe-rank" in rerank("rank", "--query", "q", "x", "--model", "large").error
-    )
-    of_hub = rerank("rank", "--query", "q", "x", "--model", "cross-encoder:BAAI/bge-reranker-v2-m3").error
-    assert "download it: hf download BAAI/bge-reranker-v2-m3 --local-dir BAAI/bge-reranker-v2-m3" in of_hub
 
 
 @pytest.mark.parametrize(

@@ -194,17 +194,6 @@ def test_file_with_something_else_is_left_alone(batch: Batch, paths: tuple[Path,
     assert paths[1].read_text(encoding="utf-8") == f"{line}\n"
 
 
-def test_file_of_more_requests_is_left_alone(batch: Batch, paths: tuple[Path, Path]) -> None:
-    batch()
-    write(paths[0], [request(0)])
-    assert batch().error.startswith(f"{paths[1]}:2 is not an answer to request 2")
-
-
-def test_input_is_not_written_to(rerank: Command, address: str, paths: tuple[Path, Path]) -> None:
-    outcome = rerank("rank", "--batch", paths[0], "--out", paths[0], "--target", address)
-    assert outcome.error.startswith(f"{paths[0]}:1 is not an answer")
-
-
 def test_file_that_another_process_writes_is_refused(batch: Batch, paths: tuple[Path, Path]) -> None:
     partial = partial_of(paths[1])
     with partial.open("a") as other:
@@ -233,13 +222,3 @@ def test_lost_service_leaves_what_is_written(
     assert outcome.code == 3
     assert "3 of 20 requests are ranked; the same command ranks the others\n" in outcome.err
     assert len(read(partial_of(paths[1]))) == 3
-
-
-@pytest.mark.parametrize(
-    "args",
-    [("--batch", "a"), ("--out", "b"), ("--batch", "a", "--out", "b", "--query", "q"), ("c", "--batch", "a")],
-)
-def test_flags_that_do_not_fit_are_wrong_usage(rerank: Command, args: tuple[str, ...]) -> None:
-    outcome = rerank("rank", *args)
-    assert outcome.code == 2
-    assert "give --query with passages or a file of candidates, or --batch and --out" in outcome.err
