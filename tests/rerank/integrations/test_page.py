@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,14 +26,3 @@ def test_settings_of_open_webui_name_an_address_that_answers_its_requests(encode
     assert reply.status == 200, reply.json
     scores = {result["index"]: result["relevance_score"] for result in reply.json["results"]}
     assert sorted(scores, key=lambda place: -scores[place]) == [1, 2, 0]
-
-
-def test_requests_to_search_engines_are_json() -> None:
-    requests = [
-        request
-        for block in blocks(PAGE, "text")
-        for request in re.split(r"^(?:PUT|POST) .*$", block, flags=re.MULTILINE)[1:]
-    ]
-    assert len(requests) >= 2  # Elasticsearch's endpoint and search
-    for request in requests:
-        assert json.loads(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from rerank_eval.measures import MAIN_MEASURE, Evaluator, measures_from
 from starlette.testclient import TestClient
 
 from rerank.collections import beir
-from rerank.errors import CollectionError, ConfigError, NotFound
+from rerank.errors import CollectionError, NotFound
 from rerank.integrations.inspector.evaluation import FIRST_STAGE as FIRST_STAGE_NAME
 from rerank.integrations.inspector.evaluation import Evaluation, read_evaluation
 from rerank.integrations.inspector.evaluation_app import evaluation_app
@@ -69,35 +68,6 @@ def test_ranking_has_texts_first_stage_positions_and_grades(evaluation: Evaluati
 def test_ranking_that_does_not_exist_is_not_found(evaluation: Evaluation, system: str, query_id: str) -> None:
     with pytest.raises(NotFound, match=rf"no ranking of query '{query_id}' by system '{system}'"):
         evaluation.ranking(system, query_id)
-
-
-def test_only_system_is_named_by_its_settings(collection: Path, tmp_path: Path) -> None:
-    write_system(tmp_path / "one", {"model": ""}, BETTER, collection)
-    write_system(tmp_path / "named", {"model": "mine=first:path"}, BETTER, collection)
-    assert list(read_evaluation(tmp_path / "one").systems) == ["default"]
-    assert list(read_evaluation(tmp_path / "named").systems) == ["mine"]
-
-
-def test_judged_query_that_was_not_asked_is_left_out(collection: Path, tmp_path: Path) -> None:
-    write_system(tmp_path / "one", {"model": "first"}, {"q1": BETTER["q1"]}, collection)
-    overview = read_evaluation(tmp_path / "one").overview()
-    assert [query["query_id"] for query in overview["queries"]] == ["q1"]
-    for system in overview["systems"]:
-        assert system["mean"] == overview["queries"][0]["values"][system["name"]]
-
-
-def test_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no results of an evaluation; give the --out folder of one"):
-        read_evaluation(tmp_path)
-
-
-def test_results_of_several_datasets_are_refused_by_their_names(results: Path) -> None:
-    path = results / "oracle" / "measures.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["settings"]["qrels_sha256"] = "1" * 64
-    path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(ConfigError, match="several datasets; give the folder of one: number, oracle"):
-        read_evaluation(results)
 
 
 def test_damaged_file_is_named(results: Path) -> None:

@@ -41,18 +41,6 @@ def test_page_runs_and_loads_only_files_of_its_origin(client: TestClient, path: 
     assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_files_have_the_types_that_browsers_demand(client: TestClient) -> None:
-    assert client.get("/").headers["content-type"] == "text/html; charset=utf-8"
-    assert client.get("/inspector/static/main.js").headers["content-type"].startswith("text/javascript")
-    assert client.get("/inspector/static/inspector.css").headers["content-type"].startswith("text/css")
-    assert client.get("/inspector/static/icon.svg").headers["content-type"] == "image/svg+xml"
-
-
-@pytest.mark.parametrize("path", ["../pages.py", "%2e%2e/pages.py", "..%2fpages.py", "nothing.js", ""])
-def test_other_files_are_not_served(client: TestClient, path: str) -> None:
-    assert client.get(f"/inspector/static/{path}").status_code == 404
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_has_no_inline_script_or_style_and_every_file_that_it_names(page: Path) -> None:
     html = page.read_text(encoding="utf-8")
@@ -75,8 +63,3 @@ def test_script_makes_no_markup_from_texts_and_imports_what_exists(script: Path)
         for word in name.split(", "):
             assert re.search(rf"export (async )?(function|const|class) {word}\b", exported), f"{module} has no {word}"
     assert len(code.splitlines()) < 400
-
-
-def test_every_script_is_used() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in [*PAGES, *SCRIPTS])
-    assert [script.name for script in SCRIPTS if script.name not in text] == []

@@ -34,15 +34,6 @@ def test_page_learns_what_the_service_offers(encoder: Encoder, index: Index) -> 
         assert 2 in grades.values()
 
 
-def test_service_without_index_and_judgements(encoder: Encoder) -> None:
-    with http_service(encoder) as (_, client):
-        offered = client.get("/inspector/service").json
-        assert "index" not in offered["service"]
-        assert offered["judged_queries"] == []
-        assert client.get("/inspector/judgements?query=anything").json == {"grades": {}}
-        assert client.get("/inspector/judgements").json == {"grades": {}}
-
-
 def test_without_a_key_only_the_page_itself_is_served(encoder: Encoder, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys", "tester", CallerLimits())
     with http_service(encoder, keys=tmp_path / "keys") as (_, client):

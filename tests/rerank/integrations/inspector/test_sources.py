@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.collections import pydoc
-from rerank.errors import CollectionError, ConfigError
+from rerank.errors import ConfigError
 from rerank.integrations.inspector.sources import sources_of
 from tests.conftest import PASSAGES
 from tests.eval.data import write_qrels, write_requests
@@ -51,22 +50,6 @@ def test_collection_without_its_index_is_read_itself(collection: Path, tmp_path:
     assert sources.find_texts({"moon"}) == {"moon": " ".join(PASSAGES["moon"])}
 
 
-def test_texts_come_from_the_index_if_it_exists(collection: Path, index_folder: Path) -> None:
-    (collection / "corpus.jsonl").unlink()
-    sources = sources_of({"collection": str(collection), "index": str(index_folder)}, "results")
-    assert sources.find_texts({"moon"}) == {"moon": " ".join(PASSAGES["moon"])}
-
-
-def test_pydoc_has_its_own_queries() -> None:
-    texts = {query.query_id: query.text for query in pydoc.queries()}
-    assert sources_of({"collection": "pydoc"}, "results").queries == texts
-
-
 def test_collection_that_is_not_here_is_refused_with_the_way_out() -> None:
     with pytest.raises(ConfigError, match="run `rerank inspect` in the folder where the evaluation ran"):
         sources_of({"collection": "beir/nfcorpus/test"}, "results")
-
-
-def test_file_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"gone\.jsonl cannot be read"):
-        sources_of({"requests": str(tmp_path / "gone.jsonl"), "qrels": "qrels.txt"}, "results")

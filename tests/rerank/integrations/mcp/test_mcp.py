@@ -94,16 +94,6 @@ async def test_tools_search_and_rerank_in_both_modes_of_the_protocol(
         assert "20 days" in found["results"][0]["text"]
 
 
-async def test_arguments_that_are_not_required_may_be_left_out(http: tuple[Served, HttpClient]) -> None:
-    """A candidate without an id has its place."""
-    async with connected(http[1]) as client:
-        (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name == "rerank"]
-        *_, candidate = tool.input_schema["properties"]["candidates"]["items"]["anyOf"]
-        given = [dict.fromkeys(candidate["required"], "relevance 1"), {"text": "relevance 3"}]
-        answer = told(await client.call_tool("rerank", {"query": "q", "candidates": given}))
-        assert [item["doc_id"] for item in answer["results"]] == ["1", "0"]
-
-
 async def test_every_described_argument_is_taken(http: tuple[Served, HttpClient]) -> None:
     values: dict[str, Any] = {
         "query": "flea", "model": "identity", "instruction": "", "top_n": 1, "depth": 3, "first_stage": "dense",
@@ -144,13 +134,6 @@ async def test_refusal_is_a_tool_error_with_the_name_of_the_status(
         text = refusal(await client.call_tool(tool, arguments))
     assert re.match(message, text), text
     assert "Traceback" not in text
-
-
-async def test_service_without_an_index_offers_no_search(encoder: Encoder) -> None:
-    with http_service(encoder, http=HTTP) as (_, http_client):
-        async with connected(http_client) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["rerank"]
-            assert refusal(await client.call_tool("search", {"query": "q"})).startswith("FAILED_PRECONDITION: ")
 
 
 def initialize(client: HttpClient, **headers: str) -> Any:
@@ -248,14 +231,6 @@ def test_message_of_a_foreign_page_is_refused(http: tuple[Served, HttpClient], o
     assert reply.status == status
     if status == 403:
         assert repr(origin) in reply.json["error"]["message"]
-
-
-def test_page_of_a_service_with_keys_has_the_name_to_which_it_was_sent(encoder: Encoder, tmp_path: Path) -> None:
-    key = add_key(tmp_path / "keys.yaml", "page", CallerLimits())
-    with http_service(encoder, http=HTTP, keys=tmp_path / "keys.yaml") as (_, client):
-        sent = {"authorization": f"Bearer {key}", "host": "rerank.example.org"}
-        assert initialize(client, origin="https://rerank.example.org", **sent).status == 200
-        assert initialize(client, origin="https://evil.example", **sent).status == 403
 
 
 def test_foreign_host_other_methods_and_large_bodies_are_refused(http: tuple[Served, HttpClient]) -> None:

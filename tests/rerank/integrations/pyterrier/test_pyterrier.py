@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rerank import InvalidRequest, RerankClient, Reranker, ServiceError
+from rerank import InvalidRequest, RerankClient, Reranker
 from tests.fakes import NumberRanker
-from tests.serving import free_port, reranker_of
+from tests.serving import reranker_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,20 +129,6 @@ def test_operators_and_top_n_cut_and_compose(transformer: Callable[..., Any], pt
     assert [*again.columns] == [*results.columns, *EXECUTION]
 
 
-def test_experiment_measures_the_reranked_list(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
-    from ir_measures import RR, P
-
-    first_stage = pt.Transformer.from_df(results)
-    queries = results[["qid", "query"]].drop_duplicates()
-    best = {qid: f"{qid}-d{max(numbers)}" for qid, numbers in LISTS.items()}
-    qrels = queries.assign(docno=[best[qid] for qid in queries["qid"]], label=1)
-    found = pt.Experiment(
-        [first_stage, first_stage >> transformer()], queries, qrels, [RR, P @ 1], names=["first stage", "reranked"]
-    ).set_index("name")
-    assert found.loc["reranked", "RR"] == found.loc["reranked", "P@1"] == 1
-    assert found.loc["first stage", "P@1"] == pytest.approx(1 / 3)
-
-
 def test_frame_without_rows_has_the_columns_and_pipelines_can_be_inspected(
     transformer: Callable[..., Any], pt: Any, results: Any
 ) -> None:
@@ -177,26 +163,3 @@ def test_row_that_cannot_be_ranked_is_named(
     results.loc[results["docno"] == "q1-d1", column] = value
     with pytest.raises(InvalidRequest, match=message):
         transformer()(results)
-
-
-def test_wrong_options_are_refused_when_the_transformer_is_made(transformer: Callable[..., Any]) -> None:
-    with pytest.raises(InvalidRequest, match=r"top_k: .* has no such field"):
-        transformer(top_k=3)
-    with pytest.raises(InvalidRequest, match="sliced"):
-        transformer(strategy="sliced")
-    with pytest.raises(InvalidRequest, match="concurrency: 0 is below 1; use a number of queries from 1"):
-        transformer(concurrency=0)
-
-
-def test_failure_of_a_query_ends_the_whole(transformer: Callable[..., Any], results: Any) -> None:
-    results.loc[results["qid"] == "q2", "query"] = " "
-    with pytest.raises((InvalidRequest, ServiceError), match="query: the query is empty"):
-        transformer()(results)
-
-
-def test_service_that_does_not_answer_is_named(pt: Any, results: Any) -> None:
-    from rerank.integrations.pyterrier import RerankTransformer
-
-    address = f"127.0.0.1:{free_port()}"
-    with RerankClient(address, attempts=1) as client, pytest.raises(ServiceError, match=f"no answer from {address}"):
-        RerankTransformer(client)(results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,28 +30,3 @@ def test_settings_that_ray_serve_cannot_follow_are_refused(settings: dict[str, A
     config = load_config(None, **{"listen": "[::]:50051", "insecure": True} | settings)
     with pytest.raises(ConfigError, match=message):
         check(config)
-
-
-def test_another_version_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rerank.integrations.ray_serve.application import check
-
-    monkeypatch.setattr("ray.__version__", "2.61.0")
-    with pytest.raises(ConfigError, match=r"Ray 2\.61\.0 is installed, .* Ray 2\.60 only; install "):
-        check(load_config(None, listen="[::]:50051", insecure=True))
-
-
-@pytest.mark.parametrize("listen", ["[::]:50051", "0.0.0.0:50051"])
-def test_all_addresses_with_keys_are_accepted(listen: str, tmp_path: Path) -> None:
-    from rerank.access.callers import CallerLimits
-    from rerank.access.key_file import add_key
-    from rerank.integrations.ray_serve.application import check
-
-    add_key(tmp_path / "keys.yaml", "alice", CallerLimits())
-    check(load_config(None, listen=listen, keys=str(tmp_path / "keys.yaml")))
-
-
-def test_fewer_replicas_at_most_than_at_least_are_refused() -> None:
-    from rerank.integrations.ray_serve.application import Scale
-
-    with pytest.raises(ConfigError, match="--max-replicas 1 is less than --replicas 2"):
-        Scale(replicas=2, max_replicas=1)

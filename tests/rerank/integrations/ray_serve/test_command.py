@@ -52,11 +52,3 @@ def test_service_starts_is_updated_and_ends_on_sigterm(tmp_path: Path) -> None:
         finally:
             service.send_signal(signal.SIGTERM)
         assert service.wait(TIMEOUT_S) == 0
-
-
-def test_settings_that_ray_serve_cannot_follow_are_one_line(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("listen: 127.0.0.1:50051\n", encoding="utf-8")
-    run = subprocess.run(command(settings), capture_output=True, text=True, timeout=START_S)
-    assert run.returncode == 2
-    assert run.stderr == ("error: listen 127.0.0.1:50051: Ray Serve listens on all addresses; set it to [::]:PORT\n")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.rerank.integrations.ray_serve.replicas import load_fakes, ray_config
@@ -101,25 +98,6 @@ def test_calls_beyond_those_of_the_replicas_wait_and_further_ones_are_an_overloa
     assert (overload.code, overload.reason) == (EXHAUSTED, "OVERLOADED")
     assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
     assert overload.detail(error_details_pb2.ErrorInfo).metadata["exceeded"] == "max_calls"
-
-
-def test_request_id_of_the_caller_comes_back(ray_port: int) -> None:
-    with deployed(ray_port, ["number"]) as stub:
-        named = [("x-request-id", "mine")]
-        _, call = stub.Rerank.with_call(REQUEST, timeout=TIMEOUT_S, metadata=named)
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.Rerank(pb.RerankRequest(), timeout=TIMEOUT_S, metadata=named)
-    assert dict(call.trailing_metadata())["x-request-id"] == "mine"
-    assert dict(caught.value.trailing_metadata())["x-request-id"] == "mine"
-
-
-def test_call_without_a_valid_key_is_refused(ray_port: int, tmp_path: Path) -> None:
-    file = tmp_path / "keys.yaml"
-    key = add_key(file, "alice", CallerLimits())
-    with deployed(ray_port, ["number"], keys=str(file)) as stub:
-        assert refused(stub).code is grpc.StatusCode.UNAUTHENTICATED
-        reply = stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=[("authorization", f"Bearer {key}")])
-    assert reply.results[0].doc_id == "d9"
 
 
 def test_caller_cannot_set_the_deadline_that_the_proxy_passes_on(ray_port: int) -> None:

@@ -97,22 +97,3 @@ def test_ranking_is_compared_with_another_system(evaluation_tab: Tab) -> None:
     assert evaluation_tab.names("before") == list(FIRST_STAGE["q1"])
     assert evaluation_tab.names("after") == list(BETTER["q1"])
     assert page.get_by_role("radio", name="A ↔ B").is_checked()
-
-
-def test_ranking_that_does_not_exist_is_an_error(evaluation_tab: Tab) -> None:
-    page = evaluation_tab.open(query="q9")
-    assert "there is no ranking of query 'q9'" in page.get_by_role("alert").inner_text()
-    assert evaluation_tab.expected_refusals() == 1
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_page_is_accessible_and_fits_its_width(chromium: Any, evaluation_base: str, scheme: str, width: int) -> None:
-    size = {"width": width, "height": 844}
-    for tab in new_tab(chromium, evaluation_base, viewport=size, color_scheme=scheme, bypass_csp=True):
-        page = open_overview(tab)
-        assert tab.accessibility_problems() == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        tab.open(query="q1")
-        assert tab.accessibility_problems() == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -119,23 +119,6 @@ def test_back_returns_to_the_search_before(tab: Tab) -> None:
     assert page.get_by_label("Query").input_value() == "moon"
 
 
-def test_back_to_the_empty_page_removes_the_ranking(tab: Tab) -> None:
-    page = tab.open()
-    page.get_by_label("Query").fill("moon")
-    page.get_by_role("button", name="Rank", exact=True).click()
-    page.locator(".ranking").wait_for()
-    page.go_back()
-    page.locator(".ranking").wait_for(state="detached")
-    assert page.get_by_label("Query").input_value() == ""
-
-
-def test_system_that_finds_nothing_is_compared_with_one_that_does(tab: Tab) -> None:
-    page = tab.open(query="zzz", a__stage="dense", compare=1, b__stage="bm25")
-    assert page.get_by_role("status").inner_text() == "Ranked 12 passages and 0 passages."
-    page.get_by_text("First stage → B · number").click()
-    assert tab.names("after") == []
-
-
 def test_two_systems_are_compared(tab: Tab) -> None:
     state = {"query": "moon", "a.stage": "dense", "compare": 1, "b.stage": "bm25", "b.model": "identity", "view": "ab"}
     page = tab.open(**{name.replace(".", "__"): value for name, value in state.items()})
@@ -295,12 +278,3 @@ def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
     assert page.evaluate(program, ["🙂🙂 one. Two 🙂. Three."]) == ["Two 🙂. "]
     assert page.locator(".full-text").inner_text() == "T 🙂🙂 one. Two 🙂. Three."
     assert page.evaluate(program, []) == [". Two 🙂"]
-
-
-def test_form_asks_for_parts_of_long_passages(tab: Tab) -> None:
-    page = tab.open(query="q", chunks="3")
-    page.get_by_label("Parts of a long passage").fill("200")
-    page.get_by_role("button", name="Rank", exact=True).click()
-    page.locator(".problem").wait_for()
-    assert "max_chunks_per_doc" in page.locator(".problem").inner_text()
-    assert tab.expected_refusals() == 1
