@@ -94,19 +94,6 @@ async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_
         assert not [task for task in asyncio.all_tasks() - before if "serve" not in repr(task)]
 
 
-async def test_cancelled_start_leaves_no_check_behind() -> None:
-    async with hostile(SLOW["nothing"]) as url:
-        ranker = model_at(url, "vllm")
-        before = asyncio.all_tasks()
-        opening = asyncio.create_task(ranker.open())
-        await asyncio.sleep(0.2)
-        opening.cancel()
-        await asyncio.wait({opening}, timeout=SOON_S)
-        assert opening.cancelled()
-        assert not [task for task in asyncio.all_tasks() - before if "serve" not in repr(task)]
-        await ranker.close()
-
-
 async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_OPEN_S", 0.1)
 

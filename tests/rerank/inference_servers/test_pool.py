@@ -90,13 +90,6 @@ async def test_call_without_an_answer_is_sent_to_another_server(reply: Reply) ->
         assert pool.problem == ""
 
 
-async def test_the_only_server_is_asked_once_more() -> None:
-    async with stand_ins(1) as (server,), pool_of(server) as pool:
-        server.fault = once(Reply(503, "loading"))
-        assert await pool.call(ask) == "done"
-        assert asked(server) == 2
-
-
 async def test_server_that_never_answers_is_left_for_another_one() -> None:
     async with stand_ins(2) as servers, pool_of(*servers, timeout_s=0.3) as pool:
         servers[0].fault = always(Reply(200, "late", delay_s=60))
@@ -109,14 +102,6 @@ async def test_attempts_are_bounded_and_the_error_says_what_the_server_said() ->
         with pytest.raises(ModelServerUnavailable, match=f"{server.url}/ask answered 503: .*out of blocks.*3 attempts"):
             await pool.call(ask)
         assert asked(server) == 3
-
-
-async def test_server_that_asks_for_a_long_pause_is_not_waited_for() -> None:
-    async with stand_ins(1) as (server,), pool_of(server) as pool:
-        server.fault = always(Reply(429, "busy", {"retry-after": "60"}))
-        with pytest.raises(ModelServerUnavailable, match="429"):
-            await pool.call(ask)
-        assert asked(server) == 1
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
@@ -154,14 +139,6 @@ async def test_server_that_does_not_fit_is_not_used() -> None:
         with pytest.raises(ModelServerUnfit, match=r"zephyr.*another model"):
             await pool.call(ask)
         assert asked(server) == 0
-
-
-async def test_server_that_is_loading_is_unavailable() -> None:
-    async with stand_ins(1) as (server,):
-        server.fault = lambda path, body: Reply(503, "loading the model")
-        async with pool_of(server) as pool:
-            with pytest.raises(ModelServerUnavailable, match="loading the model"):
-                await pool.call(ask)
 
 
 async def test_cancelled_call_ends_at_the_server() -> None:

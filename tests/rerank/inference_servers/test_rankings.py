@@ -65,11 +65,6 @@ async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: Stand
     assert sum(map(len, found.values())) == 3 * WINDOW
 
 
-async def test_llama_cpp_generates(llama_cpp: StandIn) -> None:
-    ranking = await ranked(generation(llama_cpp.url, kind="llama-cpp"), request(Single(WINDOW), WINDOW))
-    assert sorted(result.position for result in ranking.ranked) == list(range(WINDOW))
-
-
 @pytest.mark.slow
 async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, encoder: Encoder) -> None:
     """Of the 20 most probable tokens, some are not identifiers; the others keep their exact log-probabilities."""

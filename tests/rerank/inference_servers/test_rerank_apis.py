@@ -67,19 +67,6 @@ def test_scores_are_in_the_order_of_the_passages(kind: str) -> None:
     assert RERANK_APIS[kind].scores(ANSWERS[kind], 3) == [0.1, 0.9, 0.5]
 
 
-@each_kind
-def test_request_has_query_texts_and_further_fields(kind: str) -> None:
-    api = RERANK_APIS[kind]
-    asked = api.ask("m", "q", ["a", "b"], {"max_tokens_per_doc": 9}, "")
-    expected = {"model": "m", api.query: "q", api.passages: ["a", "b"], "max_tokens_per_doc": 9, **api.always}
-    assert (asked.path, asked.body) == (api.path, expected)
-
-
-def test_instruction_has_the_name_of_the_api() -> None:
-    assert RERANK_APIS["vllm"].ask("m", "q", ["a"], {}, "cite law").body["instruction"] == "cite law"
-    assert RERANK_APIS["sglang"].ask("m", "q", ["a"], {}, "cite law").body["instruct"] == "cite law"
-
-
 @pytest.mark.parametrize(
     "pairs",
     [

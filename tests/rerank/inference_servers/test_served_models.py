@@ -13,11 +13,10 @@ import pytest
 
 from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
-from rerank.errors import DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
+from rerank.errors import DeadlineExceeded, ModelServerUnfit
 from rerank.inference_servers.vllm import VllmApi
 from rerank.rankers.base import ServedRanker
 from rerank.reranking.load_models import load_served
-from rerank.types import RankOptions
 from tests.rerank.inference_servers.cases import adapter, plain, request
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, until
 
@@ -78,13 +77,6 @@ async def test_answer_without_scores_is_an_error_and_no_ranking(
             await engine.run(request())
 
 
-async def test_failing_server_gives_no_first_stage_order_even_if_a_part_would_do(vllm: StandIn) -> None:
-    async with opened(adapter(vllm.url)) as (engine, _):
-        vllm.fault = lambda path, body: Reply(500, "oops") if "completions" in path else None
-        with pytest.raises(ModelServerUnavailable, match="oops"):
-            await engine.run(request(options=RankOptions(allow_partial=True), deadline_s=engine_time() + 30))
-
-
 def engine_time() -> float:
     return asyncio.get_running_loop().time()
 
@@ -101,18 +93,6 @@ async def test_tokenizer_that_is_not_the_servers_is_refused(vllm: StandIn) -> No
     changed(vllm, "/tokenize", lambda body: body | {"tokens": body["tokens"][:-1]})
     async with opened(adapter(vllm.url)) as (_, ranker):
         assert "set `tokenizer` to that of the served model" in ranker.problem
-
-
-async def test_server_that_does_not_tokenise_is_used(vllm: StandIn) -> None:
-    vllm.fault = lambda path, body: Reply(404, "no such method") if path == "/tokenize" else None
-    async with opened(adapter(vllm.url)) as (_, ranker):
-        assert ranker.problem == ""
-
-
-async def test_server_of_another_kind_is_refused(vllm: StandIn) -> None:
-    vllm.fault = lambda path, body: Reply(200, {"models": []}) if path == "/v1/models" else None
-    async with opened(adapter(vllm.url)) as (_, ranker):
-        assert "correct served_by.kind" in ranker.problem
 
 
 async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm: StandIn) -> None:

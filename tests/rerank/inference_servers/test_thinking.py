@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +11,8 @@ import pytest
 from rerank.config import EngineConfig, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single, Sliding
-from rerank.errors import DeadlineExceeded
 from rerank.reranking.load_models import load_served
-from rerank.types import Completeness, Ranking, RankOptions
+from rerank.types import Completeness, Ranking
 from tests.fakes import NumberRanker
 from tests.rerank.inference_servers.cases import WINDOW, request, served_by
 from tests.rerank.inference_servers.stand_in import Reply, StandIn
@@ -66,14 +63,6 @@ async def test_answer_behind_the_thinking_is_the_order(vllm: StandIn, text: str,
     assert ("had not ended its thinking" in ranking.trace.reason) == (not is_answered)
 
 
-async def test_tokens_for_thinking_are_beside_those_of_the_answer(vllm: StandIn) -> None:
-    async with engine_at(vllm, lambda _: BACKWARDS) as engine:
-        ranking = await engine.run(request(Single(WINDOW), WINDOW))
-    (asked,) = [body for path, body in vllm.requests if path == "/v1/completions"]
-    assert 500 + 64 < asked["max_tokens"] < 700
-    assert len(asked["prompt"]) < ranking.trace.tokens < len(asked["prompt"]) + 500, "those that were written"
-
-
 async def test_one_window_without_an_answer_makes_the_reply_partial(vllm: StandIn) -> None:
     """The first of two sliding windows, which holds the last candidates, has none."""
     texts = [TEXTS["budget"][0], BACKWARDS]
@@ -90,17 +79,3 @@ async def test_one_window_without_an_answer_makes_the_reply_partial(vllm: StandI
     assert order(ranking) == [3, 2, 1, 0, 4, 5]
     assert ranking.trace.completeness is Completeness.PARTIAL
     assert ranking.trace.reason.startswith("1 of 2 windows kept their order")
-
-
-async def test_deadline_ends_the_thinking(vllm: StandIn) -> None:
-    async with engine_at(vllm, lambda _: BACKWARDS, delay_s=60.0) as engine:
-        asked = request(Single(WINDOW), WINDOW)
-        soon = asyncio.get_running_loop().time() + 1.0
-        with pytest.raises(DeadlineExceeded):
-            await engine.run(replace(asked, deadline_s=soon))
-        soon = asyncio.get_running_loop().time() + 1.0
-        partial = replace(asked, deadline_s=soon, options=RankOptions(allow_partial=True))
-        ranking = await engine.run(partial)
-        assert order(ranking) == [0, 1, 2, 3]
-        assert ranking.trace.completeness is Completeness.NONE
-        assert "the deadline came after 0 of 1 windows" in ranking.trace.reason

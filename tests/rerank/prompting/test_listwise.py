@@ -25,13 +25,6 @@ def window(*texts: str, query: str = "the query") -> Window:
 
 
 @each_family
-def test_prompt_begins_with_its_only_bos(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = renderer_of(tokenizer).prompt(window("one", "two"), NAMES).token_ids
-    if tokenizer.bos_token_id is not None:
-        assert (ids[0], ids.count(tokenizer.bos_token_id)) == (tokenizer.bos_token_id, 1)
-
-
-@each_family
 def test_truncated_prompt_fits_and_keeps_its_end(tokenizer: PreTrainedTokenizerBase) -> None:
     texts = ["short", "word " * 300, "tiny", "other " * 200]
     full = renderer_of(tokenizer).prompt(window(*texts), NAMES)

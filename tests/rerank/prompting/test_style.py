@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
@@ -31,15 +31,6 @@ def test_prompt_begins_with_as_many_bos_tokens_as_the_style_says(chat: str, coun
     tokenizer = metaspace(chat)  # type: ignore[arg-type]
     plain = prompt_ids(tokenizer, PromptStyle())
     assert prompt_ids(tokenizer, PromptStyle(bos_tokens=count)) == [tokenizer.bos_token_id] * count + plain[1:]
-
-
-def test_bos_may_be_the_turn_mark() -> None:
-    """In SmolLM2 and other ChatML models, every turn begins with the BOS token."""
-    tokenizer = byte_level()
-    tokenizer.bos_token = "<|im_start|>"
-    ids = prompt_ids(tokenizer, PromptStyle())
-    assert ids.count(tokenizer.bos_token_id) == 3
-    assert ids == prompt_ids(byte_level(), PromptStyle())
 
 
 def test_doubled_bos_at_the_beginning_is_refused() -> None:
@@ -81,24 +72,6 @@ def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_mess
     assert "has no chat template, so the prompt is plain text" in warning("first", uncased())
     assert warning("first_small", uncased()) == ""
     assert warning("first", byte_level()) == ""
-
-
-@pytest.mark.parametrize("title", ["{title}", "{text}", "Title", "{title} {content}"])
-def test_form_of_titles_that_would_lose_title_or_text_is_refused(title: str) -> None:
-    with pytest.raises(ConfigError, match=r"does not show title and text; use both fields, as in 'Title: \{title\}"):
-        PromptStyle(title=title)
-
-
-def test_missing_ftfy_is_an_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install ftfy .* or set `prompt: \{ftfy: false\}`"):
-        PromptStyle(ftfy=True)
-
-
-def test_style_changes_the_hash_of_the_template() -> None:
-    template = load_template("first")
-    assert template.with_style(PromptStyle()).sha256 == template.sha256
-    assert template.with_style(PromptStyle(max_words=3)).sha256 != template.sha256
 
 
 def test_repair_of_long_runs_of_accents_takes_no_minute() -> None:

@@ -24,14 +24,6 @@ def test_template_of_a_file_has_its_parts_and_hash(path: Path) -> None:
     assert load_template(str(path)) == Template(**parts, sha256=hashlib.sha256(content).hexdigest(), source=content)
 
 
-def test_keys_of_rank_llm_are_allowed(path: Path) -> None:
-    path.write_text(
-        "{method: singleturn_listwise, prefix: p, body: '{candidate}', suffix: s, "
-        "output_validation_regex: '.', output_extraction_regex: '.'}"
-    )
-    assert load_template(str(path)).body == "{candidate}"
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -75,12 +67,6 @@ def test_plain_name_is_that_of_the_package_before_a_file_of_the_working_director
         (tmp_path / name).write_text("{prefix: mine, body: '{candidate}', suffix: s}")
     assert load_template("first") == packaged
     assert {load_template(path).prefix for path in ("./first", "first.yaml", str(tmp_path / "first"))} == {"mine"}
-
-
-@pytest.mark.parametrize("name", ["no_such_template", "", "../templates/no_such_template"])
-def test_unknown_template_is_refused_with_the_known_names(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"template {name!r} is neither a file nor one of .*\bpe_rank\b"):
-        load_template(name)
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,6 @@ def test_text_that_may_be_within_the_limit_is_whole(text: str) -> None:
     assert beginning(text, LIMIT, count_words) == text
 
 
-@given(st.text(alphabet="ab  ", max_size=3000), st.integers(1, 100))
-def test_first_tokens_are_kept(text: str, limit: int) -> None:
-    """The whole text if it has no more."""
-    assert beginning(text, limit, count_words).split()[:limit] == text.split()[:limit]
-
-
 def test_only_the_beginning_of_a_long_text_is_counted() -> None:
     counted = list[int]()
 

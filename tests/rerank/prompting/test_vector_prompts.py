@@ -14,7 +14,6 @@ from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
-from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Passage, Query, Window
 from tests.pe_checkpoints import WITH_TEXT, published_tokenizer, vector_window, write_published
@@ -137,18 +136,6 @@ def test_chat_template_that_drops_vectors_is_refused() -> None:
         VectorPrompts(SHOWS_TEXT, tokenizer, in_chat=True, text_tokens=64).length(3)
 
 
-def test_text_is_shown_in_the_plain_prompt_too(tokenizer: PreTrainedTokenizerBase) -> None:
-    prompts = plain(SHOWS_TEXT, tokenizer)
-    ids = list(prompts.token_ids(Query("tides"), [Passage("a", "cats"), Passage("b", "dogs [SEP]")]))
-    assert as_text(prompts, ids) == "tides:<Q>passage1:[<P>]catspassage2:[<P>]dogs[sep]rank2"
-
-
-@pytest.mark.parametrize("length", [3, 4, 5, 50])
-def test_shown_text_is_truncated_to_its_first_tokens(length: int) -> None:
-    prompts = VectorPrompts(SHOWS_TEXT, byte_level(), in_chat=True, text_tokens=4)
-    assert prompts.shown_text(Passage("a", "x" * length)) == "x" * min(length, 4)
-
-
 @pytest.fixture(scope="module")
 def ranker(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERankRanker:
     """Shows 8 tokens of each passage."""
@@ -162,15 +149,6 @@ def prepared_window(ranker: PERankRanker, text: str) -> Window:
     passages[1] = replace(passages[1], text=text)
     prepared = ranker.prepare(Query("q"), passages)
     return Window(prepared.query, prepared.passages)
-
-
-def scores_with(ranker: PERankRanker, text: str) -> tuple[float, ...]:
-    return rank_windows(ranker, [prepared_window(ranker, text)])[0].scores
-
-
-def test_text_beside_the_vector_changes_the_scores(ranker: PERankRanker) -> None:
-    first, other = scores_with(ranker, "one"), scores_with(ranker, "other")
-    assert max(abs(a - b) for a, b in zip(first, other, strict=True)) > 1e-3
 
 
 def test_text_is_sanitized_before_it_is_shown(ranker: PERankRanker) -> None:

@@ -88,12 +88,6 @@ async def test_our_own_port_is_served_by_in_all_its_dialects(http: HttpClient, k
     assert ranking.ranked[0].score == 1.0
 
 
-async def test_our_own_port_in_a_dialect_that_it_has_not_is_not_used(http: HttpClient) -> None:
-    async with engine_over(model_at(f"http://{http.address}", kind="sglang", model="number")) as engine:
-        with pytest.raises(ModelServerUnfit, match="correct served_by"):
-            await engine.run(request_of([1, 2]))
-
-
 async def test_wrong_model_name_shows_before_the_first_request(http: HttpClient) -> None:
     ranker = load_served(model_at(f"http://{http.address}", model="nubmer"))
     await ranker.open()
@@ -133,25 +127,11 @@ async def test_listwise_api_slides_over_many_candidates_and_never_reads_more_tha
         assert max(len(body["documents"]) for _, body in server.requests if body) == 8
 
 
-async def test_one_window_of_a_listwise_api_has_the_models_scores() -> None:
-    async with server_of(numbers) as server, engine_over(model_at(server.url, scores="listwise")) as engine:
-        ranking = await engine.run(request_of([10, 30, 20]))
-    assert ranking.score_kind is ScoreKind.WINDOW_SCORE
-    assert [result.score for result in ranking.ranked] == [0.3, 0.2, 0.1]
-
-
 async def test_instruction_is_sent_to_a_model_that_reads_one() -> None:
     async with server_of(numbers) as server:
         async with engine_over(model_at(server.url, instruction=True)) as engine:
             await engine.run(replace(request_of([1, 2]), query=Query("q", instruction="cite law")))
         assert server.requests[-1][1]["instruction"] == "cite law"
-
-
-async def test_half_of_a_surrogate_pair_is_sent_as_a_question_mark() -> None:
-    async with server_of(numbers) as server, engine_over(model_at(server.url)) as engine:
-        request = request_of([1, 2])
-        broken = Candidate(Passage("d3", "passage 3 \ud800"))
-        assert order(await engine.run(replace(request, candidates=(*request.candidates, broken)))) == [3, 2, 1]
 
 
 WRONG: dict[str, tuple[Reply, type[Exception], str]] = {

@@ -12,8 +12,6 @@ import torch
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification, Qwen3Config
 
-from rerank.checkpoints.cross_encoder_files import is_cross_encoder
-from rerank.checkpoints.manifest import served_model
 from rerank.config import CrossEncoderModel, ServiceConfig
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.cross_encoder import Pair, PairScorer
@@ -21,7 +19,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker, EncodedPairs
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
-from tests.causal_lms import SIZES, write_causal_lm
+from tests.causal_lms import SIZES
 from tests.cross_encoders import MAX_TOKENS, write_cross_encoder
 from tests.small_tokenizers import byte_level
 
@@ -235,13 +233,6 @@ def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders: di
         window(ranker, ["w1"], instruction="w3 " * ranker._scorer.max_tokens)
 
 
-def test_pair_tokens_limits_the_pairs(folders: dict[str, Path]) -> None:
-    ranker = CrossEncoderRanker(folders["bert"], "cpu", pair_tokens=40)
-    encoded = ranker.encode(window(ranker, [*texts(3), "w1 " * 100]))
-    assert max(len(pair["input_ids"]) for pair in pairs_of(encoded)) == 40
-    assert encoded.truncated == (2, 3)
-
-
 def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(folders: dict[str, Path]) -> None:
     last = CrossEncoderModel(
         name="last",
@@ -359,17 +350,3 @@ def test_token_outside_the_vocabulary_is_refused(tmp_path: Path, folders: dict[s
     change(str(path.relative_to(folder)), true_token_id=99_999)(folder)
     with pytest.raises(CheckpointError, match="scores by token 99999, and the model has the tokens 0 to"):
         PairScorer(folder, "cpu")
-
-
-def test_causal_lm_that_names_no_answers_needs_yes_and_no(tmp_path: Path) -> None:
-    folder = write_causal_lm(tmp_path / "lm", "qwen3", byte_level())
-    with pytest.raises(CheckpointError, match=r"has no token 'yes', and no modules.json says by which tokens"):
-        PairScorer(folder, "cpu")
-
-
-def test_folder_is_known_by_its_files(tmp_path: Path, folders: dict[str, Path]) -> None:
-    plain = shutil.copytree(folders["bert"], tmp_path / "plain")
-    without_modules(plain)
-    assert [is_cross_encoder(folder) for folder in (*folders.values(), plain, tmp_path)] == [True] * 5 + [False]
-    expected = {"name": "it", "ranker": "cross-encoder", "path": str(plain)}
-    assert served_model(f"it={plain}") == served_model(f"it=cross-encoder:{plain}") == expected

@@ -65,13 +65,6 @@ def test_instruction_of_a_request_takes_the_place_of_the_models(e2rank: Encoder)
     assert not np.allclose(of_request.query_vector, ranked(ranker, TEXTS).query_vector, atol=1e-3)
 
 
-def test_encoder_with_the_same_weights_is_loaded_once(e2rank: Encoder, folder: Path) -> None:
-    for ranker in (loaded(e2rank), loaded(e2rank, path=folder)):
-        assert ranker.info.reads_vectors
-        shared = set(e2rank._model_in("float32").parameters())
-        assert set(ranker._reader._model.parameters()) <= shared
-
-
 def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encoder, folder: Path) -> None:
     ranker, expected = loaded(encoder, path=folder), ranked(loaded(e2rank), TEXTS)
     passages = [Passage(text, text, vector) for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True)]

@@ -52,14 +52,6 @@ def test_scores_are_the_states_at_the_identifiers_projected(lm: Path, ranker: Ea
     assert max(scores) - min(scores) > 0.01
 
 
-def test_prompt_ends_at_the_last_identifier(lm: Path, ranker: EarlyExitFirstRanker) -> None:
-    encoded, whole = ranker.encode(window(*TEXTS)), FirstRanker(lm, TEMPLATE, device="cpu", passage_tokens=20)
-    prompt = encoded.prompts[0]
-    assert prompt[-1] == ranker.identifiers.token_ids[len(TEXTS) - 1]
-    assert whole.encode(window(*TEXTS)).prompts[0][: len(prompt)] == prompt
-    assert encoded.tokens == len(prompt) < whole.encode(window(*TEXTS)).tokens
-
-
 def test_scores_of_a_passage_do_not_depend_on_those_behind_it(ranker: EarlyExitFirstRanker) -> None:
     few, many = (rank_windows(ranker, [window(*TEXTS[:n])])[0].scores for n in (2, 5))
     assert many[1] - many[0] == pytest.approx(few[1] - few[0], abs=1e-5)

@@ -21,7 +21,6 @@ from tests.pe_checkpoints import (
     SHORT,
     change_config,
     change_weights,
-    random_projector,
     vector_window,
     write_published,
 )
@@ -111,13 +110,6 @@ def test_float16_weights_are_read_and_a_missing_pooling_is_not_compared(folder: 
     assert scores(folder, encoder) == pytest.approx(before, abs=0.2)
 
 
-def test_revision_depends_on_all_weights(folder: Path, encoder: Encoder) -> None:
-    to_bin(folder)
-    first = PERankRanker(folder, encoder, device="cpu").info.model_revision
-    torch.save({f"projector.{n}": t for n, t in random_projector(384, 64, seed=9).items()}, folder / "projector.bin")
-    assert PERankRanker(folder, encoder, device="cpu").info.model_revision != first
-
-
 def test_identity_projector_needs_no_weights_and_an_encoder_of_the_models_width(folder: Path, encoder: Encoder) -> None:
     change_config(folder, projector_type="identity")
     change_weights(folder, {}, without="projector")
@@ -132,13 +124,6 @@ def test_published_checkpoint_decodes_dynamically_and_warns_of_another_prompt(fo
     assert "published states no prompt, so it is read with the words of template pe_rank_text" in info.warning
     (folder.parent / "own.yaml").write_text(SHORT, encoding="utf-8")
     assert PERankRanker(folder, encoder, device="cpu", template=str(folder.parent / "own.yaml")).info.warning == ""
-
-
-def test_checkpoint_trained_here_decodes_in_one_step(tmp_path: Path, encoder: Encoder) -> None:
-    folder = write_published(tmp_path / "named", encoder, template=SHORT)
-    change_config(folder, encoder_sha256=encoder.id.sha256)
-    info = PERankRanker(folder, encoder, device="cpu").info
-    assert (info.score_kind, info.warning) == (ScoreKind.WINDOW_LOG_PROB, "")
 
 
 def test_encoder_with_the_weights_of_the_training_may_have_another_name(folder: Path, encoder: Encoder) -> None:

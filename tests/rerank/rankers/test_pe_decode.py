@@ -108,11 +108,6 @@ def test_choices_and_their_time_are_told_from_those_of_the_prompt(ranker: PERank
     assert ranking.decoded.ms > 0
 
 
-def test_order_differs_from_one_step(orders: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
-    """Otherwise the other tests of this file would prove little."""
-    assert sum(order != one for order, one in zip(orders, one_step, strict=True)) > len(WINDOWS) / 4
-
-
 def with_top_n(windows: Sequence[Window], top_n: int) -> list[Window]:
     return [replace(window, top_n=top_n) for window in windows]
 

@@ -12,13 +12,10 @@ import pytest
 
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
-from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Matrix, Passage, Query, Window
 from tests.pe_checkpoints import change_config, write_perturbed
-
-QUERIES = ["what causes the tides", "string instruments", "how long does a flea live", "bread", "ice and sand"]
 
 
 def unit_rows(n: int, seed: int) -> Matrix:
@@ -56,19 +53,6 @@ def test_zero_init_order_equals_cosine_order(ranker: PERankRanker, n: int) -> No
     for seed in range(20):
         window = random_window(n, seed)
         assert rank_windows(ranker, [window])[0].permutation == cosine_order(window)
-
-
-@pytest.mark.parametrize("text", QUERIES)
-def test_zero_init_order_equals_cosine_order_on_text(ranker: PERankRanker, encoder: Encoder, text: str) -> None:
-    prepared = ranker.prepare(Query(text), [Passage(str(n), other) for n, other in enumerate(QUERIES)])
-    window = Window(prepared.query, prepared.passages[: len(QUERIES)])
-    assert rank_windows(ranker, [window])[0].permutation == cosine_order(window)
-
-
-def test_checkpoint_is_reproducible(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
-    write_zero_init_checkpoint(encoder, tmp_path / "again")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "again" / name).read_bytes() == (checkpoint / name).read_bytes()
 
 
 @pytest.mark.usefixtures("two_threads")  # kernels that split rows between threads round them differently

@@ -83,16 +83,6 @@ def test_any_text_is_parsed_to_a_permutation(text: str, names: Sequence[str], n:
     assert parsed.repeated == 0 or parsed.missing < n, "an identifier is repeated although none is named"
 
 
-@given(st.lists(st.integers(1, 12)), st.integers(0, 10), st.sampled_from([" > ", ">", "", "\n", ", ", " and "]))
-def test_counts_sum_to_the_identifiers_in_the_text(numbers: list[int], n: int, between: str) -> None:
-    parsed = parse_permutation(between.join(f"[{number}]" for number in numbers), ONE_TO_TEN[:n])
-    named = [number for number in dict.fromkeys(numbers) if number <= n]
-    assert parsed.permutation[: len(named)] == tuple(number - 1 for number in named)
-    assert parsed.missing == n - len(named)
-    assert parsed.unknown == sum(number > n for number in numbers)
-    assert (n - parsed.missing) + parsed.repeated + parsed.unknown == len(numbers)
-
-
 #: What a reasoning model writes about three passages, with drafts of its answer in the reasoning.
 THOUGHT = "Passage [1] names the bird. So far [1] > [3] > [2].\nWait, [2] explains it: <answer> comes next."
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
-from rerank import Candidate, DeadlineExceeded, InvalidRequest, Query, Ranking, RankOptions
+from rerank import Candidate, InvalidRequest, Query, Ranking, RankOptions
 from rerank.config import Limits
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
@@ -25,12 +24,11 @@ from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.chunks import ChunkedDocuments, Readers
 from rerank.reranking.sentences import Places
-from rerank.types import CandidateSource, Completeness, Passage, ScoreKind
+from rerank.types import CandidateSource, Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, http_service
-from tests.serving import TIMEOUT_S, Served, refusal, reranker_of
+from tests.serving import Served, reranker_of
 from tests.slices import finished
 
 #: Some 20 tokens without a number, which tells the fake ranker nothing.
@@ -197,20 +195,6 @@ def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: 
         assert 0 <= start < end <= len(text)
 
 
-def test_chinese_part_is_found_by_its_characters(rank: Rank) -> None:
-    text = "船的历史很长。" * 20 + "跳蚤活 7 年。" + "海很大。" * 20
-    (chunk,) = filter(None, spans(rank([("a", text), ("b", "3")], query="跳蚤活多久")).values())
-    assert "跳蚤" in text[slice(*chunk)]
-
-
-def test_late_request_ends_as_any_other(rank: Rank) -> None:
-    with pytest.raises(DeadlineExceeded):
-        rank([("a", LONG)], late=True)
-    partial = rank([("a", LONG), ("b", FLEA)], late=True, allow_partial=True)
-    assert doc_ids(partial) == ["a", "b"]
-    assert partial.trace.completeness is Completeness.NONE
-
-
 def test_no_more_of_a_text_is_read_than_its_chunks_can_hold() -> None:
     read: list[int] = []
 
@@ -317,21 +301,6 @@ def test_chunks_of_all_candidates_count_against_the_limit_of_candidates() -> Non
 def ports(encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
     with http_service(encoder, {"short": ShortSighted()}) as service:
         yield service
-
-
-def test_grpc_reply_has_the_span(ports: tuple[Served, HttpClient]) -> None:
-    candidates = [pb.Candidate(doc_id="a", text="It lives 3 years."), pb.Candidate(doc_id="b", text=f"🙂\t{LONG}")]
-    request = pb.RerankRequest(query=QUERY, candidates=candidates, max_chunks_per_doc=10)
-    with grpc.insecure_channel(ports[0].address) as channel:
-        stub = RerankServiceStub(channel)
-        reply = stub.Rerank(request, timeout=TIMEOUT_S)
-        request.max_chunks_per_doc = 501
-        refused = refusal(lambda: stub.Rerank(request, timeout=TIMEOUT_S))
-    first, second = reply.results
-    assert (first.doc_id, second.HasField("span")) == ("b", False)
-    assert FLEA in candidates[1].text[first.span.start : first.span.end]
-    assert list(reply.execution.chunked_doc_ids) == ["b"]
-    assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT, ["max_chunks_per_doc"])
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])

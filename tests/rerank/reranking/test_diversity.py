@@ -13,7 +13,7 @@ import pytest
 
 from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.models.encoder import Encoder
-from rerank.reranking.diversity import MAX_ENCODED, NEAR_DUPLICATE_COSINE, diversified
+from rerank.reranking.diversity import NEAR_DUPLICATE_COSINE, diversified
 from rerank.retrieval.index import Index
 from rerank.types import (
     Candidate,
@@ -99,12 +99,6 @@ def test_top_n_is_chosen_among_all(diversify: Diversify, top_n: int, diversity: 
     assert some.ranked == whole.ranked[:top_n]
 
 
-def test_exact_duplicates_go_to_the_end_at_high_diversity(diversify: Diversify) -> None:
-    vectors = np.concatenate([np.repeat(unit_vectors(1, 2), 4, axis=0), unit_vectors(5, 3)])
-    found = ids(diversify(ranking_of(vectors), RankOptions(diversity=0.95)))
-    assert (found[0], found[-3:]) == ("d0", ["d1", "d2", "d3"])
-
-
 def test_reply_names_what_was_set_back_and_for_which_passage(diversify: Diversify) -> None:
     first, other, last = unit_vectors(3, 4, spread=64)
     found = diversify(ranking_of(np.stack([first, first, other, last])), RankOptions(diversity=0.5, top_n=2))
@@ -181,12 +175,6 @@ def test_texts_without_vectors_are_compared_too(encoder: Encoder, ordered: bool,
     options = RankOptions(diversity=0.7, ordered=ordered, max_chunks_per_doc=chunks)
     assert order(reranked(encoder, TEXTS, options)) == [0, 2, 1]
     assert sorted(order(reranked(encoder, TEXTS + BLANK, options))) == [0, 1, 2, 3, 4]
-
-
-def test_places_behind_the_encoded_ones_keep_their_order(encoder: Encoder) -> None:
-    texts = [f"relevance {500 - number} text" for number in range(MAX_ENCODED + 5)]
-    found = order(reranked(encoder, texts, RankOptions(diversity=0.5)))
-    assert found[-5:] == list(range(MAX_ENCODED, MAX_ENCODED + 5))
 
 
 @pytest.mark.parametrize("feedback", [None, "weighted-ranknet"])

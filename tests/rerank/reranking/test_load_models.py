@@ -21,9 +21,8 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 from rerank.checkpoints import bundled
 from rerank.config import load_config
 from rerank.config.named import named_model
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
-from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.reranking.load_models import ModelLoader, load_models, zero_init_checkpoint
 from rerank.reranking.reranker import check_models
 from rerank.service.startup import check_before_loading
@@ -118,11 +117,6 @@ def test_strangers_folder_stops_its_own_model_only(
     assert re.search(problem, mine.problem)
 
 
-def test_whole_folder_is_served(first: Path, encoder: Encoder) -> None:
-    models = load_config(None, [named_model(f"mine={first}")]).models[:1]
-    assert load_models(models, ModelLoader(encoder, "cpu")).describe()[0].problem == ""
-
-
 @pytest.mark.slow
 def test_signal_while_a_model_hangs_in_loading_ends_the_process(first: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(first, tmp_path / "endless"))
@@ -168,21 +162,3 @@ def test_zero_init_checkpoint_is_written_once_to_the_users_cache(
     written_ns = (folder / "model.safetensors").stat().st_mtime_ns
     assert zero_init_checkpoint(encoder) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written_ns
-
-
-@pytest.mark.parametrize("is_written_by_another", [True, False])
-def test_zero_init_checkpoint_that_cannot_be_written_is_that_of_a_faster_process_or_an_error(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written_by_another: bool
-) -> None:
-    def fail(encoder: Encoder, out: Path) -> None:
-        if is_written_by_another:
-            write_zero_init_checkpoint(encoder, out)
-        raise ConfigError("exists already")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("rerank.reranking.load_models.write_zero_init_checkpoint", fail)
-    if is_written_by_another:
-        assert (zero_init_checkpoint(encoder) / "config.json").is_file()
-    else:
-        with pytest.raises(ConfigError, match="exists already"):
-            zero_init_checkpoint(encoder)

@@ -98,12 +98,6 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
         assert relevances(await ranked(rankers, [number], steps)) == [item.relevance]
 
 
-async def test_equal_texts_have_equal_relevance_wherever_they_stand() -> None:
-    """The second text is the last whose cosine is read, and stands further down once more."""
-    found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.5, 0.9, 0.5], [Step("m", Single(10))])
-    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.5)])
-
-
 async def test_passage_without_the_cosine_has_the_relevance_of_its_sparse_score() -> None:
     found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
     assert relevances(found) == pytest.approx([logistic(6 * 0.9 - 2), logistic(6 * 0.5 - 2), logistic(2 * 1.0 - 4)])
@@ -169,17 +163,6 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
         assert kept.trace == found.trace or not expected
 
 
-async def test_empty_ranking_says_how_relevant_the_best_result_was() -> None:
-    found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.13, 0.5], [Step("m", Single(2))])
-    warning = "3 results left out by min_relevance 0.9; the best has a relevance of 0.25"
-    assert at_least(found, 0.9).trace.model_warning == warning
-    of_model = replace(found, trace=replace(found.trace, model_warning="untested"))
-    assert at_least(of_model, 0.9).trace.model_warning == f"untested; {warning}"
-    without = replace(found, ranked=tuple(replace(item, relevance=None) for item in found.ranked))
-    assert at_least(without, 0.0).trace.model_warning == "3 results left out by min_relevance 0; none has a relevance"
-    assert at_least(replace(found, ranked=()), 0.9).trace == found.trace
-
-
 async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied() -> None:
     found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
     failed = replace(found, trace=replace(found.trace, failure=DeadlineExceeded, reason="the deadline came"))
@@ -219,10 +202,6 @@ def registry() -> ModelRegistry:
     last.info = replace(last.info, relevance=OF_COSINE)
     vectors.info = replace(vectors.info, signals={"cosine": "e"})
     return ModelRegistry(models, {"last": last, "vectors": vectors, "plain": NumberRanker()})
-
-
-def test_models_say_whether_they_give_relevance_by_default() -> None:
-    assert [model.gives_relevance for model in registry().describe()] == [True, False, False]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, math.inf])

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from inspect import signature
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from sentence_transformers import CrossEncoder
@@ -41,32 +41,6 @@ def test_rank_returns_places_and_falling_scores_best_first() -> None:
     assert {result["corpus_id"] for result in found} == {0, 1, 2}
     assert [result["score"] for result in found] == sorted((result["score"] for result in found), reverse=True)
     assert all(result.keys() == {"corpus_id", "score", "relevance"} for result in found)
-
-
-def test_min_relevance_leaves_out_what_does_not_answer() -> None:
-    with Reranker("pe-rank") as reranker:
-        (found,) = reranker.rank("how long does a flea live", DOCUMENTS, min_relevance=0.2)
-        assert found["corpus_id"] == 1
-        assert found["relevance"] > 0.2
-        assert reranker.rank("the capital of France", DOCUMENTS, min_relevance=0.2) == []
-        for value in (1.5, float("nan")):
-            with pytest.raises(InvalidRequest, match=f"^min_relevance: {value} is not between 0 and 1"):
-                reranker.rank("q", DOCUMENTS, min_relevance=value)
-
-
-def test_relevance_of_the_default_depends_on_query_and_text_alone() -> None:
-    """The list is longer than the cosine is deep, and its last text is one that stands above."""
-    query, answer = "how long does a flea live", "A flea lives for two to three months."
-    others = [f"A flea of kind {number} bites cats and dogs." for number in range(40)]
-    with Reranker("default") as reranker:
-        (alone,) = reranker.rank(query, [answer])
-        found = reranker.rank(query, [answer, "", " ", *others, answer], ordered=True)
-        relevance = {result["corpus_id"]: result["relevance"] for result in found}
-        assert relevance[0] == relevance[43] == pytest.approx(alone["relevance"], abs=0.01)
-        assert relevance[0] > 0.5
-        assert relevance[1] == relevance[2] == 0.0
-        assert len(relevance) == 44, "those without a cosine have the relevance of their sparse score"
-        assert reranker.rank(query, ["Deserts are dry.", "Bread is baked."], min_relevance=0.2) == []
 
 
 def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
@@ -125,18 +99,6 @@ def test_every_argument_of_cross_encoders_predict_is_known() -> None:
     check_arguments(dict.fromkeys(names))
 
 
-def test_notebook_shows_rankings_as_html() -> None:
-    with Reranker("identity") as reranker:
-        ranking = reranker.rerank("q", ["A < B", "second"])
-    assert "<td>A &lt; B</td>" in ranking._repr_html_().replace(' style="text-align: left"', "")
-    assert str(ranking).splitlines()[1].endswith("A < B")
-
-
-def test_negative_top_n_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match="top_n: -1 is negative; use 0 or more"):
-        RankOptions(top_n=-1)
-
-
 @pytest.mark.parametrize("query", ["", " \n", "\x00"])
 def test_empty_query_is_refused_as_the_service_refuses_it(query: str, stub: RerankServiceStub) -> None:
     request = pb.RerankRequest(query=query, candidates=[pb.Candidate(doc_id="a", text="a")])
@@ -151,14 +113,6 @@ def test_empty_query_is_refused_as_the_service_refuses_it(query: str, stub: Rera
             with pytest.raises(InvalidRequest) as caught:
                 call()
             assert str(caught.value) == served
-
-
-def test_closed_twice_is_closed_and_leaves_no_thread() -> None:
-    reranker = Reranker("identity")
-    assert len(reranker.rerank(Query("q"), DOCUMENTS).ranked) == 3
-    reranker.close()
-    reranker.close()
-    assert "reranker" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_closed_reranker_leaves_none_of_its_threads() -> None:
@@ -176,24 +130,6 @@ def test_closed_reranker_leaves_none_of_its_threads() -> None:
 def test_unknown_name_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(ConfigError, match=r"'pe-runk' is not one of .*; did you mean pe-rank\?"):
         Reranker("pe-runk")
-
-
-def test_text_stands_for_its_query() -> None:
-    with Reranker("identity") as reranker:
-        assert reranker.rerank("q", DOCUMENTS).ranked == reranker.rerank(Query("q"), DOCUMENTS).ranked
-        assert len(reranker.rank("q", DOCUMENTS)) == 3
-        with pytest.raises(InvalidRequest, match="query: 3 is not a query; give a text or a Query"):
-            reranker.rerank(cast(str, 3), DOCUMENTS)
-
-
-def test_unknown_names_list_the_choices() -> None:
-    with Reranker("identity") as reranker:
-        with pytest.raises(InvalidRequest, match=r"unknown strategy 'slidng'; did you mean sliding\? choices: single"):
-            reranker.rerank("q", DOCUMENTS, RankOptions(strategy="slidng"))
-        with pytest.raises(InvalidRequest, match=r"unknown first stage 'bm52'; did you mean bm25\? choices: bm25"):
-            reranker.search("q", "bm52")
-        with pytest.raises(InvalidRequest, match=r"unknown feedback method 'rochio'; did you mean rocchio\?"):
-            reranker.search("q", "dense", feedback="rochio")
 
 
 async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> None:
@@ -216,19 +152,6 @@ def test_closed_reranker_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="this Reranker is closed; make a new one, or use it inside its `with` block"):
         reranker.rank("q", DOCUMENTS)
     assert repr(reranker) == "<closed Reranker: identity (default); no index>"
-
-
-def test_ranking_prints_as_a_table_and_says_what_it_holds() -> None:
-    with Reranker("identity") as reranker:
-        ranking = reranker.rerank("q", [(f"d{place}", text) for place, text in enumerate(DOCUMENTS)])
-    assert str(ranking).splitlines() == [
-        "rank  score  doc_id  text",
-        "   1      3  d0      Deserts are dry.",
-        "   2      2  d1      A flea lives a year.",
-        "   3      1  d2      The moon orbits the earth.",
-    ]
-    assert repr(ranking) == "<Ranking: 3 results by identity, sliding(20/10): d0, d1, d2>"
-    assert repr(ranking.trace).startswith("<Trace: identity, sliding(20/10), 1 windows, 0 tokens, ")
 
 
 @pytest.mark.slow

@@ -60,14 +60,6 @@ def test_texts_without_english_sentences(text: str, expected: list[str]) -> None
     assert chunks(text, 5) == expected
 
 
-def test_long_token_counts_as_several() -> None:
-    """One token of WordPiece may be a word of any length."""
-    text = "x" * 1000
-    spans = spans_of(text, 10)
-    assert spans == [(0, 320), (320, 640), (640, 960), (960, 1000)]
-    assert spans_of(text, 10, 2) == spans[:2]
-
-
 @given(st.text("ab .!?\n。世é🙂\ud800", max_size=80), st.integers(1, 9), st.integers(1, 5))
 def test_chunks_cover_the_text_overlap_and_keep_the_limit(text: str, tokens: int, most: int) -> None:
     ends, spans = token_ends(text), spans_of(text, tokens)

@@ -29,7 +29,6 @@ from rerank.types import (
     Prepared,
     Ranking,
     RankOptions,
-    ScoreKind,
     StrategyKind,
     WindowRanking,
 )
@@ -105,18 +104,6 @@ def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank: Ra
     scores = dict(found)
     assert len({scores[doc_id] for doc_id in ("d0", "d2", "d5") if doc_id in scores}) <= 1
     assert len(set(scores.values())) == len({doc_id for doc_id in ("d3", "d0", "d1") if doc_id in scores})
-
-
-def test_ranks_count_the_candidates_before(rank: Rank) -> None:
-    """Several windows have no common scores."""
-    ranking = rank(of_numbers([5, 1, 5, 9]), replace(UNORDERED, strategy="sliding", window_size=2))
-    assert ranking.score_kind is ScoreKind.RANK
-    assert rows(ranking) == [("d3", 4.0), ("d0", 3.0), ("d2", 3.0), ("d1", 1.0)]
-
-
-def test_title_is_part_of_the_text() -> None:
-    candidates = [Candidate(Passage(str(i), "T one", title=title)) for i, title in enumerate(["T", "", "T"])]
-    assert sorted(finished(UnorderedList.of("q", candidates)).groups) == [(0, 2), (1,)]
 
 
 def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: Index) -> None:
@@ -239,12 +226,3 @@ def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Rer
     (result,) = results
     assert result[0] == result[1]
     assert result[0][0] == "A flea lives a year."
-
-
-def test_default_weight_counts_only_with_scores(pe_rank: Reranker) -> None:
-    trace = pe_rank.rerank(Query(QUERY), DOCUMENTS, UNORDERED).trace
-    assert (trace.first_stage_weight, trace.kendall_tau) == (0.0, None)
-    assert trace.strategy == "sliding(200/100)"
-    scored = [CandidateSource(str(i), text, score=float(i)) for i, text in enumerate(DOCUMENTS)]
-    trace = pe_rank.rerank(Query(QUERY), scored, UNORDERED).trace
-    assert trace.first_stage_weight == 0.25

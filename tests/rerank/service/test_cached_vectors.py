@@ -78,17 +78,6 @@ def test_http_says_the_hits_in_a_header_and_metrics_count_them(served: tuple[Ser
     assert f'rerank_text_vectors_total{{result="miss"}} {len(TEXTS)}.0' in lines
 
 
-async def test_cache_of_no_bytes_keeps_nothing_and_answers_the_same(checkpoint: Path, encoder: Encoder) -> None:
-    found = []
-    for max_bytes in (0, 1_000_000):
-        async with make_reranker(checkpoint, with_cache(encoder, max_bytes)) as reranker:
-            for _ in range(2):
-                ranking = await reranker.rerank(QUERY, TEXTS, RankOptions())
-                found.append((ranking.trace.cached_vectors, [item.score for item in ranking.ranked]))
-    assert [cached for cached, _ in found] == [0, 0, 0, len(TEXTS)]
-    assert all(vector == found[0][1] for _, vector in found)
-
-
 async def test_known_vectors_are_not_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
     expected = list[float]()
 

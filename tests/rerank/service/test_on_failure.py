@@ -197,17 +197,6 @@ def test_raw_scores_of_an_answer_are_those_of_no_relevance(failing: tuple[Servic
     assert {(result["score"], result["ranked"]) for result in reply.json} == {(-700.0, False)}
 
 
-@pytest.mark.parametrize("failing", ["failed"], indirect=True)
-def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: tuple[Service, Failure]) -> None:
-    service, failure = failing
-    candidates = [{"doc_id": doc_id, "text": text} for doc_id, text in zip(ORDER, TEXTS, strict=True)]
-    reply = service.post("/rerank", candidates=candidates, on_failure="first_stage")
-    assert (reply.status, reply.json["execution"]["failure"]) == (200, failure.reason)
-    assert reply.json["execution"]["completeness"] == "COMPLETENESS_NONE"
-    by_its_name = service.post("/rerank", candidates=candidates, on_failure="ON_FAILURE_FIRST_STAGE")
-    assert (by_its_name.status, by_its_name.headers["x-rerank-failure"]) == (200, failure.reason)
-
-
 def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
     check_answer(service.rerank("safe").execution, failure)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from rerank.checkpoints import bundled
 from rerank.config import ServiceConfig, load_config
 from rerank.config.encoder import EncoderConfig
 from rerank.errors import ConfigError, IndexMismatch
@@ -74,13 +73,6 @@ def test_path_that_leads_nowhere_is_refused(
     with pytest.raises((ConfigError, IndexMismatch), match=problem.replace("(", r"\(").replace("?", r"\?")) as caught:
         check(tmp_path / "service.yaml", settings)
     assert "\n" not in str(caught.value)
-
-
-def test_default_models_and_the_name_of_the_bundled_language_model_pass(tmp_path: Path) -> None:
-    check(tmp_path / "service.yaml", {})
-    check(tmp_path / "service.yaml", model(path=bundled.SMOLLM2))
-    served_by = {"kind": "vllm", "urls": ["http://x"], "model": "m"}
-    check(tmp_path / "service.yaml", model(tokenizer="organisation/model", served_by=served_by))
 
 
 def test_check_finds_an_index_of_another_encoder(index_folder: Path) -> None:
