@@ -67,11 +67,3 @@ def test_command_that_a_sentence_mentions_has_its_flags(command: str) -> None:
     except Exception as error:
         if type(error).__name__ not in ("MissingParameter", "BadParameter", "BadOptionUsage", "UsageError"):
             raise
-
-
-def test_suggestions_are_found() -> None:
-    assert suggested('x; try: rerank search "…" --target a:1, rerank models --target a:1, or y') == [
-        'rerank search "…" --target a:1',
-        "rerank models --target a:1",
-    ]
-    assert suggested("build one with `rerank index\n --out x`") == ["rerank index --out x"]

@@ -87,25 +87,8 @@ def test_every_page_fits_its_width_and_loads_nothing_from_elsewhere(chromium: Br
         assert [url for url in asked if not url.startswith((site, "data:"))] == []
 
 
-@pytest.mark.parametrize(("width", "is_shown"), [(400, False), (1200, True)])
-def test_table_of_contents_stands_beside_the_text_if_there_is_room(
-    chromium: Browser, site: str, width: int, is_shown: bool
-) -> None:
-    for tab in new_tab(chromium, site, viewport={"width": width, "height": 900}):
-        tab.page.goto(f"{site}/guide/start.html")
-        assert tab.page.locator(".md-sidebar--secondary").is_visible() is is_shown
-        assert tab.page.locator("label.md-header__button[for=__drawer]").is_visible()
-
-
 def test_search_finds_a_page_of_the_guide(chromium: Browser, site: str) -> None:
     for tab in new_tab(chromium, site):
         tab.page.goto(f"{site}/index.html")
         tab.page.locator("input.md-search__input").fill("move from another reranker")
         tab.page.locator(".md-search-result__item a[href*='guide/move']").first.wait_for()
-
-
-@pytest.mark.parametrize(("scheme", "named"), [("light", "default"), ("dark", "slate")])
-def test_colours_follow_the_reader(chromium: Browser, site: str, scheme: str, named: str) -> None:
-    for tab in new_tab(chromium, site, color_scheme=scheme):
-        tab.page.goto(f"{site}/index.html")
-        assert tab.page.locator("body").get_attribute("data-md-color-scheme") == named

@@ -13,7 +13,6 @@ from rerank.config import load_config
 from rerank.names import LIVENESS
 from tests.deploy.test_dockerfile import DEPLOY, LAST, SETTINGS
 
-KUBERNETES = DEPLOY / "kubernetes"
 MANIFESTS = ["deployment.yaml", "network.yaml", "http.yaml", "disruption.yaml", "autoscaling.yaml"]
 #: The newest and the oldest version that is checked. The pause before the end of a pod needs 1.30.
 VERSIONS = ["1.30", "1.37"]
@@ -58,13 +57,6 @@ def test_compose_file_fits_the_specification() -> None:
         compose_spec.PyCompose.from_yaml(text.replace("restart:", "restarts:"))
 
 
-def test_kustomization_names_every_manifest() -> None:
-    kustomization = read("kubernetes/kustomization.yaml")
-    assert kustomization["resources"] == MANIFESTS
-    others = {"kustomization.yaml", *kustomization["configMapGenerator"][0]["files"]}
-    assert {path.name for path in KUBERNETES.iterdir()} == others | set(MANIFESTS)
-
-
 def test_image_compose_and_kubernetes_have_the_ports_of_the_settings() -> None:
     expected = ports()
     (exposed,) = LAST.of("EXPOSE")
@@ -98,17 +90,6 @@ def test_pods_and_containers_end_later_than_the_drain() -> None:
     assert int(read("compose.yaml")["services"]["rerank"]["stop_grace_period"].removesuffix("s")) > drain_s
 
 
-def test_settings_are_where_the_command_reads_them() -> None:
-    folder, _, name = LAST.command("CMD")[-1].rpartition("/")
-    (generated,) = read("kubernetes/kustomization.yaml")["configMapGenerator"]
-    assert generated["files"] == [name]
-    assert {"configMap": {"name": generated["name"]}, "name": "settings"} in pod()["volumes"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container()["volumeMounts"]}
-    assert mounts["settings"] == folder
-    mounted = [volume.split(":") for volume in read("compose.yaml")["services"]["rerank"]["volumes"]]
-    assert [volume[0] for volume in mounted if volume[1] == f"{folder}/{name}"] == [f"./kubernetes/{name}"]
-
-
 def test_containers_are_not_root_and_write_only_where_they_may() -> None:
     (user,) = LAST.of("USER")
     security = pod()["securityContext"]
@@ -138,8 +119,3 @@ def test_selectors_and_targets_are_those_of_the_deployment() -> None:
         "kind": "Deployment",
         "name": deployment["metadata"]["name"],
     }
-
-
-def test_threads_are_the_cores_that_a_pod_requests() -> None:
-    threads = {variable["name"]: variable["value"] for variable in container()["env"]}["OMP_NUM_THREADS"]
-    assert threads == container()["resources"]["requests"]["cpu"]

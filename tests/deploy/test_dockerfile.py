@@ -22,25 +22,12 @@ SETTINGS = DEPLOY / "kubernetes" / "service.yaml"
 START_S = 240
 
 
-def test_last_stage_has_no_compiler_and_installs_nothing() -> None:
-    assert LAST.of("FROM") == ["python:${PYTHON}-slim"]  # the slim images of Python have none
-    assert not LAST.of("RUN")
-    assert all("--from=build" in copied for copied in LAST.of("COPY"))
-
-
 def test_process_is_not_root_and_may_write_to_its_cache_only() -> None:
     (user,) = LAST.of("USER")
     assert user == "10001:10001"
     assert [copied.split()[-1] for copied in LAST.of("COPY") if f"--chown={user}" in copied] == ["/var/cache/rerank"]
     variables = LAST.variables("/usr/bin")
     assert all(variables[name].startswith("/var/cache/rerank") for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME"))
-
-
-def test_build_sends_what_it_copies_and_nothing_else() -> None:
-    copied = {source for instruction in BUILD.of("COPY") for source in instruction.split()[:-1]}
-    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").split("\n*\n")[1]
-    assert {line[1:] for line in ignore.split() if line.startswith("!")} == copied
-    assert all((ROOT / source).exists() for source in copied)
 
 
 @pytest.mark.image

@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rerank.checkpoints.bundled import SMOLLM2
-from rerank.models.smollm2 import locate_causal_lm
-from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker
 from rerank.rankers.first import FirstRanker
-from rerank.rankers.generation import GenerationRanker
 from rerank.types import Passage, Query, Window
 
 gguf = pytest.importorskip("gguf")
@@ -42,7 +38,3 @@ def test_gguf_file_is_read_as_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))  # for each of 400 modules
     (file,) = Path((PACKAGE.submodule_search_locations or [""])[0]).glob("*.gguf")
     check(FirstRanker(file, "first", device="cpu"))
-
-
-def test_converted_folder_is_read_as_generation() -> None:
-    check(GenerationRanker(Path(locate_causal_lm(SMOLLM2)), "first", IdentifierKind.LETTERS, device="cpu"))

@@ -33,7 +33,3 @@ def test_candidates_are_those_of_bm25_best_first(folder: Path) -> None:
     assert [candidate.doc_id for candidate in first.candidates] == ["d1", "d2"]
     scores = [candidate.score or 0.0 for candidate in first.candidates]
     assert scores[0] > scores[1] > 0
-
-
-def test_passages_are_truncated_before_the_search(folder: Path) -> None:
-    assert read_requests(folder / "requests.jsonl")[0].candidates[0].text == "beech wood dries for two"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 
 from scripts.reproduce.mix_lists import main
 
@@ -26,14 +25,3 @@ def test_mix_holds_the_counts_of_each_file(lists: Path) -> None:
     found = mixed(lists, "a.jsonl:7", "b.jsonl:5")
     assert len(set(found)) == len(found) == 12
     assert sum(line.startswith("a") for line in found) == 7
-
-
-def test_skipped_lists_are_those_of_the_other_mix(lists: Path) -> None:
-    first, second = mixed(lists, "a.jsonl:12"), mixed(lists, "a.jsonl:12:8")
-    assert {*first, *second} == {f"a{n}" for n in range(20)}
-
-
-@pytest.mark.parametrize(("sample", "message"), [("b.jsonl:6", "6 lists are asked for"), ("b.jsonl", "is not FILE")])
-def test_sample_that_cannot_be_drawn_is_an_error(lists: Path, sample: str, message: str) -> None:
-    with pytest.raises(typer.BadParameter, match=message):
-        mixed(lists, sample)
