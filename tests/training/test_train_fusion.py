@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.judged_lists import check_sources
 from rerank_training.fusion.training import train_fusion
 from rerank_training.trainer.arguments import RunArguments
-from safetensors.torch import load_file
 
 from rerank.checkpoints.manifest import read_manifest, served_model
 from rerank.config import FusionModel, load_config
@@ -97,17 +94,6 @@ def test_manifest_describes_the_training(trained: Path, encoder: Encoder) -> Non
     assert manifest.metrics["nDCG@10"] > 0.9
 
 
-def test_resumed_run_equals_the_uninterrupted_one(
-    trained: Path, inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
-) -> None:
-    run = Path(shutil.copytree(trained.parent, tmp_path / "run"))
-    shutil.rmtree(run / "final")
-    shutil.rmtree(run / "checkpoint-40")
-    train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
-    expected, found = (load_file(folder / "model.safetensors") for folder in (trained, run / "final"))
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-
-
 def test_correction_that_gains_is_proposed_with_its_command(
     inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,15 +124,6 @@ def test_few_lists_find_weights_and_train_no_correction(
     assert isinstance(model, FusionModel)
     assert (model.name, model.first_stage_weight.lexical) == ("default", verdict.chosen.first_stage)
     assert model.sparse_weight == verdict.chosen.sparse
-
-
-def test_no_held_out_lists_trains_on_all(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
-) -> None:
-    given = arguments(inputs, held_out_share=0.0)
-    verdict = train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
-    assert verdict.correction is None
-    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
 
 
 def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path) -> None:

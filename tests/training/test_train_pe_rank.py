@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rerank_training.lists.files import write_lists
-from rerank_training.lists.training_list import TrainingList
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.trainer.arguments import RunArguments
@@ -24,7 +21,7 @@ from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Passage, Query, Window
+from rerank.types import Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
 from tests.training.pe_rank.pe_lists import training_lists, write_training_lists
@@ -99,31 +96,6 @@ def test_training_lowers_the_loss(
     assert sum(history[-5:]) < 0.9 * sum(history[:5])
 
 
-def test_resumed_run_equals_the_uninterrupted_one(
-    trained: Path, checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
-    run = Path(shutil.copytree(trained.parent, tmp_path / "killed"))
-    shutil.rmtree(run / "final")
-    shutil.rmtree(run / "checkpoint-16")
-    resumed = train_pe_rank(
-        arguments(checkpoint, lists, eval_lists=str(lists), window_size=5),
-        long_run(run, save_steps=8, eval_steps=8),
-        encoder,
-    )
-    expected, found = (load_file(folder / "model.safetensors") for folder in (trained, resumed))
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-
-
-def test_defaults_of_the_texts_fit_into_the_context(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
-    """Twenty passages of 64 tokens, which are more than the zero-initialised checkpoint reads, and one long query."""
-    passages = tuple(Passage(f"d{number}", f"{number} " + "the sea is deep " * 30) for number in range(20))
-    relevance = tuple(float(number == 3) for number in range(20))
-    item = TrainingList(Query("which sea is the third " * 10, "1"), passages, relevance)
-    write_lists(tmp_path / "lists.jsonl", [item])
-    flags = PERankArguments(lists=str(tmp_path / "lists.jsonl"), base=str(checkpoint))
-    train_pe_rank(flags, settings(tmp_path / "run", max_steps=1, per_device_train_batch_size=1), encoder)
-
-
 def test_adapter_is_merged_into_the_result(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path) -> None:
     final = train_pe_rank(arguments(checkpoint, lists, lora_rank=2), settings(tmp_path / "run"), encoder)
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, final))
@@ -185,13 +157,6 @@ def test_base_that_cannot_be_trained_is_named(
     write(tmp_path / "base", encoder)
     with pytest.raises(CheckpointError, match=message):
         train_pe_rank(arguments(tmp_path / "base", lists), settings(tmp_path / "run"), encoder)
-
-
-def test_checkpoint_without_a_vocabulary_is_not_aligned(
-    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="writes no text"):
-        train_pe_rank(arguments(checkpoint, lists, stage="align"), settings(tmp_path / "run"), encoder)
 
 
 @pytest.mark.parametrize(

@@ -112,18 +112,6 @@ def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
     assert example.token_ids[-1] == tokenizer.eos_token_id or tokenizer.eos_token_id is None
 
 
-def test_tied_passages_are_answered_in_list_order() -> None:
-    tokenizer = metaspace()
-    item = TrainingList(Query("q"), tuple(Passage(name, name) for name in "abc"), (0.0, 1.0, 1.0))
-    example = examples_of(tokenizer)(item)
-    assert tokenizer.decode(example.token_ids[example.bracket_index + 1 :]) == "B] > [C] > [A]</s>"
-
-
-def test_without_answer_the_bracket_is_the_last_token() -> None:
-    example = examples_of(byte_level(), with_answer=False)(ranked_list(3))
-    assert example.bracket_index == len(example.token_ids) - 1
-
-
 def test_probe_finds_the_identifier_before_each_passage() -> None:
     for tokenizer, kind in (
         (metaspace(), IdentifierKind.LETTERS),
@@ -151,13 +139,6 @@ def test_probe_is_refused_when_the_template_shows_identifiers_before_the_passage
     template = load_template(str(tmp_path / "early.yaml"))
     with pytest.raises(ConfigError, match=r"without \{example\} in its prefix; use another or set --probe-weight 0"):
         FirstExamples(metaspace(), PromptSettings(template, IdentifierKind.LETTERS, 4, 20), 4096, False, True)
-
-
-def test_passages_are_truncated_to_passage_tokens() -> None:
-    tokenizer = metaspace()
-    item = ranked_list(3, text="word " * 50)
-    lengths = [len(examples_of(tokenizer, passage_tokens=limit)(item).token_ids) for limit in (10, 20, 40)]
-    assert [lengths[1] - lengths[0], lengths[2] - lengths[1]] == [30, 60]
 
 
 def test_short_answer_leaves_the_context_to_the_passages() -> None:

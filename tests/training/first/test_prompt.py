@@ -24,11 +24,6 @@ def test_base_with_a_manifest_gives_its_own_settings() -> None:
     assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 48)
 
 
-def test_base_without_a_manifest_gets_the_defaults(tmp_path: Path) -> None:
-    expected = PromptSettings(load_template("first"), IdentifierKind.LETTERS, 20, 256)
-    assert settings(tmp_path) == settings(Path("organisation/on-the-hub")) == expected
-
-
 def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog: pytest.LogCaptureFixture) -> None:
     found = settings(bundled.FIRST, template="first", identifiers="numbers", window_size=10, passage_tokens=0)
     assert found == PromptSettings(load_template("first"), IdentifierKind.NUMBERS, 10, 0)
@@ -40,8 +35,3 @@ def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog:
         "--window-size 10: the base was trained with 20",
         "--passage-tokens 0: the base was trained with 48",
     ]
-
-
-def test_flag_that_agrees_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert settings(bundled.FIRST, template="first_smollm2", window_size=20) == settings(bundled.FIRST)
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]

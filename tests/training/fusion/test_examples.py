@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rerank_training.fusion.examples import Example, ExampleSampling, FusionObjective, SignalList, SignalLists, collate
+from rerank_training.fusion.examples import ExampleSampling, FusionObjective, SignalList, SignalLists, collate
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.trainer.losses import rank_loss_named
@@ -135,13 +135,6 @@ def test_share_of_the_windows_has_no_first_stage(of_list: SignalList) -> None:
     assert 15 < sum(unscored) < 45
 
 
-def test_window_depends_on_the_seed_alone(of_list: SignalList) -> None:
-    sampling = ExampleSampling(settings(2), 0.25, 0.5)
-    first, second = sampling(of_list, "a"), sampling(of_list, "a")
-    for name in ("beside_others", "vectors", "query", "fused", "relevance"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-
-
 def test_list_without_scores_counts_by_reciprocal_ranks(
     item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder
 ) -> None:
@@ -149,11 +142,3 @@ def test_list_without_scores_counts_by_reciprocal_ranks(
     tables = vector_tables(encoder, item)
     (of_list,) = SignalLists([replace(item, scores=())], *tables, sparse_encoder, console)[:]
     assert of_list.signals.cheap.first_stage.tolist() == pytest.approx([1 / (60 + rank) for rank in range(1, 6)])
-
-
-def test_short_lists_are_padded_and_masked(of_list: SignalList) -> None:
-    sampling = ExampleSampling(settings(0), 0.25, 0.0)
-    short: Example = sampling.as_served(of_list.select(np.array([0, 2])))
-    batch = collate([short, sampling.as_served(of_list)])
-    assert batch["mask"].tolist() == [[True] * 2 + [False] * 3, [True] * 5]
-    assert batch["vectors"].shape[:2] == (2, 5)

@@ -11,7 +11,6 @@ from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.judged_lists import read_judged_lists
 from rerank_training.lists.training_list import TrainingList
 
-from rerank.errors import CollectionError
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.types import FirstStageKind
@@ -54,13 +53,6 @@ def test_judged_queries_are_searched(files: Path, index_folder: Path, encoder: E
 def test_clicks_grade_the_lists_of_a_file(files: Path, encoder: Encoder) -> None:
     found = only_list(encoder, lists=str(files / "lists.jsonl"), clicks=str(files / "clicks.tsv"))
     assert found.relevance == (1.0, 2.0)
-
-
-def test_queries_without_judgements_are_refused(files: Path, index_folder: Path, encoder: Encoder) -> None:
-    (files / "qrels.txt").write_text("other 0 flea 2\n")
-    paths = {flag: str(files / name) for flag, name in {"queries": "queries.tsv", "qrels": "qrels.txt"}.items()}
-    with pytest.raises(CollectionError, match="none of the 2 queries is judged; check that judgements and queries"):
-        only_list(encoder, index=str(index_folder), **paths)
 
 
 def test_kind_is_that_of_the_search_unless_it_is_given() -> None:

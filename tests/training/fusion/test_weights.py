@@ -46,13 +46,6 @@ def test_gain_is_significant_and_chance_is_not() -> None:
     assert p_of_gain(table(0.0), seed=0, permutations=100) > 0.05
 
 
-def test_default_weights_are_tried_first_and_once() -> None:
-    default = Weights(0.25, 0.6)
-    tried = Weights.tried(default)
-    assert tried[0] == default
-    assert len(set(tried)) == len(tried)
-
-
 def compared(gain: float, noise: float = 0.01) -> Compared:
     return Compared.of("it", DEFAULT + gain + RNG.normal(0, noise, 60), DEFAULT)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,11 @@ from tests.full_disk import largest_file
 FLEA = {"doc_id": "flea", "text": "A flea lives a year."}
 DESERT = {"doc_id": "desert", "text": "Deserts are dry."}
 GOOD: dict[str, Any] = {"query_id": "7", "query": "flea life", "passages": [FLEA, DESERT], "relevance": [2, 0.5]}
-PASSAGES = (Passage("flea", "A flea lives a year."), Passage("desert", "Deserts are dry."))
 
 
 def write(path: Path, *rows: object) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
-
-
-def test_own_format(tmp_path: Path) -> None:
-    path = write(tmp_path / "lists.jsonl", GOOD | {"instruction": "medical"})
-    assert list(read_lists(path)) == [TrainingList(Query("flea life", "7", "medical"), PASSAGES, (2.0, 0.5))]
 
 
 @pytest.mark.parametrize("ranking", [[], [0, 0], [2], [-1]])
@@ -78,22 +71,12 @@ def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(
         read_lists(path, max_bad_share=0.24)
 
 
-def test_file_without_valid_lines_is_refused_at_any_accepted_share(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="1 of 1 lists are invalid"):
-        read_lists(write(tmp_path / "lists.jsonl", {}), max_bad_share=1.0)
-
-
 @pytest.mark.parametrize("text", ["", "\n", "[]"])
 def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lists.jsonl"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CollectionError, match=r"lists\.jsonl holds no lists"):
         read_lists(path)
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"missing\.jsonl cannot be read"):
-        read_lists(tmp_path / "missing.jsonl")
 
 
 def test_line_that_is_not_an_object_is_an_error(tmp_path: Path) -> None:
@@ -117,12 +100,6 @@ def test_conversation_format(tmp_path: Path) -> None:
     assert item == TrainingList(
         Query("flea life", "rz-1"), (Passage("1", "A flea."), Passage("2", "Deserts.")), (1.0, 2.0)
     )
-
-
-def test_conversation_without_an_id_is_identified_by_its_line(tmp_path: Path) -> None:
-    row = {key: value for key, value in conversation("[1] > [2]").items() if key != "id"}
-    (item,) = read_lists(write(tmp_path / "lists.jsonl", row))
-    assert item.query.query_id == "lists.jsonl:1"
 
 
 def request_row(query_id: str) -> dict[str, object]:
@@ -154,11 +131,6 @@ def test_requests_keep_the_scores_if_all_candidates_have_one(
     assert item.select([2, 0]).scores == tuple(scores[place] for place in (2, 0) if scores)
 
 
-def test_number_of_scores_is_that_of_the_passages() -> None:
-    with pytest.raises(CollectionError, match="1 scores for 2 passages"):
-        TrainingList(Query("q"), PASSAGES, (1.0, 0.0), (3.0,))
-
-
 def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
@@ -187,22 +159,6 @@ def test_written_lists_are_read_back(tmp_path_factory: pytest.TempPathFactory, l
     path = tmp_path_factory.mktemp("lists") / "lists.jsonl"
     assert write_lists(path, lists) == len(lists)
     assert list(read_lists(path)) == lists
-
-
-def test_file_is_unchanged_when_writing_fails(tmp_path: Path) -> None:
-    path = tmp_path / "lists.jsonl"
-    item = TrainingList(Query("q"), PASSAGES, (1.0, 0.0))
-    write_lists(path, [item])
-
-    def interrupted() -> Iterator[TrainingList]:
-        yield item
-        yield item
-        raise RuntimeError("no more")
-
-    with pytest.raises(RuntimeError, match="no more"):
-        write_lists(path, interrupted())
-    assert list(read_lists(path)) == [item]
-    assert [file.name for file in tmp_path.iterdir()] == ["lists.jsonl"]
 
 
 def test_lists_for_which_there_is_no_space_leave_the_file_as_it_was(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
+from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, with_vectors
 from rerank_training.lists.sampling import Pool
 
 from rerank.types import Matrix, Passage, Query
@@ -44,11 +44,6 @@ def test_candidates_are_the_highest_of_all_cosines(depth: int) -> None:
         assert ids(pool) == [f"d{row}" for row in expected]
 
 
-def test_distant_relevant_passage_is_a_candidate() -> None:
-    (pool,) = pools([CollectionQuery(Query("question"), {"d3": 1.0, "d4": 0.0, "elsewhere": 1.0})], depth=0)
-    assert ids(pool) == ["d3"]
-
-
 def test_replacement_is_ranked_by_its_own_vector() -> None:
     query = CollectionQuery(Query("question"), {"d3": 1.0}, replacement=Passage("d3", "question"))
     (pool,) = pools([query], depth=10)
@@ -61,13 +56,3 @@ def test_passage_that_contains_the_query_is_relevant() -> None:
     (pool,) = pools([CollectionQuery(Query("number 14"), {"d140": 1.0, "d141": 0.0})], depth=150)
     relevant = {doc_id for doc_id, grade in pool.grades.items() if grade > 0}
     assert relevant == {"d14", *(f"d14{digit}" for digit in "023456789")}
-
-
-def test_relevant_only_pool_holds_no_other_passage() -> None:
-    queries = [
-        CollectionQuery(Query("q"), {"d3": 1.0, "d4": 0.0}),
-        CollectionQuery(Query("r"), {"d5": 1.0}, replacement=Passage("d5", "less")),
-    ]
-    first, second = relevant_only_pools(queries, PASSAGES)
-    assert ids(first) == ["d3"]
-    assert [candidate.passage.text for candidate in second.candidates] == ["less"]

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 from rerank_training.lists.sources import (
-    judged_queries,
     pseudo_queries,
-    read_collection,
     read_medquad,
     request_collection,
     request_pools,
 )
 
 from rerank.errors import CollectionError
-from rerank.readers.qrels import Qrel
 from rerank.readers.requests import Request
 from rerank.types import CandidateSource, Passage, Query
 
@@ -51,23 +48,6 @@ def test_invalid_medquad_line_is_named(tmp_path: Path, line: str) -> None:
         read_medquad(path, "med", words=0)
 
 
-def test_empty_passages_are_left_out(tmp_path: Path) -> None:
-    rows = [{"_id": "1", "title": "Fleas", "text": "They jump far."}, {"_id": "2", "title": "", "text": ""}]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert read_collection(tmp_path, words=2) == [Passage("1", "Fleas They", title="Fleas")]
-
-
-def test_unjudged_queries_are_left_out() -> None:
-    (item,) = judged_queries([Query("q", "1"), Query("r", "2")], [Qrel("2", "d", 3)], "name")
-    assert (item.query, item.grades) == (Query("r", "name/2"), {"d": 3.0})
-
-
-def test_pseudo_query_is_a_part_of_its_passage() -> None:
-    (item,) = pseudo_queries([LONG], remove_share=0.0, seed=1, name="name")
-    assert item.query.text in LONG.text
-    assert (item.query.query_id, item.grades, item.replacement) == ("name/d1/sentences", {"d1": 1.0}, None)
-
-
 def test_removed_query_is_no_longer_in_the_passage() -> None:
     (item,) = pseudo_queries([LONG], remove_share=1.0, seed=0, name="name")
     first, second = LONG.text.split(" Its ")
@@ -79,16 +59,6 @@ def test_queries_are_removed_from_the_stated_share_of_passages() -> None:
     passages = [Passage(f"d{number}", f"{LONG.text} Deserts are dry and hot.") for number in range(400)]
     queries = pseudo_queries(passages, remove_share=0.25, seed=1, name="name")
     assert 70 <= sum(item.replacement is not None for item in queries) <= 130  # 100 ± 3.5 deviations
-
-
-def test_pseudo_query_of_a_passage_does_not_depend_on_the_others() -> None:
-    alone = pseudo_queries([LONG], 0.5, seed=1, name="name")
-    beside = pseudo_queries([Passage("d0", LONG.text), LONG], 0.5, seed=1, name="name")
-    assert alone == beside[1:]
-
-
-def test_passage_without_a_fitting_part_gives_no_query() -> None:
-    assert pseudo_queries([Passage("d", "Short.")], 1.0, seed=1, name="name") == []
 
 
 def test_request_pools_hold_the_first_non_empty_candidates() -> None:

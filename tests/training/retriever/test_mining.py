@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 from rerank_training.lists.sampling import Pool
-from rerank_training.lists.settings import TeacherName
-from rerank_training.lists.teachers import open_teacher
 from rerank_training.retriever.mining import ListMiner, split_queries
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.hybrid import z_score_sum
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Passage, Query
 
@@ -49,18 +46,6 @@ def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: 
     expected = list(dict.fromkeys(doc.doc_id for docs in found for doc in docs))
     assert [passage.doc_id for passage in mined.passages] == expected
     assert mined.relevance == by_length(None, mined.passages)  # type: ignore[arg-type]
-
-
-def test_fusion_grades_are_the_scores_of_the_hybrid(index: Index, encoder: Encoder) -> None:
-    query = Query("water and the moon", "1")
-    with open_teacher(TeacherName.FUSION, None, "") as teacher:
-        (mined,) = ListMiner(index, encoder, index, depth=12).lists([query], teacher)
-    stages = FirstStage.BM25, FirstStage.DENSE
-    fused = z_score_sum(
-        [{hit.doc_id: hit.score for hit in index.search(s, [query], 12)[0]} for s in stages], (0.3, 1.0)
-    )
-    for passage, relevance in zip(mined.passages, mined.relevance, strict=True):
-        assert relevance == pytest.approx(fused[passage.doc_id], abs=1e-4)
 
 
 def test_queries_that_find_nothing_are_named(index: Index, encoder: Encoder) -> None:

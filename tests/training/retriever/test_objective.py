@@ -38,18 +38,6 @@ def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
     assert batch["mask"].tolist() == [[True, True, False, False], [False, True, True, True]]
 
 
-def test_texts_are_cut(encoder: Encoder) -> None:
-    lists = [TrainingList(Query("q"), (Passage("a", "word " * 99), Passage("b", "b")), (1, 0))]
-    assert RetrieverCollator(encoder.copy_tokenizer(), 12, Prompts())(lists)["input_ids"].shape == (3, 12)
-
-
-def test_scores_are_scaled_cosines(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
-    scores = RetrieverObjective(kl, scale=10.0).scores(TwoAxes(), batch)
-    expected = [[10 * math.cos((p - q) * math.pi / 6) for p in range(2, 6)] for q in range(2)]
-    assert scores.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
-
-
 def test_loss_reads_a_lists_own_passages_only(encoder: Encoder) -> None:
     batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
     objective = RetrieverObjective(kl, scale=10.0)

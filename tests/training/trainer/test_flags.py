@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,11 +28,6 @@ def called(*flags: str, app: CommandApp = train_first.app) -> Result:
     return CliRunner(env={"COLUMNS": "120"}).invoke(app, flags)
 
 
-def test_flags_with_underscores_are_the_same_flags() -> None:
-    given = [flag.replace("-", "_").replace("__", "--", 1) for flag in REQUIRED]
-    assert parsed("--min_window_size", "7", given=given) == parsed("--min-window-size", "7")
-
-
 @pytest.mark.parametrize("steps", [1, 8, 10, 25, 120, 400, 12_345])
 def test_about_ten_saves_and_evaluations_by_default(steps: int) -> None:
     """At least one after every step of a short run."""
@@ -55,16 +49,6 @@ def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
     assert settings.learning_rate == rate
 
 
-def test_flags_of_ours_and_of_transformers_may_be_mixed() -> None:
-    flags = '--use-cpu --lr-scheduler-kwargs={"num_cycles":0.25} --adam-beta1 0.8 --seed=3 --objective lm --bf16 false '
-    flags += "--gradient_checkpointing True --dataloader-drop-last true --neftune-noise-alpha 5"
-    first, settings = parsed(*flags.split())
-    assert (settings.use_cpu, settings.bf16, settings.lr_scheduler_kwargs) == (True, False, {"num_cycles": 0.25})
-    assert (settings.gradient_checkpointing, settings.dataloader_drop_last) == (True, True)
-    assert settings.neftune_noise_alpha == 5
-    assert (settings.adam_beta1, settings.seed, first.lists, first.objective) == (0.8, 3, "l.jsonl", "lm")
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -82,12 +66,6 @@ def test_wrong_flag_or_value_is_named(flags: list[str], message: str) -> None:
     result = called(*REQUIRED, *flags)
     assert result.exit_code == 2
     assert message in result.output
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--lr-scheduler-type", "sinus"), ("--report-to", "paper")])
-def test_value_that_transformers_refuses_is_named(flag: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=value):
-        parsed(flag, value)
 
 
 @pytest.mark.parametrize("app", [train_first.app, train_pe_rank.app, distill_retriever.app])
@@ -114,12 +92,6 @@ def test_help_leaves_out_flags_of_transformers_that_few_runs_need() -> None:
 def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
     with pytest.raises(ConfigError, match="--fsdp needs GPUs"):
         parsed(*flags)
-
-
-@pytest.mark.skipif(find_spec("deepspeed") is not None, reason="deepspeed is installed")
-def test_deepspeed_names_its_package() -> None:
-    with pytest.raises(ConfigError, match="the package deepspeed is not installed; install it, or use --fsdp"):
-        parsed("--deepspeed", "zero3.json")
 
 
 @pytest.mark.parametrize("setting", ["fsdp", "deepspeed"])

@@ -10,20 +10,9 @@ from collections.abc import Callable
 
 import pytest
 from rerank_training.trainer.command import LostProcess, report_lost_process, run_training
-from rerank_training.trainer.losses import ranknet
-from rerank_training.trainer.processes import gather_rows, is_main_process, over_all_processes, process_count
 from torch import distributed
 
 from rerank.commands.run import console
-from tests.slow_losses import random_batch
-
-
-def test_single_process_is_the_main_one_and_gathers_nothing() -> None:
-    scores, relevance, mask = random_batch([5, 3])
-    assert is_main_process()
-    assert process_count() == 1
-    assert gather_rows(scores).tolist() == scores.tolist()
-    assert over_all_processes(ranknet)(scores, relevance, mask) == ranknet(scores, relevance, mask)
 
 
 @pytest.mark.parametrize(("rank", "level", "is_quiet"), [("0", logging.INFO, False), ("1", logging.ERROR, True)])

@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstObjective
 from rerank_training.train_first import app as train_first_app
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
-from rerank_training.trainer.run import check_same_run, items_needed, last_save
+from rerank_training.trainer.run import check_same_run
 from safetensors.torch import load_file
 from transformers import Trainer
 from typer.testing import CliRunner
 
 from rerank.errors import ConfigError
 from tests.full_disk import largest_file
-from tests.training.parsing import parse_arguments
 from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -161,16 +159,6 @@ def test_run_killed_while_it_saves_resumes_from_the_save_before(
     assert saves(tmp_path / "run") == {8: True}
 
 
-def test_incomplete_saves_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "tensorboard").mkdir()
-    assert last_save(tmp_path) is None
-    for step, complete in ((20, True), (900, True), (1000, True), (1001, False)):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / (COMPLETE_MARKER if complete else "model.safetensors")).touch()
-    assert last_save(tmp_path) == str(tmp_path / "checkpoint-1000"), "the newest by number, not by name"
-    assert saves(tmp_path) == {20: True, 900: True, 1000: True}
-
-
 # --- refused
 
 
@@ -196,14 +184,6 @@ def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> 
     (tmp_path / "arguments.json").write_text('{"num_processes": "2"}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"\(--num-processes 2, now 1\); give the same arguments"):
         check_same_run(tmp_path, [], started=True)
-
-
-def test_run_without_a_save_starts_again_with_other_arguments(inputs: Path, tmp_path: Path) -> None:
-    with killed_at_batch(1), pytest.raises(Killed):
-        first_run(inputs, tmp_path / "run", *FLAGS)
-    with killed_at_batch(-1) as seen:
-        first_run(inputs, tmp_path / "run", *FLAGS, "--max-steps", "1", "--seed", "1")
-    assert len(seen) == 2
 
 
 def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
@@ -233,12 +213,6 @@ def test_finished_run_is_refused_before_anything_is_loaded(tmp_path: Path) -> No
     (tmp_path / "run" / "final").mkdir(parents=True)
     with pytest.raises(ConfigError, match="final exists: that run is finished; choose another --output-dir"):
         first_run(tmp_path / "no inputs", tmp_path / "run")
-
-
-def test_folder_that_cannot_be_created_is_refused(inputs: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file/run cannot be written"):
-        first_run(inputs, tmp_path / "file" / "run")
 
 
 # --- no disk space
@@ -295,12 +269,6 @@ def test_accumulated_batches_are_the_step_of_one_large_batch(inputs: Path, tmp_p
     assert any((expected[name] - base[name]).abs().max() > 1e-4 for name in expected)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
-
-
-def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(tmp_path: Path) -> None:
-    for flags, items in (("--num-train-epochs 1.5", 20), ("--num-train-epochs 9 --max-steps 3", 6)):
-        given = first_flags(tmp_path, tmp_path / "run", "--per-device-train-batch-size", "2", *flags.split())
-        assert items_needed(parse_arguments(FirstArguments, *given)[1], 10) == items
 
 
 def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
