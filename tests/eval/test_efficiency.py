@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 from rerank_eval.efficiency import busy_s, efficiency
-from rerank_eval.trace import NOTHING, RankedList, Response
+from rerank_eval.trace import RankedList, Response
 
 
 def response(wall_ms: float, ended_at: float, **execution: Any) -> Response:
     return Response("q", wall_ms, ended_at, RankedList(("a",), (1.0,), (0,), execution))
-
-
-def test_queries_for_which_nothing_is_ranked_do_not_count() -> None:
-    assert efficiency([]) is efficiency([Response("q", 1.0, 1.0, NOTHING)]) is None
 
 
 @pytest.mark.parametrize(

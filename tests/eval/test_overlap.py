@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rerank_eval import beir, trec_dl
 from rerank_eval.datasets import open_dataset
-from rerank_eval.overlap import check_index, check_names
+from rerank_eval.overlap import check_index
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
-from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, write_requests, write_run
+from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, write_requests
 from tests.serving import Served
 
 NOTE = "2 of 4 judged queries were asked; means"
@@ -40,14 +40,6 @@ def test_judgements_of_other_queries_are_refused(tmp_path: Path) -> None:
         open_dataset(str(collection_with(tmp_path / "collection", "5")))
 
 
-def test_candidates_that_nobody_judged_are_refused(tmp_path: Path) -> None:
-    requests = requests_of(tmp_path / "requests.jsonl", "1")
-    qrels = write_qrels(tmp_path / "qrels.txt", {"1": {"x": 1, "y": 1, "z": 0}})
-    error = refusal(trec_dl.app, tmp_path / "out", "--requests", requests, "--qrels", qrels, *ORACLE)
-    assert "nothing can be measured: 2 candidates of" in error
-    assert "3 judged passages (such as 'x')" in error
-
-
 def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> None:
     qrels = write_qrels(tmp_path / "qrels.txt", {"1": {"a": 1}})
     good, bad = (requests_of(tmp_path / name / "requests.jsonl", query) for name, query in (("x", "1"), ("y", "2")))
@@ -73,14 +65,6 @@ def test_queries_that_were_not_asked_are_named(tmp_path: Path, option: tuple[str
     assert ("count as 0: 3, 4" in report) == (over == 4)
 
 
-def test_queries_of_a_run_without_judgements_are_named(tmp_path: Path) -> None:
-    collection = collection_with(tmp_path / "one", "1")
-    run = write_run(tmp_path / "run.trec", {"1": ["a", "b"], "8": ["a"], "9": ["b"]})
-    note = "2 of 3 queries have no judgements and are not measured: 8, 9."
-    for app, flag in ((trec_dl.app, "--requests"), (beir.app, "--run")):
-        assert note in evaluate(app, tmp_path / flag, flag, run, "--collection", collection, *ORACLE)
-
-
 def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path: Path, index_folder: Path) -> None:
     collection = collection_with(tmp_path / "other", "1")
     error = refusal(beir.app, tmp_path / "out", "--collection", collection, "--index", index_folder)
@@ -93,14 +77,6 @@ def test_service_over_another_collection_is_refused(tmp_path: Path, service: Ser
     error = refusal(beir.app, tmp_path / "out", *given, "--model", "identity")
     assert f"passages found by the service at {service.address}" in error
     assert not (tmp_path / "out" / "report.md").exists()
-
-
-@pytest.mark.parametrize(("dataset", "is_named"), [("twelve", False), ("beir/twelve/test", False), ("cranfield", True)])
-def test_index_of_a_collection_with_another_name_is_named(dataset: str, is_named: bool) -> None:
-    """Numbers as doc_ids occur in many collections."""
-    notes = check_names({"collection": "twelve", "passages": "12"}, dataset)
-    named = f"The index is of a collection named twelve, the judgements are of {dataset}"
-    assert [note.startswith(named) for note in notes] == [True] * is_named
 
 
 def test_index_that_lacks_judged_passages_is_named(index_folder: Path) -> None:

@@ -61,22 +61,6 @@ def test_partial_lists_truncated_passages_and_repairs_are_reported() -> None:
     assert "1 lists were reranked only in part, 7 passages were truncated, 2 identifiers" in text
 
 
-def test_truncated_queries_are_named() -> None:
-    text = markdown(evaluation(result("a", [0.5] * 4, truncated_queries=("q7", "q12"))))
-    assert "a: 2 queries are longer than a model reads and were truncated: q7, q12." in text
-
-
-def test_missing_queries_of_several_systems_are_named_once() -> None:
-    text = markdown(evaluation(*(result(name, [0.5, 0.0, 0.5, 0.5], missing=("q1",)) for name in ("a", "b"))))
-    assert text.count("count as 0") == 1
-    assert "a, b: 1 judged queries have no ranking and count as 0: q1." in text
-
-
-def test_header_names_the_model_and_its_hash() -> None:
-    system = replace(FIRST, fingerprint={"ranker": "first", "model_id": "org/m", "model_revision": "abc", "depth": 3})
-    assert "- **a**: first, model org/m, hash abc\n" in markdown(evaluation(system, BETTER))
-
-
 def test_settings_are_written_as_a_person_writes_them() -> None:
     settings = {
         "ranker": ["a", "b"],

@@ -12,7 +12,6 @@ from rerank_eval.measures import MetricValues
 from rerank_eval.run_files import trec_run, write_run
 
 from rerank.engine.scores import strictly_decreasing
-from rerank.errors import ConfigError
 from rerank.types import ScoredDoc
 
 
@@ -34,11 +33,6 @@ def test_written_scores_decrease_strictly(scores: list[float], read_as: type) ->
     written = [read_as(row[4]) for row in read]
     assert [row[2] for row in read] == [doc.doc_id for doc in docs]
     assert all(lower < higher for higher, lower in pairwise(written))
-
-
-def test_scores_that_float32_tells_apart_are_written_with_all_digits() -> None:
-    text = trec_run({"q": [ScoredDoc("a", 0.1234567890123), ScoredDoc("b", -1.0)]}, tag="t")
-    assert text == "q Q0 a 1 0.1234567890123 t\nq Q0 b 2 -1.0 t\n"
 
 
 def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> None:
@@ -63,9 +57,3 @@ def test_both_files_are_written(tmp_path: Path) -> None:
         "missing": [],
         "notes": [],
     }
-
-
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        write_run(tmp_path / "file", {}, MetricValues({}, {}), {})

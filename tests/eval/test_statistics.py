@@ -13,7 +13,6 @@ from rerank_eval.statistics import (
     holm,
     minimum_detectable_difference,
     sign_flip_test,
-    t_test,
 )
 from scipy import stats
 
@@ -34,11 +33,6 @@ def test_permutation_test_of_few_queries_is_exact() -> None:
     assert sign_flip_test(differences) == pytest.approx(expected)
 
 
-def test_permutation_test_agrees_with_t_test() -> None:
-    differences = random_differences(43, 0.02, seed=3)
-    assert sign_flip_test(differences) == pytest.approx(t_test(differences), abs=0.02)
-
-
 def test_equal_systems_do_not_differ() -> None:
     same = compare([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
     assert (same.difference, same.interval, same.t_p, same.permutation_p) == (0.0, (0.0, 0.0), 1.0, 1.0)
@@ -48,17 +42,6 @@ def test_equal_systems_do_not_differ() -> None:
 def test_rounding_error_is_a_tie() -> None:
     result = compare([0.1 + 0.2, 0.5, 0.1], [0.3, 0.4, 0.2])
     assert (result.wins, result.ties, result.losses) == (1, 1, 1)
-
-
-def test_single_query_is_not_significant() -> None:
-    one = compare([0.9], [0.1])
-    assert (one.t_p, one.permutation_p) == (1.0, 1.0)
-    assert one.interval == (-math.inf, math.inf)
-    assert one.minimum_detectable == math.inf
-
-
-def test_constant_difference_is_significant() -> None:
-    assert t_test(np.array([0.25, 0.25, 0.25])) == 0.0
 
 
 @pytest.mark.parametrize(("system", "reference"), [([], []), ([0.1], [0.1, 0.2])])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from rerank_eval.settings import BASELINES, EvaluationSettings
+from rerank_eval.settings import EvaluationSettings
 from rerank_eval.systems import Oracle, baseline, open_systems, parse_systems, service_config
 
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
-from rerank.config import CheckpointModel, FusionModel, ServiceConfig, load_config
+from rerank.config import FusionModel, ServiceConfig, load_config
 from rerank.config.models import reads_sparse
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
@@ -85,24 +85,12 @@ def test_model_that_cannot_be_evaluated_is_refused(models: list[str], problem: s
     assert problem in str(caught.value)
 
 
-def test_default_is_the_default_model_of_the_target(service: Served) -> None:
-    with open_systems(parse_systems([]), flags(target=service.address), []) as systems:
-        assert systems["default"].fingerprint["ranker"] == "pe-rank"
-
-
 def test_model_that_the_target_lacks_is_refused(service: Served) -> None:
     with (
         pytest.raises(ConfigError, match="the service has no model 'first'; it has "),
         open_systems(parse_systems(["mine=first"]), flags(target=service.address), []),
     ):
         pass
-
-
-def test_fingerprint_holds_the_model_and_the_index_of_the_service(service: Served) -> None:
-    with open_systems(parse_systems(["a=number", "b=oracle"]), flags(target=service.address), []) as systems:
-        assert systems["a"].fingerprint["ranker"] == "number"
-        assert systems["a"].fingerprint["model_revision"] == "r1"
-        assert systems["a"].fingerprint["searched"] == systems["b"].fingerprint["searched"] != {}
 
 
 def test_oracle_sorts_what_the_service_retrieves(service: Served) -> None:
@@ -154,12 +142,6 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         for system in systems.values():
             system.search(Query("q"), first_stage=FirstStage.BM25, depth=2)
     assert min(timeouts_s) >= 3600
-
-
-@pytest.mark.parametrize(("precision", "expected"), [(None, "auto"), ("float32", "float32")])
-def test_precision_is_that_of_the_models_unless_the_flag_sets_it(precision: Any, expected: str) -> None:
-    models = config_of("default", "pe-rank", *BASELINES, precision=precision).models
-    assert {model.precision for model in models if isinstance(model, CheckpointModel)} == {expected}
 
 
 def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models() -> None:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rerank_eval.table import (
-    SUMMARY_FILE,
     app,
-    as_csv,
     as_latex,
     as_markdown,
-    read_summary,
     summarize,
     write_summary,
 )
 from typer.testing import CliRunner
 
-from rerank.errors import CollectionError
 from tests.eval.test_report import BETTER, FIRST, WORSE, evaluation
 
 X = replace(summarize(evaluation(FIRST, BETTER, WORSE)), dataset="x_1")
 Y = replace(summarize(evaluation(FIRST)), dataset="y")
-
-
-def test_summary_is_read_as_written(tmp_path: Path) -> None:
-    write_summary(X, tmp_path)
-    assert read_summary(tmp_path) == X
 
 
 def test_datasets_are_columns_and_missing_systems_are_dashes() -> None:
@@ -53,26 +42,7 @@ def test_latex_has_the_cells_of_the_markdown() -> None:
     assert r"c & 0.1000$^{\dagger}$$^{\ddagger}$ & – & – \\" in text
 
 
-def test_csv_has_all_figures() -> None:
-    found = list(csv.DictReader(io.StringIO(as_csv([X, Y]))))
-    assert [(row["dataset"], row["system"]) for row in found][-2:] == [("y", "first stage"), ("y", "a")]
-    assert float(found[3]["p"]) == X.rows["c"].p
-    assert found[0]["p"] == found[0]["queries_per_s"] == ""
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"rows": {"a": {}}}'])
-def test_file_without_a_summary_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / SUMMARY_FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"summary\.json is not a summary"):
-        read_summary(tmp_path)
-
-
 @pytest.mark.parametrize(("form", "found"), [("markdown", "| a | 0.5500"), ("latex", "a & 0.5500"), ("csv", "Set,a,4")])
 def test_command_prints_the_table(tmp_path: Path, form: str, found: str) -> None:
     write_summary(X, tmp_path)
     assert found in CliRunner().invoke(app, [f"Set={tmp_path}", "--format", form]).output
-
-
-@pytest.mark.parametrize("given", [["no folder"], ["a=b", "--format", "html"]])
-def test_command_refuses_other_arguments(given: list[str]) -> None:
-    assert type(CliRunner().invoke(app, given).exception).__name__ == "ConfigError"

@@ -62,13 +62,6 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
         TraceFile(path, {"depth": 100})
 
 
-@pytest.mark.parametrize("text", ["not json\n", "[]\n", '{"other": 1}\n', '{"settings": {}}\n{"query_id": "q"}\n'])
-def test_foreign_file_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "trace.jsonl").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not a trace file"):
-        TraceFile(tmp_path / "trace.jsonl", {})
-
-
 def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     file = TraceFile(path, {})
@@ -83,14 +76,3 @@ def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path:
     assert TraceFile(path, {}).responses.keys() == file.responses.keys() == {"q1"}
     file.add(response("q2"))
     assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
-
-
-def test_order_for_which_there_is_no_space_keeps_the_responses(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    file = TraceFile(path, {})
-    for query_id in ("q2", "q1"):
-        file.add(response(query_id))
-    with largest_file(50), pytest.raises(ConfigError, match="cannot be written"):
-        file.finish(["q1", "q2"])
-    assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]

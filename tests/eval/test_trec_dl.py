@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +122,6 @@ def test_least_relevant_grade_follows_the_judgements(
     assert [mean[name] for name in names] == [1.0, 1.0, 1.0]
 
 
-def test_least_relevant_grade_above_all_judgements_is_refused(tmp_path: Path) -> None:
-    files = graded_requests(tmp_path, {"q": {"a": 2, "b": 1}})
-    error = refusal(app, tmp_path / "out", *files, "--model", "oracle", "--rel", 3)
-    assert error == "--rel 3 exceeds the highest grade 2 of the judgements; use at most 2"
-
-
 def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path) -> None:
     """A passage that two queries need is two pairs, and grade 1 does not count where R counts grade 2."""
     requests = write_requests(tmp_path / "requests.jsonl", {q: {"a": "a", "b": "b"} for q in ("q", "r")})
@@ -169,23 +162,6 @@ def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Pa
     )
 
 
-def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Path) -> None:
-    """The oracle needs no service."""
-    evaluate(app, tmp_path / "out", *files, "--model", "oracle")
-    names = {"measures.json", "report.md", "run.trec", "summary.json", "trace.jsonl"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == names
-    written = measures(tmp_path / "out")
-    assert written["missing"] == []
-    assert len(written["settings"]["requests_sha256"]) == len(written["settings"]["qrels_sha256"]) == 64
-    assert written["settings"]["versions"]["rerank"]
-
-
-def test_depth_limits_the_candidates_and_is_a_setting_of_the_results(files: list[str], tmp_path: Path) -> None:
-    evaluate(app, tmp_path / "out", *files, "--model", "oracle", "--depth", 2)
-    assert len((tmp_path / "out" / "run.trec").read_text(encoding="utf-8").splitlines()) == 6
-    assert "depth: 2 there, 0 now" in refusal(app, tmp_path / "out", *files, "--model", "oracle")
-
-
 def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     evaluate(app, out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED), "--model", "oracle")
@@ -223,10 +199,3 @@ def test_vectors_are_read_from_the_index(beir_folder: Path, tmp_path: Path, serv
     assert measures(tmp_path / "out")["settings"]["in_index"] is True
     refused = refusal(app, tmp_path / "two", *given, *given, *options)
     assert "--index has the vectors of one --collection, and there are 2" in refused
-
-
-def test_times_are_in_the_report(files: list[str], tmp_path: Path, service: Served) -> None:
-    options = ("--target", service.address, "--concurrency", 2)
-    evaluate(app, tmp_path / "out", *files, "--model", "identity", *options)
-    cost = report(tmp_path / "out").partition("## Latency and cost")[2]
-    assert re.search(r"^\| identity \| [\d.]+ \|", cost, re.MULTILINE)
