@@ -54,10 +54,6 @@ def test_deadline_that_the_queue_makes_impossible_is_an_overload() -> None:
     assert admission.queued_tokens == 450
 
 
-def test_request_alone_has_no_margin() -> None:
-    admitted(throughput_of(100)).admit(request(300, deadline_s=3.01), 0.0)
-
-
 def test_request_that_would_make_an_admitted_one_late_is_rejected() -> None:
     """At four times the load, many admitted requests missed their deadlines because of later, shorter ones."""
     admission = admitted(throughput_of(100), request(500, deadline_s=8.0))
@@ -69,11 +65,6 @@ def test_request_that_would_make_an_admitted_one_late_is_rejected() -> None:
 def test_admitted_request_that_is_late_anyway_rejects_no_other() -> None:
     admission = admitted(throughput_of(100), request(500, deadline_s=8.0))
     admission.admit(request(100, deadline_s=100.0, arrived_s=4.0), 4.0)
-
-
-def test_work_of_other_models_does_not_delay() -> None:
-    admission = admitted(throughput_of(100), harness.pending({OTHER: 1e6}))
-    admission.admit(request(300, deadline_s=4.3), 0.0)
 
 
 def test_no_deadline_is_rejected_before_a_rate_is_measured_unless_it_has_passed() -> None:
@@ -98,14 +89,6 @@ def test_request_beyond_the_limit_is_admitted_to_an_empty_queue() -> None:
     assert admitted(throughput_of(100), request(5000), max_queue_tokens=1000).queued_tokens == 5000
 
 
-def test_released_request_makes_room() -> None:
-    first = request(700)
-    admission = admitted(throughput_of(100), first, max_queue_tokens=1000)
-    admission.release(first)
-    admission.release(first)
-    admission.admit(request(1000), 0.0)
-
-
 def test_admitted_request_is_checked_again_without_counting_itself() -> None:
     """The engine checks again once the tokens of the first windows are known."""
     again = request(600, deadline_s=7.0)
@@ -116,12 +99,6 @@ def test_admitted_request_is_checked_again_without_counting_itself() -> None:
     again.remaining[MODEL] = 701.0
     with pytest.raises(DeadlineExceeded):
         admission.admit(again, 0.0)
-
-
-def test_retry_delay_has_a_default_before_a_rate_is_measured() -> None:
-    with pytest.raises(Overloaded) as caught:
-        admitted(Throughput(0.1), request(10), max_queue_tokens=10).admit(request(1), 0.0)
-    assert caught.value.retry_after_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -174,13 +151,6 @@ def test_one_request_probes_at_a_time() -> None:
         admission.admit(late(), STALE_S)
     admission.release(first)  # before its batch has run, such as by its caller
     admission.admit(late(), STALE_S)
-
-
-def test_probe_of_one_stage_is_checked_in_the_other() -> None:
-    throughput = throughput_of(0.001, passages_per_s=100)
-    throughput.observe(PREPARE, {Job(): 100}, 1.0, STALE_S)
-    with pytest.raises(DeadlineExceeded, match="10000 ms of work remain"):
-        admitted(throughput).admit(late(passages=1000), STALE_S)
 
 
 def test_probe_is_bound_by_its_deadline_and_by_the_queue() -> None:

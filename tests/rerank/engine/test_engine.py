@@ -9,9 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.engine import Engine
-from rerank.engine.strategies import Single, Sliding, Step, Strategy
-from rerank.rankers.identity import IdentityRanker
+from rerank.engine.strategies import Single, Sliding, Strategy
 from rerank.types import Completeness
 from tests.fakes import HeldRanker, NumberRanker, run_schedule
 from tests.rerank.engine.harness import (
@@ -20,11 +18,9 @@ from tests.rerank.engine.harness import (
     SLIDING,
     Blocks,
     ObservedRanker,
-    best_first,
     engine_for,
     held_engine,
     positions,
-    queries,
     request_for,
     shuffled,
     start,
@@ -73,39 +69,6 @@ async def test_windows_of_several_requests_share_a_batch() -> None:
         start(*(engine.run(request_for(shuffled(5), Single(5))) for _ in range(23)))
         await wait_for_queue(engine, 23)
     assert ranker.batches == [1, 23]
-
-
-async def test_each_window_is_encoded_exactly_once() -> None:
-    ranker = NumberRanker()
-    async with engine_for(ranker) as engine:
-        await asyncio.gather(*(engine.run(request_for(shuffled(57), query=str(number))) for number in range(5)))
-    assert len(ranker.encoded) == 5 * 5
-    assert sorted(ranker.encoded, key=repr) == sorted(ranker.ranked, key=repr)
-
-
-async def test_models_never_share_a_batch() -> None:
-    numbers = shuffled(40)
-    ranker, other = NumberRanker(), NumberRanker()
-    async with Engine({"number": ranker, "other": other, "identity": IdentityRanker()}, LARGE_BATCHES) as engine:
-        names = ["number", "identity", "other"] * 4
-        rankings = await asyncio.gather(*(engine.run(request_for(numbers, query=name, model=name)) for name in names))
-    for name, ranking in zip(names, rankings, strict=True):
-        assert positions(ranking)[:10] == (list(range(10)) if name == "identity" else best_first(numbers)[:10])
-        assert ranking.trace.model == name
-    assert {*queries(ranker)} == {"number"}
-    assert {*queries(other)} == {"other"}
-
-
-async def test_both_models_of_a_cascade_prepare_once() -> None:
-    numbers = shuffled(50)
-    preranker, ranker = ObservedRanker(), ObservedRanker()
-    async with Engine({"number": ranker, "preranker": preranker}, LARGE_BATCHES) as engine:
-        request = replace(request_for(numbers), steps=(Step("preranker", SLIDING), Step("number", Single(10))))
-        ranking = await engine.run(request)
-    assert positions(ranking)[:10] == best_first(numbers)[:10]
-    assert [len(window.passages) for window in preranker.ranked] == [20] * 4
-    assert [len(window.passages) for window in ranker.ranked] == [10]
-    assert (preranker.prepared, ranker.prepared) == (1, 1)
 
 
 async def test_each_method_of_a_ranker_has_its_own_thread() -> None:

@@ -13,7 +13,6 @@ from rerank.types import Completeness, RankOptions
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
-    Blocks,
     ObservedRanker,
     engine_for,
     held_engine,
@@ -41,19 +40,6 @@ async def test_queued_windows_of_a_cancelled_request_never_run() -> None:
     assert queries(ranker) == ["first", "last"]
 
 
-async def test_cancelled_request_removes_the_rest_of_its_round() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        (cancelled,) = start(engine.run(request_for(shuffled(50), Blocks(10), query="cancelled")))
-        await wait_until_blocked(ranker)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        ranker.release.set()
-        await engine.run(request_for([1, 2], query="after"))
-    assert queries(ranker) == ["cancelled", "after"], "the running window ends, the others never start"
-
-
 @pytest.mark.parametrize("windows_done", [0, 2])
 async def test_deadline_ends_a_request_before_its_next_window(windows_done: int) -> None:
     ranker = HeldRanker(free_batches=windows_done)
@@ -65,16 +51,6 @@ async def test_deadline_ends_a_request_before_its_next_window(windows_done: int)
         await engine.run(request_for([1, 2], query="after"))
     assert queries(ranker).count("late") <= windows_done + 1, "the running window may end"
     assert queries(ranker)[-1] == "after"
-
-
-async def test_deadline_in_the_past_runs_no_window() -> None:
-    ranker = ObservedRanker()
-    async with engine_for(ranker) as engine:
-        with pytest.raises(DeadlineExceeded, match="passed after 0 ms, before any window was ranked; allow"):
-            await engine.run(request_for(shuffled(50), deadline_s=now_s() - 1))
-        partial = await engine.run(request_for(shuffled(50), deadline_s=now_s() - 1, options=PARTIAL))
-    assert (positions(partial), partial.trace.completeness) == (list(range(50)), Completeness.NONE)
-    assert (ranker.prepared, ranker.ranked) == (0, [])
 
 
 async def test_unreachable_deadline_is_rejected_before_anything_is_prepared() -> None:
@@ -148,12 +124,3 @@ async def test_request_that_allows_a_partial_answer_is_not_rejected_for_its_dead
         set_throughput(engine, 0.001)
         ranking = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=PARTIAL))
     assert ranking.trace.completeness is Completeness.FULL
-
-
-async def test_partial_answer_removes_the_queued_windows_of_its_request() -> None:
-    async with held_engine() as (engine, ranker):
-        late = request_for(shuffled(50), query="late", deadline_s=now_s() + 0.2, options=PARTIAL)
-        assert (await engine.run(late)).trace.completeness is Completeness.NONE
-        start(engine.run(request_for([1, 2], query="after")))
-        await wait_for_queue(engine, 1)
-    assert queries(ranker) == ["first", "after"]

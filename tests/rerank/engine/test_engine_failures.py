@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.config import EngineConfig
-from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
-from rerank.errors import InvalidRequest, Overloaded, RankerFailure, ShuttingDown
-from rerank.rankers.identity import IdentityRanker
-from rerank.types import Candidate, EncodedWindow, Passage, Prepared, Query, Ranking, WindowRanking
+from rerank.errors import RankerFailure, ShuttingDown
+from rerank.types import Candidate, EncodedWindow, Passage, Prepared, Query, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     LARGE_BATCHES,
@@ -23,7 +20,6 @@ from tests.rerank.engine.harness import (
     engine_for,
     held_engine,
     positions,
-    queries,
     request_for,
     shuffled,
     start,
@@ -51,15 +47,6 @@ class SmallRanker(HeldRanker):
         return super().rank(windows)
 
 
-class ChoosyRanker(NumberRanker):
-    """Rejects queries that contain "unreadable"."""
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        if "unreadable" in query.text:
-            raise InvalidRequest("query", "9 tokens, at most 8 are read")
-        return super().prepare(query, passages)
-
-
 def poisoned() -> RankRequest:
     """A request on which BrokenRanker fails."""
     candidates = (Candidate(Passage("d0", "poison")), Candidate(Passage("d1", "relevance 1")))
@@ -72,16 +59,6 @@ def raises(windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
 
 def all_scores(score: float) -> Callable[[Sequence[EncodedWindow]], list[WindowRanking]]:
     return lambda windows: [WindowRanking((score,) * len(encoded.window.passages)) for encoded in windows]
-
-
-async def test_query_that_the_ranker_rejects_fails_alone() -> None:
-    ranker = ChoosyRanker()
-    async with engine_for(ranker) as engine:
-        refused, ranked = start(*(engine.run(request_for([1, 2], query=text)) for text in ("unreadable", "q")))
-        with pytest.raises(InvalidRequest, match="query: 9 tokens, at most 8 are read"):
-            await refused
-        assert positions(await ranked) == [1, 0]
-    assert queries(ranker) == ["q"]
 
 
 @pytest.mark.parametrize(
@@ -123,13 +100,6 @@ async def test_failure_affects_only_its_own_window(
     assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 3
 
 
-async def test_failure_keeps_its_cause() -> None:
-    async with engine_for(BrokenRanker(raises)) as engine:
-        with pytest.raises(RankerFailure) as caught:
-            await engine.run(poisoned())
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
 async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
     class TimingOut(NumberRanker):
         def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -157,17 +127,6 @@ async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> Non
     async with engine_for(ranker) as engine:
         with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
             await engine.run(request_for([1, 2]))
-
-
-async def test_queue_of_a_model_without_tokens_is_bounded() -> None:
-    """A window counts 16 tokens however little the model reads."""
-    config = EngineConfig(max_queue_tokens=100)
-    async with Engine({"number": IdentityRanker()}, config) as engine:
-        outcomes = await asyncio.gather(
-            *(engine.run(request_for(shuffled(30), Single(30))) for _ in range(10)), return_exceptions=True
-        )
-    assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 4
-    assert sum(isinstance(outcome, Ranking) for outcome in outcomes) == 6
 
 
 async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_further_windows() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
@@ -67,17 +66,6 @@ async def test_long_passages_are_prepared_in_slices() -> None:
     assert ranking.trace.truncated_doc_ids == tuple(f"d{number}" for number in range(5))
 
 
-async def test_slices_are_shorter_on_a_slow_machine() -> None:
-    """A slice had 256 tokens at least, which took .6 s where a model reads 400 tokens a second."""
-    ranker, now = SlicedRanker(), now_s()
-    passages = [Candidate(Passage(f"d{i}", f"relevance {20 - i} ".ljust(32 + i, "x"))) for i in range(20)]
-    async with engine_for(ranker) as engine:
-        for _ in range(2):  # the first batch counts for nothing
-            engine.throughput.observe(ModelStage(Stage.PREPARE, "number"), {Job(): 400}, 1.0, now_s=now)
-        await engine.run(RankRequest(Query("q"), tuple(passages), (Step("number", Blocks(100)),)))
-    assert len(ranker.slices) >= 10, "of 20 tokens, which take 50 ms"
-
-
 async def test_cancelled_request_prepares_no_further_slice() -> None:
     """A cancelled request kept the thread busy for 115 s."""
     ranker = SlicedRanker(holds=True)
@@ -128,17 +116,6 @@ async def test_model_does_not_wait_for_another_one() -> None:
         assert positions(ranking) == [0, 1]
         held.release.set()
         await asyncio.gather(*calls)
-
-
-async def test_windows_of_a_round_are_queued_a_few_at_a_time() -> None:
-    held = HeldRanker()
-    async with engine_for(held, EngineConfig(max_batch_tokens=1)) as engine:
-        (task,) = start(engine.run(request_for(shuffled(1000), Blocks(2))))
-        await wait_until_blocked(held)
-        assert engine.waiting_windows == 31, "of 500; one runs"
-        held.release.set()
-        ranking = await task
-    assert len(ranking.trace.windows) == 500
 
 
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Blocks(2)], ids=str)

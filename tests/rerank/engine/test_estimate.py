@@ -11,7 +11,6 @@ from rerank.engine.estimate import expected_work, prepare_tokens, window_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step
-from rerank.engine.throughput import Throughput
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
 
@@ -49,32 +48,6 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
     assert prepare_tokens(TEXTS, Query("q"), [passage] * 3) == 2 + 3 * 502
     assert window_tokens(TEXTS, [passage] * 3, 2) == 1004
     assert window_tokens(TEXTS, [passage] * 3, 20) == 1500
-
-
-def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
-    """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
-    throughput = Throughput(0.1)
-    throughput.observe_tokens("model", Job(), 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
-    job = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
-    assert job.remaining[RANK] == pytest.approx(100, rel=0.05)
-
-
-def test_estimate_extrapolates_from_the_windows_encoded_so_far() -> None:
-    job = expected(short(100))
-    job.add_windows("model", [300])
-    assert job.remaining[RANK] == 300 + 8 * 300
-    job.add_windows("model", [100])
-    assert job.remaining[RANK] == 100 + 7 * 200
-    job.add_windows("model", [300, 100])
-    assert job.remaining[RANK] == 400 + 5 * 200, "all windows of a round remain"
-
-
-def test_estimate_is_the_middle_of_the_bounds_and_at_least_the_next_round() -> None:
-    job = expected(short(100), Step("model", Sliding(20, 10, early_stop=True)))  # 2 to 9 windows
-    assert job.remaining[RANK] == 5.5 * 80
-    for _ in range(9):
-        job.add_windows("model", [100])
-    assert job.remaining[RANK] == 100
 
 
 def test_cascade_is_estimated_per_model() -> None:

@@ -13,7 +13,6 @@ from rerank.engine.job import Completed
 from rerank.engine.progress import Progress, RankedWindow
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy, TopDown
-from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
@@ -102,11 +101,6 @@ def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:
     assert ranking.score_kind is ScoreKind.WINDOW_LOG_PROB
 
 
-def test_scores_are_ranks_if_the_ranker_returns_ranks() -> None:
-    ranking = after_one_window([0.1, 0.3, 0.2], ScoreKind.RANK)
-    assert (rows(ranking), ranking.score_kind) == ([(1, 3.0), (2, 2.0), (0, 1.0)], ScoreKind.RANK)
-
-
 @pytest.mark.parametrize(
     ("strategy", "windows"), [(Single(2), [(0, 1)]), (Sliding(2, 1), [(1, 2), (0, 1)]), (Sliding(3, 3), [])], ids=str
 )
@@ -125,12 +119,6 @@ def test_top_n_is_a_prefix_of_the_full_ranking_of_the_candidates_at_their_positi
     assert [row.position for row in full] == order
     assert all(row.candidate is progress.request.candidates[row.position] for row in full)
     assert ranking_of(progress_for(5, top_n=top_n), order).ranked == full[:top_n]
-
-
-@pytest.mark.parametrize("order", [[], [0], [0, 0], [1, 2], [0, 1, 2], [0, -1]])
-def test_lost_or_repeated_candidates_are_a_bug(order: list[int]) -> None:
-    with pytest.raises(RankerFailure, match=r"sliding\(20/10\) lost or repeated candidates: .*; this is a bug"):
-        ranking_of(progress_for(2), order)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +162,6 @@ def test_trace_describes_windows_cost_and_model() -> None:
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
     ranker = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
     assert ranker == ("kind", "id", "revision", "template")
-
-
-def test_truncated_passages_are_listed_once() -> None:
-    """A window holds places, the trace ids in the order of the request."""
-    progress = progress_for(4, Sliding(3, 2))
-    add_round(progress, [(1, 2, 3)], result([0.1, 0.3, 0.2], truncated=(2, 0)))
-    add_round(progress, [(0, 2, 3)], result([0.1, 0.3, 0.2], truncated=(2, 1)))
-    assert progress.ranking(0.0).trace.truncated_doc_ids == ("d1", "d2", "d3")
 
 
 @pytest.mark.parametrize(

@@ -93,15 +93,6 @@ def test_batch_keeps_to_the_batch_size_unless_it_is_a_single_window(rows: list[l
         assert len(batch) == 1 or sum(one.tokens for one in batch) <= MAX_BATCH_TOKENS
 
 
-@given(requests_of_entries)
-def test_entries_of_a_request_keep_their_order(rows: list[list[int]]) -> None:
-    entries = entries_of_requests(rows)
-    ran = order(filled(entries))
-    for _, of_request in itertools.groupby(entries, key=lambda one: id(one.job)):
-        places = [ran.index(one.number) for one in of_request]
-        assert places == sorted(places)
-
-
 @given(sizes)
 def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> None:
     """Equal ages: the least remaining work. Equal work: the order of arrival."""
@@ -110,21 +101,6 @@ def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> 
         assert numbers(batch)[0] == waiting[0]
         assert numbers(batch) == sorted(numbers(batch), key=waiting.index)
         waiting = [number for number in waiting if number not in numbers(batch)]
-
-
-@given(st.lists(st.integers(1, 150), max_size=16))
-def test_request_that_is_left_out_does_not_fit(rows: list[int]) -> None:
-    """Up to 16 requests are left out; after that, no further one is looked at."""
-    entries = entries_for(rows)
-    waiting = dict(enumerate(entries))
-    for batch in drained(filled(entries)):
-        for number in numbers(batch):
-            del waiting[number]
-        assert all(sum(one.tokens for one in batch) + one.tokens > MAX_BATCH_TOKENS for one in waiting.values())
-
-
-def test_priority_depends_on_the_remaining_work_of_the_request_not_of_the_window() -> None:
-    assert order(filled([entry(0, 60, remaining=900), entry(1, 90, remaining=90)])) == [1, 0]
 
 
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
@@ -205,15 +181,6 @@ def test_callers_take_turns_by_tokens() -> None:
     assert callers_of(filled([*many, *few])) == ["many", "many", "few"] * 3 + ["many"] * 14
 
 
-def test_work_counts_as_used_by_its_caller_when_it_starts() -> None:
-    """It did when it ended, so that the caller of a long batch seemed to have used nothing meanwhile."""
-    queue = filled([entry(0, 100, caller="busy")])
-    queue.next_batch(0.0)
-    for one in (entry(1, 80, caller="busy"), entry(2, 100, caller="other")):
-        queue.add(one)
-    assert callers_of(queue) == ["other", "busy"]
-
-
 def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
     queue = filled([entry(0, 100, caller="late")])
     queue.next_batch(0.0)
@@ -224,20 +191,6 @@ def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
     for number in range(3):
         queue.add(entry(number, 100, caller="late"))
     assert callers_of(queue)[:4] == ["late", "busy", "late", "busy"]
-
-
-def test_caller_keeps_its_turn_between_the_windows_of_a_request() -> None:
-    """The next window is queued when the one before has run. Had its caller to start anew, it would come last again."""
-    long = entry(0, 100, remaining=900, caller="long")
-    queue = filled([long, *(entry(number, 100, caller="short") for number in range(1, 100))])
-    ran = list[str]()
-    while long.job.remaining[MODEL]:
-        (done,), _ = queue.next_batch(0.0)
-        ran.append(done.job.caller)
-        done.job.subtract(MODEL, 100)
-        if done.job is long.job and done.job.remaining[MODEL]:
-            queue.add(long)
-    assert ran.count("short") <= 10, "as much as the long request"
 
 
 def test_callers_of_the_past_need_no_memory() -> None:

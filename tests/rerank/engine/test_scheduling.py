@@ -103,15 +103,6 @@ def test_short_requests_preempt_long_windows_of_another_caller(windows: int, idl
     assert long.latency_s <= 2.5 * windows * INTERRUPTIBLE.seconds(1300)
 
 
-@pytest.mark.parametrize("windows", [1, 9])
-def test_long_request_finishes_beside_endless_short_ones_of_another_caller(windows: int) -> None:
-    """They run for twice its work before it, and preempt it for as long as it runs. It waited for their end."""
-    short = [Request(0.5 * number, SHORT, [250], caller="other") for number in range(1000)]
-    long = Request(10.1, LONG if windows > 1 else SHORT, [1300] * windows)
-    simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
-    assert long.latency_s <= 4.5 * windows * INTERRUPTIBLE.seconds(1300)
-
-
 def test_long_request_finishes_beside_endless_short_ones_of_new_callers() -> None:
     """Each new caller has a share of its own, so that it waits longer: by age_factor, 20 s for each second of work."""
     short = [Request(0.5 * number, SHORT, [250], caller=str(number)) for number in range(200)]

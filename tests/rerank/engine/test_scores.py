@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
-from rerank.engine.scores import candidate_scores, kendall_tau, reciprocal_ranks, strictly_decreasing, with_first_stage
+from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_first_stage
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.types import (
     Candidate,
@@ -90,11 +90,6 @@ def test_empty_window_has_no_scores() -> None:
     assert interpolate(WindowRanking(()), [], 1.0).scores == ()
 
 
-def test_huge_scores_stay_finite() -> None:
-    found = interpolate(WindowRanking((0.0, 0.0)), [1.7e308, -1.7e308], 1.0)
-    assert found.scores == pytest.approx((1.0, -1.0))
-
-
 def test_first_stage_counts_by_its_scores() -> None:
     candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), 5.0)]
     assert candidate_scores(candidates) == [7.0, 5.0]
@@ -118,10 +113,6 @@ async def test_score_that_turns_those_of_the_others_off_is_told(lost: float | No
     assert ranking.trace.model_warning == told
     for scores in ([None] * 3, [30.0, 20.0, 10.0]):
         assert not (await ranked([1.0, 2.0, 3.0], scores, step(Single(20), 2.0))).trace.model_warning
-
-
-def test_no_candidates_have_no_reciprocal_ranks() -> None:
-    assert reciprocal_ranks(0) == []
 
 
 ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20)]
@@ -163,13 +154,6 @@ async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy: 
     assert ranking.trace.model_warning.endswith("use the strategy single, or at most 2 candidates")
 
 
-async def test_weight_beside_an_order_without_scores_is_left_out_with_a_warning() -> None:
-    lists = [1.0, 2.0, 3.0], [9.0, 8.0, 7.0]
-    ranking = await ranked(*lists, step(Single(20), 99.0, has_scores=False))
-    assert positions(ranking) == positions(await ranked(*lists, step(Single(20))))
-    assert "number gives an order without scores" in ranking.trace.model_warning
-
-
 async def test_preranker_counts_by_its_scores() -> None:
     """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
     rows = (("bb", 1), ("aaa", 0), ("cc", 2))
@@ -179,12 +163,6 @@ async def test_preranker_counts_by_its_scores() -> None:
     assert positions(ranking) == [1, 2, 0]
     assert ranking.trace.first_stage_weight == 0.0, "of the first step"
     assert ranking.score_kind is ScoreKind.RANK
-
-
-async def test_preranker_of_several_windows_counts_by_its_order() -> None:
-    steps = preranker(Sliding(2, 1)), step(Single(20), 99.0)
-    ranking = await ranked([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], *steps)
-    assert positions(ranking) == [0, 1, 2]
 
 
 async def test_first_stage_counts_in_the_order_of_the_preranker() -> None:
@@ -217,9 +195,3 @@ def test_strictly_decreasing_decreases_strictly_in_float32_and_raises_no_score(s
     assert len(lowered) == len(scores)
     assert all(np.float32(above) > np.float32(below) for above, below in pairwise(lowered))
     assert all(new <= old for new, old in zip(lowered, scores, strict=True))
-
-
-@given(descending)
-def test_strictly_decreasing_keeps_scores_that_already_are(scores: list[float]) -> None:
-    distinct = list({np.float32(score): score for score in scores}.values())
-    assert strictly_decreasing(distinct) == distinct

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from typing import Any
 
@@ -46,15 +45,6 @@ async def test_short_work_of_a_caller_waits_for_a_slice_of_its_long_work() -> No
     works = [("a", steps("long", 10, done), LONG) for _ in range(4)]
     await results(*works, ("a", steps("short", 1, done), 2.0))
     assert done.index("short") <= 4
-
-
-async def test_work_of_less_than_a_millisecond_runs_on_the_event_loop() -> None:
-    def where() -> InSlices[int]:
-        yield
-        return threading.get_ident()
-
-    assert await results(("a", where(), 0.5)) == [threading.get_ident()]
-    assert await results(("a", where(), 2.0)) != [threading.get_ident()]
 
 
 async def test_cancelled_work_runs_no_further_slice() -> None:

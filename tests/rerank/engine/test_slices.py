@@ -15,7 +15,6 @@ from rerank.engine.engine import Engine
 from rerank.engine.slices import slices
 from rerank.engine.strategies import Single
 from rerank.errors import DeadlineExceeded
-from rerank.rankers.identity import IdentityRanker
 from rerank.types import EncodedWindow, Passage, ScoreKind, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
@@ -91,13 +90,6 @@ async def test_pieces_of_several_requests_share_a_batch() -> None:
         ranker.release.set()
         await asyncio.gather(first, *runs)
     assert len(ranker.batches) == 2
-
-
-async def test_window_without_pieces_waits_for_nobody() -> None:
-    held = HeldRanker()
-    async with Engine({"number": held, "identity": IdentityRanker()}, EngineConfig()) as engine:
-        ranking = await engine.run(request_for([1, 2], model="identity"))
-    assert (positions(ranking), ranking.trace.model_ms) == ([0, 1], 0.0)
 
 
 async def test_cancelled_request_reads_no_further_piece() -> None:

@@ -60,11 +60,6 @@ def test_lasting_change_of_the_rate_is_followed() -> None:
     assert seconds(throughput) == pytest.approx(1.0), "at once, if it gets faster"
 
 
-def test_rate_is_kept_while_nothing_runs() -> None:
-    assert [measured(MODEL).is_stale(MODEL, now_s) for now_s in (0.0, 1.0, 1.1)] == [False, False, True]
-    assert not measured(MODEL).is_stale(OTHER, 1e9), "it has no rate that could be wrong"
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
