@@ -24,16 +24,6 @@ def test_finished_index_gets_its_name_and_nothing_else_stays(tmp_path: Path) -> 
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/file"]
 
 
-def test_finished_stage_is_not_repeated(tmp_path: Path) -> None:
-    with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("first", lambda: fill(build))
-    with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("first", lambda: pytest.fail("repeated"))
-        build.stage("second", lambda: 12.0)
-        assert build.seconds.keys() == {"first", "second"}
-        assert build.seconds["second"] == 12.0
-
-
 def test_stage_that_fails_is_repeated(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError("disk full")
@@ -73,12 +63,3 @@ def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> 
         build.stage("all", lambda: fill(build))
     with build_folder(tmp_path / "out", {"dense": "hnsw"}, replace_others=True) as build:
         assert (build.seconds, build.index.exists()) == ({}, False)
-
-
-def test_target_that_appears_during_the_build_is_kept(tmp_path: Path) -> None:
-    with build_folder(tmp_path / "out", PLAN) as build:
-        fill(build)
-        (tmp_path / "out").mkdir()
-        with pytest.raises(ConfigError, match="out exists already; another process created it"):
-            build.finish()
-    assert (tmp_path / "out.partial" / "index" / "file").exists()

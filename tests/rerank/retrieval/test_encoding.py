@@ -32,13 +32,6 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     return DenseJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
 
 
-def test_progress_begins_with_what_is_encoded(job: DenseJob, encoder: Encoder) -> None:
-    assert [ShardWorker(job, encoder).encode(shard) for shard in (4, 1)] == [3, 5]
-    reports: list[int] = []
-    encode_shards(job, encoder, workers=1, report=reports.append)
-    assert reports == [8, 13, 18, 23]
-
-
 def test_encoded_shards_are_not_encoded_again(job: DenseJob, encoder: Encoder) -> None:
     encode_shards(job, encoder, workers=1, report=lambda done: None)
     vectors, _ = allocate_vectors(job.folder, N, encoder.id.dimension)  # a shard that is encoded again is no longer 0
@@ -55,13 +48,6 @@ def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Pat
             shards.encode(shard)
         stored.append((job.folder / "vectors.npy").read_bytes())
     assert stored[0] == stored[1]
-
-
-def test_bfloat16_is_close_to_float32(job: DenseJob, encoder: Encoder) -> None:
-    encode_shards(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
-    cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode_passages(TEXTS)).sum(axis=1)
-    assert 0.999 < cosines.min() < cosines.max() <= 1 + 1e-6
-    assert not np.array_equal(PassageStore(job.folder).vectors.mapped, encoder.encode_passages(TEXTS))
 
 
 def test_text_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path: Path) -> None:

@@ -105,13 +105,6 @@ async def test_updated_vector_turns_towards_the_passage_that_was_ranked_first() 
     assert updated.vector[1] / updated.vector[0] > 0.9
 
 
-async def test_top_n_limits_only_the_second_ranking() -> None:
-    stages = FakeStages()
-    answer, _ = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
-    assert stages.top_ns == [0, 1]
-    assert ids(answer) == ["d"]
-
-
 async def test_second_ranking_is_skipped_without_new_passages() -> None:
     stages = FakeStages(found=(B, A))
     answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
@@ -177,12 +170,6 @@ async def test_kl_refuses_scores_that_are_ranks() -> None:
     _, report = await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), None)
     assert not report.updated
     assert "ranks only" in report.reason
-
-
-def test_passages_after_top_k_are_ignored() -> None:
-    top_2 = update_query(QUERY, ranking((D, B, A), (A, B, D)), FeedbackSettings(top_k=2))
-    without_third = update_query(QUERY, ranking((D, B), (B, D)), FeedbackSettings())
-    assert np.array_equal(top_2.vectors, without_third.vectors)
 
 
 def test_passage_without_a_vector_is_ignored() -> None:

@@ -74,11 +74,6 @@ def test_empty_list_keeps_the_order_of_the_other(fusion: Fusion) -> None:
     assert fusion([{}, {}]) == {}
 
 
-@pytest.mark.parametrize(("depth", "expected"), [(0, []), (1, ["b"]), (3, ["b", "a", "c"]), (9, ["b", "a", "c", "d"])])
-def test_best_keeps_the_order_of_equal_scores(depth: int, expected: list[str]) -> None:
-    assert list(best({"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}, depth)) == expected
-
-
 @each_fusion
 def test_hybrid_fuses_query_by_query(fusion: Fusion) -> None:
     bm25 = {"x": run(a=2.0, b=1.0), "y": run(c=1.0), "z": {}}

@@ -74,13 +74,6 @@ def test_index_of_another_encoder_or_format_is_refused(
         Index(tmp_path, encoder)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", f'{{"format": "{FORMAT}"}}', "[" * 5000, "1" * 5000])
-def test_invalid_manifest_is_refused(content: str, encoder: Encoder, tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
-    with pytest.raises(IndexMismatch, match=r"manifest\.json.*; build the index again$"):
-        Index(tmp_path, encoder)
-
-
 @pytest.mark.shared
 @pytest.mark.timeout(600)
 def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> None:

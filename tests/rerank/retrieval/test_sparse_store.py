@@ -12,11 +12,9 @@ from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.build import BuildSettings, build_index
-from rerank.retrieval.expansion import expand_index
-from rerank.retrieval.index import Expansion, Index
+from rerank.retrieval.index import Index
 from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_parts, write_part
 from rerank.types import FirstStage, Passage, Query
-from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseVector
 from tests.conftest import PASSAGES
 from tests.sparse_encoders import write_sparse_encoder
@@ -102,15 +100,6 @@ def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: En
         IndexMismatch, match=r"sparse vectors of .* are those of .*bert .*set sparse_encoder to the former"
     ):
         Index(folder, encoder, lambda: other)
-
-
-def test_expanded_index_keeps_them(
-    folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
-) -> None:
-    expand_index(folder, tmp_path / "expanded", encoder, Expansion(neighbours=2))
-    paths = [sorted((index / FOLDER).iterdir()) for index in (folder, tmp_path / "expanded")]
-    assert [sha256_of_files([path]) for path in paths[0]] == [sha256_of_files([path]) for path in paths[1]]
-    assert Index(tmp_path / "expanded", encoder, lambda: sparse_encoder).manifest.sparse_encoder == sparse_encoder.id
 
 
 @pytest.mark.parametrize("name", ["offsets.npy", "terms.npy", "weights.npy", "truncated.npy", "rows.npy"])

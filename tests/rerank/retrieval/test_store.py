@@ -62,27 +62,6 @@ def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_
         list(write_passages(tmp_path, [Passage(doc_id, "x")]))
 
 
-def test_texts_of_a_range_come_in_collection_order(tmp_path: Path) -> None:
-    store = write_store(tmp_path, [Passage(f"d{9 - n}", f"text {n}") for n in range(10)])
-    assert list(store.texts_from(3, 6)) == ["text 3", "text 4", "text 5"]
-    assert list(store.texts_from(8, 100)) == ["text 8", "text 9"]
-    assert list(store.texts_from(10, 20)) == []
-
-
-def test_results_of_a_retriever_get_their_doc_ids(tmp_path: Path) -> None:
-    store = write_store(tmp_path, [Passage("a", ""), Passage("b", "")])
-    hits = [ScoredRow(1, 0.9, bm25_score=3.0), ScoredRow(0, 0.5)]
-    assert [(d.doc_id, d.score, d.bm25_score) for d in store.scored_docs(hits)] == [("b", 0.9, 3.0), ("a", 0.5, None)]
-
-
-def test_vectors_are_read_in_any_order(tmp_path: Path) -> None:
-    np.save(tmp_path / "vectors.npy", rows := np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32))
-    file = VectorFile(tmp_path / "vectors.npy")
-    assert np.array_equal(file.read([49, 0, 7, 7]), rows[[49, 0, 7, 7]])
-    assert file.read([]).shape == (0, 7)
-    assert np.array_equal(file.mapped, rows)
-
-
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

@@ -71,11 +71,6 @@ def test_recall_against_exact_search(
     assert least <= found <= 1.0
 
 
-def test_graph_holds_the_vectors_in_float16(folder: Path) -> None:
-    links = 2 * 32 + 8  # of the lowest level, and some above
-    assert N * D * 2 < (folder / "hnsw.faiss").stat().st_size < N * (D * 2 + 4 * links)
-
-
 def test_killed_build_gives_the_same_file(vectors: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_index, "_SAVE_EVERY", 600)
     vectors = vectors[:2000]
