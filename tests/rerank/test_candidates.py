@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from rerank.client.client import AsyncRerankClient, RerankClient
+from rerank.client.client import RerankClient
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
@@ -24,7 +22,6 @@ from rerank.v1 import rerank_pb2 as pb
 from tests.rerank.client.either_client import Client
 from tests.serving import Served, reranker_of, serving
 
-CLIENTS = [RerankClient, AsyncRerankClient]
 FORMS = [
     {"doc_id": "a", "text": "first", "score": 2.5},
     {"_id": 7, "text": "second", "title": None},
@@ -52,14 +49,6 @@ def test_in_process_reranker_takes_every_form(encoder: Encoder) -> None:
 
 def by_client(kind: Any, service: Served, candidates: Any) -> pb.RerankResponse:
     return Client(kind, service.address).call("rerank", "q", candidates, model="identity", return_passages=True)
-
-
-@pytest.mark.parametrize("kind", CLIENTS)
-def test_clients_take_every_form_and_messages(service: Served, kind: Any) -> None:
-    message = pb.Candidate(doc_id="g", text="seventh")
-    results = by_client(kind, service, (form for form in [*FORMS, message])).results
-    found = [(r.doc_id, r.text, r.first_stage_score if r.HasField("first_stage_score") else None) for r in results]
-    assert found == [*EXPECTED, ("g", "seventh", None)]
 
 
 class TitleReader(IdentityRanker):

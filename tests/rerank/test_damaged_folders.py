@@ -42,7 +42,6 @@ from tests.small_tokenizers import byte_level
 
 _WEIGHTS = "model.safetensors"
 _TOKENIZER = {"model_max_length": ("a", -1, []), "tokenizer_class": (5, "BertModel", ["a"])}
-_PATHS: tuple[object, ...] = ([], {}, 5, "nowhere", "../elsewhere")
 
 
 class Payload:
@@ -294,11 +293,3 @@ async def test_service_is_ready_unless_its_default_model_is_damaged(
         assert ranking.trace.failure is CheckpointError
         with pytest.raises(CheckpointError, match="model 'damaged' is not served"):
             await reranker.rerank("tides", candidates, RankOptions(model="damaged"))
-
-
-def test_service_without_a_model_that_can_be_loaded_does_not_start(
-    folders: Path, encoder: Encoder, tmp_path: Path
-) -> None:
-    damaged, _ = models_with_a_damaged_one(folders, tmp_path)
-    with pytest.raises(CheckpointError, match=r"model 'damaged' is not served; .*cannot be loaded"):
-        load_models([damaged], ModelLoader(encoder, "cpu"))

@@ -7,14 +7,9 @@ import time
 import pytest
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind, did_you_mean
+from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind
 
 KINDS = (StrategyKind, FirstStage, FeedbackMethod)
-
-
-@pytest.mark.parametrize("member", [member for kind in KINDS for member in kind])
-def test_name_with_hyphens_or_underscores_is_its_member(member: Name) -> None:
-    assert type(member).of("f", member.value) is type(member).of("f", member.value.replace("-", "_")) is member
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,7 +21,3 @@ def test_unknown_name_lists_all_choices(kind: type[Name], given: object) -> None
     assert time.perf_counter() - start_s < 5
     assert caught.value.field == "a.field"
     assert caught.value.description.endswith(f"choices: {', '.join(kind)}")
-
-
-def test_nothing_is_meant_by_another_word() -> None:
-    assert did_you_mean("zzz", ["top_n"]) == did_you_mean("top_k", []) == ""

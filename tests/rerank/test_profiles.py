@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from rerank import profiles
 from rerank.checkpoints.manifest import served_model
 from rerank.config import ModelConfig, load_config
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
 from rerank.prompting.templates import load_template
@@ -60,12 +60,6 @@ def test_settings_of_the_profile_are_defaults() -> None:
 def test_profile_that_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(None, [{"name": "it", "path": "x"} | settings])
-
-
-def test_checkpoint_without_manifest_or_profile_is_refused_with_the_profiles(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"in it=PROFILE:.* \(e2rank, first-mistral, first-qwen3, first-zephyr, pe-"):
-        served_model(f"it={tmp_path}")
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +134,3 @@ def test_missing_package_and_template_are_named(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="No such file"):
         load_template("rank-llm:rank_zephyr")
-
-
-def test_folder_of_a_profile_must_exist(encoder: Encoder) -> None:
-    config = load_config(None, [served_model("it=first-qwen3:/no/such/folder") | {"template": "first"}])
-    with pytest.raises(CheckpointError, match="there is no folder /no/such/folder"):
-        load_models(config.models[:1], ModelLoader(encoder, "cpu"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -39,13 +38,6 @@ def rankings(*rows: Sequence[float]) -> list[WindowRanking]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "sizes"), [([], ()), ([[]], (0,)), ([[1.0]], (1,)), ([[1.0, -1e308], [0.0, 0.0, 0.0]], (2, 3))]
-)
-def test_one_finite_score_per_passage_is_accepted(rows: list[list[float]], sizes: tuple[int, ...]) -> None:
-    check_rankings(rankings(*rows), windows(*sizes))
-
-
-@pytest.mark.parametrize(
     ("rows", "found"),
     [
         ([], r"\[\]"),
@@ -61,12 +53,6 @@ def test_wrong_number_of_scores_raises_with_both_numbers(rows: list[list[float]]
         RankerFailure, match=rf"returned {found} scores for windows of \[2, 3\] passages; this is a bug"
     ):
         check_rankings(rankings(*rows), windows(2, 3))
-
-
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
-def test_score_that_is_not_finite_raises(score: float) -> None:
-    with pytest.raises(RankerFailure, match=rf"a score that is not finite: .*{score}.*; this is a bug"):
-        check_rankings(rankings([0.0, 1.0], [0.0, score]), windows(2, 2))
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,3 @@ def test_calls_above_the_limit_of_a_key_are_refused_until_one_ends() -> None:
     key.enter()
     key.follow(CallerLimits(max_calls=3))
     key.enter()
-
-
-def test_key_without_a_limit_and_everyone_may_have_any_number_of_calls() -> None:
-    for caller in (Caller("a", CallerLimits()), Caller("", CallerLimits())):
-        for _ in range(2000):
-            caller.enter()

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from rerank.access import keys as keys_module
-from rerank.access.callers import Caller, CallerLimits
+from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key, hash_of_key, read_keys
 from rerank.access.keys import KeyStore
-from rerank.errors import ConfigError, Overloaded, PermissionDenied, Unauthenticated
+from rerank.errors import ConfigError, PermissionDenied, Unauthenticated
 
 ANY = CallerLimits()
 
@@ -31,16 +31,6 @@ def checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bearer(key: str) -> str:
     return f"Bearer {key}"
-
-
-def test_each_key_is_its_own_caller(path: Path) -> None:
-    keys = {name: add_key(path, name, ANY) for name in ("frontend", "batch")}
-    store = KeyStore(path)
-    assert {name: store.authenticate(bearer(key)).name for name, key in keys.items()} == {
-        "frontend": "frontend",
-        "batch": "batch",
-    }
-    assert store.authenticate(bearer(keys["batch"])) is store.authenticate(f"bearer  {keys['batch']} ")
 
 
 @pytest.mark.parametrize(
@@ -92,14 +82,6 @@ def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path,
         KeyStore(path)
 
 
-def test_key_is_added_to_an_empty_file_and_to_an_empty_list(path: Path) -> None:
-    for text in ("", "# ours\n", "# ours\n[]\n", "[\n]"):
-        path.write_text(text)
-        add_key(path, "a", ANY)
-        assert [key.name for key in read_keys(path)] == ["a"]
-        assert path.read_text().startswith("# ours\n") == text.startswith("# ours\n")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -121,11 +103,6 @@ def test_invalid_file_is_refused_without_its_values(path: Path, text: str, messa
     with pytest.raises(ConfigError, match=message) as caught:
         KeyStore(path)
     assert "secret" not in str(caught.value)
-
-
-def test_missing_file_names_the_command_that_writes_it(path: Path) -> None:
-    with pytest.raises(ConfigError, match="rerank keys add NAME --file"):
-        KeyStore(path)
 
 
 def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path: Path) -> None:
@@ -188,22 +165,3 @@ def test_file_is_not_checked_in_every_call_but_on_reload(path: Path) -> None:
     store.reload()
     with pytest.raises(Unauthenticated):
         store.authenticate(bearer(key))
-
-
-def test_queued_tokens_are_limited_except_for_the_only_request() -> None:
-    caller = Caller("a", CallerLimits(max_queue_tokens=100))
-    message = "500 tokens of key a are in work; 1 more exceed its limit of 100"
-    with caller.queueing(500), pytest.raises(Overloaded, match=message), caller.queueing(1):
-        pass
-    with caller.queueing(60), caller.queueing(40):
-        pass
-
-
-def test_models_that_are_not_allowed_are_refused() -> None:
-    Caller("a", ANY).check_models(["any", "model"])
-    caller = Caller("a", CallerLimits(models=("pe-rank", "identity")))
-    caller.check_models(["pe-rank", "identity"])
-    with pytest.raises(PermissionDenied, match="key a does not allow model 'first'; name one of: pe-rank, identity"):
-        caller.check_models(["pe-rank", "first"])
-    with pytest.raises(PermissionDenied, match="name one of: none"):
-        Caller("a", CallerLimits(models=())).check_models(["first"])

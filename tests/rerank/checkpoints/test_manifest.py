@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.checkpoints.manifest import model_id, trained_window
+from rerank.checkpoints.manifest import model_id
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,3 @@ from rerank.checkpoints.manifest import model_id, trained_window
 )
 def test_results_of_training_are_named_by_their_run(path: str, name: str) -> None:
     assert model_id(Path(path)) == name
-
-
-@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"window_size": null}'])
-def test_folder_without_a_readable_manifest_has_no_trained_window(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "rerank.json").write_text(text)
-    assert trained_window(tmp_path) is None

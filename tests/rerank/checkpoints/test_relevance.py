@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, log_odds, relevance
+from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, relevance
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.reranking.relevance import bundled_curves
@@ -24,10 +24,6 @@ def test_relevance_is_the_logistic_function_of_the_signal(value: float) -> None:
     assert CURVE.probability({"cosine": value}) == pytest.approx(1 / (1 + math.exp(3 - 8 * value)))
 
 
-def test_several_signals_add_up_in_the_log_odds() -> None:
-    assert OF_BOTH.probability({"cosine": 0.5, "sparse": 2.0}) == pytest.approx(1 / (1 + math.exp(3 - 2 - 1)))
-
-
 def test_first_curve_whose_signals_are_all_known_counts() -> None:
     curves = (OF_BOTH, CURVE, OF_SPARSE)
     both = {"sparse": 2.0, "cosine": 0.5}
@@ -36,11 +32,6 @@ def test_first_curve_whose_signals_are_all_known_counts() -> None:
     assert relevance(curves, {"sparse": 2.0}) == OF_SPARSE.probability({"sparse": 2.0})
     assert relevance(curves, {"score": 2.0}) is None
     assert relevance((), {"cosine": 0.5}) is None
-
-
-@pytest.mark.parametrize("probability", [0.0, 1e-300, 0.25, 0.5, 1.0])
-def test_own_probability_stays_as_it_is(probability: float) -> None:
-    assert relevance(OWN_LOG_ODDS, {"score": log_odds(probability)}) == pytest.approx(probability, abs=1e-12)
 
 
 @pytest.mark.parametrize("value", [-1e308, -1e4, 1e4, 1e308])

@@ -14,12 +14,11 @@ import torch
 import torch.distributed.run
 import torch.utils.collect_env
 from peft import LoraConfig, get_peft_model
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Router
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SparseStaticEmbedding, SpladePooling
-from sentence_transformers.util import fullname, import_from_string
+from sentence_transformers.util import fullname
 from transformers import AutoModelForCausalLM
 
 from rerank.checkpoints.settings_files import check_settings
@@ -63,13 +62,6 @@ def test_names_that_sentence_transformers_writes_are_known(tmp_path: Path, modul
     name = f"{place}{module.__name__}" if place else fullname(module)
     write(tmp_path / "modules.json", [{"path": "1", "type": name}])
     assert check_settings(tmp_path) == [tmp_path]
-
-
-@pytest.mark.parametrize("name", ["torch.nn.Identity", "torch.nn.modules.linear.Identity", "torch.nn.GELU"])
-def test_known_activations_take_no_argument(tmp_path: Path, name: str) -> None:
-    write(tmp_path / CROSS, {"activation_fn": name})
-    check_settings(tmp_path)
-    assert isinstance(import_from_string(name)(), torch.nn.Module)
 
 
 @pytest.fixture
@@ -205,16 +197,6 @@ def test_pipe_or_device_is_refused_and_not_read(small_encoder: Path, tmp_path: P
         make(folder / file)
         with pytest.raises(CheckpointError, match=f"{file} is a pipe or a device, not a file"):
             check_settings(folder)
-
-
-def test_router_with_dense_layers_is_known(small_encoder: Path, tmp_path: Path) -> None:
-    transformer = SentenceTransformer(str(small_encoder), device="cpu")
-    width = int(transformer.get_embedding_dimension() or 0)
-    routes = {"query": [Dense(width, 8, activation_function=torch.nn.GELU())], "document": [Dense(width, 8)]}
-    modules = [*transformer, Router.for_query_document(routes["query"], routes["document"])]
-    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "routed"))
-    folders = {folder.name for folder in check_settings(tmp_path / "routed")}
-    assert {"routed", "query_0_Dense", "document_0_Dense"} <= folders
 
 
 def test_adapter_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

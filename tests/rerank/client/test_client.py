@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
-from google.rpc import status_pb2
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.errors import ConfigError, InvalidRequest, UsageError
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.conftest import PASSAGES
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, Served, serving_servicer
+from tests.serving import TIMEOUT_S, Served
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
 QUERY = "how long does a flea live"
@@ -37,19 +32,6 @@ def unreachable() -> str:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
-@contextmanager
-def replaced_status(details: bytes) -> Iterator[str]:
-    """A server whose status contradicts its details, as when gRPC or a proxy has replaced the status."""
-
-    class Servicer(RerankServiceServicer):
-        def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
-            context.set_trailing_metadata([("grpc-status-details-bin", details)])
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
-
-    with serving_servicer(Servicer()) as address:
-        yield address
 
 
 def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
@@ -79,20 +61,6 @@ def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> N
     assert caught.value.metadata == {}
 
 
-def test_response_larger_than_the_default_limit_of_grpc_arrives(client: Client) -> None:
-    pairs = [(f"d{number}", "x" * 190_000) for number in range(30)]
-    reply = client.call("rerank", QUERY, pairs, model="identity", return_passages=True)
-    assert reply.ByteSize() > 5 * 1024 * 1024
-
-
-@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
-@pytest.mark.parametrize("details", [status_pb2.Status(code=5).SerializeToString(), b"\xff"], ids=["other", "garbage"])
-def test_details_that_contradict_the_status_are_ignored(kind: Any, details: bytes) -> None:
-    with replaced_status(details) as address, pytest.raises(ServiceError, match="too large") as caught:
-        Client(kind, address).call("list_models", timeout_s=TIMEOUT_S)
-    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
-
-
 def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="no_such_field: SearchRequest has no such field; fields: query"):
         client.call("search", QUERY, no_such_field=1)
@@ -101,25 +69,11 @@ def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
             client.call(method, *arguments, top_k=1)
 
 
-def test_options_have_the_names_of_the_command_line(client: Client) -> None:
-    reply = client.call("rerank", QUERY, PAIRS, model="number", strategy="top-down")
-    assert reply.execution.strategy == "top-down(20)"
-    found = client.call("search", QUERY, first_stage="dense", depth=3, strategy={"kind": "single"}, feedback="rocchio")
-    assert (found.first_stage, found.feedback.method) == (pb.FIRST_STAGE_DENSE, pb.FEEDBACK_METHOD_ROCCHIO)
-    with pytest.raises(InvalidRequest, match=r"unknown strategy 'slidng'; did you mean sliding\? choices: single"):
-        client.call("rerank", QUERY, PAIRS, strategy="slidng")
-
-
 @pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
 @pytest.mark.parametrize("target", ["http://127.0.0.1:8080", "https://host/v1", "grpc://h:1", "htp://h:50051"])
 def test_url_is_not_a_target(kind: Any, target: str) -> None:
     with pytest.raises(ConfigError, match=r"begins with .*://, but this client speaks gRPC and takes HOST:PORT"):
         kind(target)
-
-
-def test_async_client_outside_an_event_loop_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match=r"needs a running event loop; .*asyncio\.run\(\).* or use RerankClient"):
-        AsyncRerankClient("127.0.0.1:1")
 
 
 async def test_repr_says_target_and_security_without_the_key_and_a_closed_client_what_to_do() -> None:
@@ -132,9 +86,3 @@ async def test_repr_says_target_and_security_without_the_key_and_a_closed_client
         assert repr(other) == "<AsyncRerankClient of h:1: TLS, API key>"
     with pytest.raises(UsageError, match="this AsyncRerankClient is closed; make a new one"):
         await other.list_models()
-
-
-async def test_calls_of_one_async_client_run_concurrently(service: Served) -> None:
-    async with AsyncRerankClient(service.address) as client:
-        replies = await asyncio.gather(*(client.search(text, TIMEOUT_S, top_n=1) for _, text in PAIRS))
-    assert [reply.results[0].doc_id for reply in replies] == [*PASSAGES]

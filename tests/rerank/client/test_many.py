@@ -18,11 +18,10 @@ from rerank.client.error_details import ServiceError
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.util.many import MAX_AHEAD
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, held_service, reranker_of, serving, serving_servicer, wait_for
+from tests.serving import reranker_of, serving, serving_servicer
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +58,6 @@ def test_failed_request_is_its_error_and_no_other_fails(client: RerankClient) ->
     assert (empty.code, empty.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
 
 
-def test_no_requests_have_no_answers(client: RerankClient) -> None:
-    assert [*client.rerank_many([], show_progress_bar=True)] == []
-
-
-def test_requests_are_read_as_they_are_needed(client: RerankClient) -> None:
-    read = 0
-
-    def requests() -> Iterator[tuple[str, list[str]]]:
-        nonlocal read
-        while True:
-            read += 1
-            yield "q", ["1"]
-
-    answers = client.rerank_many(requests())
-    assert read == 0
-    for number in range(1, 50):
-        assert ids(next(answers)) == ["0"]
-        assert read < number + MAX_AHEAD
-    answers.close()  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("request_", "options", "error"),
     [
@@ -105,16 +83,6 @@ def test_batch_of_a_key_with_few_calls_is_answered_without_failures(encoder: Enc
         RerankClient(served.address, credentials) as client,
     ):
         assert [ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
-
-
-def test_closed_iterator_cancels_what_is_under_way(encoder: Encoder) -> None:
-    with held_service(encoder) as held, RerankClient(held.served.address) as client:
-        answers = client.rerank_many([(" ", ["refused at once"]), *[("q", ["1", "2"])] * 10])
-        next(answers)
-        assert held.ranker.entered.wait(TIMEOUT_S)
-        answers.close()  # type: ignore[attr-defined]
-        held.served.wait_until_idle()
-        wait_for(lambda: held.reranker.engine.queued_requests == 0)
 
 
 class FlakyServicer(RerankServiceServicer):

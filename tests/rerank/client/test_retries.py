@@ -18,7 +18,7 @@ from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
-from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
+from rerank.errors import InvalidRequest, Overloaded, RerankError
 from rerank.models.encoder import Encoder
 from rerank.protobuf.status import status_of
 from rerank.rankers.identity import IdentityRanker
@@ -68,13 +68,6 @@ def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Cal
     assert len(servicer.deadlines_s) == 3
 
 
-def test_unavailable_service_is_called_again(call: Callable[..., Any]) -> None:
-    servicer = FailingServicer(ShuttingDown("stopping"))
-    with serving_servicer(servicer) as target:
-        assert call(target).models[0].name == "m"
-    assert len(servicer.deadlines_s) == 2
-
-
 @pytest.mark.parametrize("error", [InvalidRequest("query", "empty"), grpc.StatusCode.RESOURCE_EXHAUSTED])
 def test_error_that_stays_is_raised_at_once(call: Callable[..., Any], error: Any) -> None:
     """RESOURCE_EXHAUSTED without RetryInfo is gRPC's refusal of a message that is too large."""
@@ -106,13 +99,6 @@ def test_attempts_share_one_deadline() -> None:
     assert attempts.remaining_s == 30
     now_s = 112.0
     assert attempts.remaining_s == 18
-
-
-def test_call_without_a_deadline_of_the_caller_has_one() -> None:
-    servicer = FailingServicer()
-    with serving_servicer(servicer) as target, RerankClient(target) as client:
-        client.list_models()
-    assert 100 < servicer.deadlines_s[0] <= 121
 
 
 @pytest.fixture
@@ -151,14 +137,6 @@ def test_service_that_does_not_come_is_named_at_the_deadline(call: Callable[...,
     with pytest.raises(ServiceError, match=rf"no answer from {target}: is `rerank serve` running there\?"):
         call(target, timeout_s=0.8)
     assert 0.5 < time.perf_counter() - start_s < 5
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_number_of_attempts_bounds_those_without_an_answer_too(call: Callable[..., Any]) -> None:
-    start_s = time.perf_counter()
-    with pytest.raises(ServiceError, match="no answer from"):
-        call(f"127.0.0.1:{free_port()}", attempts=2)
-    assert time.perf_counter() - start_s < TIMEOUT_S / 2
 
 
 def test_port_that_speaks_no_grpc_is_named_at_once() -> None:

@@ -30,12 +30,6 @@ def test_title_and_text_are_joined(tmp_path: Path) -> None:
     assert [(p.doc_id, p.text) for p in passages] == [("1", "T x"), ("2", "y"), ("3", "")]
 
 
-def test_collection_has_the_name_of_the_folder_and_can_be_read_twice(beir_folder: Path) -> None:
-    collection = open_collection(str(beir_folder))
-    assert collection.name == "twelve"
-    assert list(collection.passages()) == list(collection.passages())
-
-
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -70,20 +64,6 @@ def test_fields_may_have_other_names_and_others_are_ignored(tmp_path: Path) -> N
         open_collection("pydoc", fields)
 
 
-def test_compressed_collection(tmp_path: Path, beir_folder: Path) -> None:
-    """By the name corpus.jsonl.gz, and by the content of a corpus.jsonl."""
-    content = gzip.compress((beir_folder / "corpus.jsonl").read_bytes())
-    plain = open_collection(str(beir_folder))
-    for name in ("corpus.jsonl.gz", "corpus.jsonl"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / name).write_bytes(content)
-        compressed = open_collection(str(folder))
-        assert list(compressed.passages()) == list(plain.passages())
-        assert compressed.lines_of("flea") == plain.lines_of("flea") != []
-        assert len(compressed.fingerprint()) == 64
-
-
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     end = "" if compress is bytes else ".gz"
@@ -94,8 +74,3 @@ def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -
     assert beir.queries(tmp_path) == [Query("why", "1")]
     with pytest.raises(CollectionError, match=r"qrels/test\.tsv cannot be read: No such file"):
         beir.qrels(tmp_path)
-
-
-def test_folder_without_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="neither 'pydoc' nor a folder with a corpus"):
-        open_collection(str(tmp_path))

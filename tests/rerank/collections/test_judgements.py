@@ -7,22 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rerank.collections import pydoc
 from rerank.collections.judgements import read_judgements
-from rerank.errors import CollectionError, ConfigError
-from tests.eval.data import judged_collection, write
+from rerank.errors import ConfigError
+from tests.eval.data import write
 
 
 def trec_files(folder: Path, qrels: str, queries: str) -> tuple[str, Path]:
     return str(write(folder / "qrels.txt", qrels)), write(folder / "queries.tsv", queries)
-
-
-def test_pydoc_has_its_own_queries_and_judgements() -> None:
-    judgements = read_judgements("pydoc")
-    query = pydoc.queries()[0]
-    expected = {doc_id: grade for judged, doc_id, grade in pydoc.qrels() if judged == query.query_id}
-    assert judgements.of_query(query.text) == expected
-    assert query.text in judgements.queries
 
 
 def test_queries_that_differ_in_case_and_spaces_are_the_same(tmp_path: Path) -> None:
@@ -38,12 +29,6 @@ def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path: P
     assert judgements.of_query("two") == {}
 
 
-def test_beir_folder(tmp_path: Path) -> None:
-    folder = judged_collection(tmp_path, {}, {"q": "tides"}, {"q": {"moon": 1}})
-    (folder / "corpus.jsonl").unlink()  # is not needed
-    assert read_judgements(str(folder)).of_query("tides") == {"moon": 1}
-
-
 def test_files_of_a_beir_folder(tmp_path: Path) -> None:
     qrels, queries = "query-id\tcorpus-id\tscore\nq\tmy moon.pdf\t1", '{"_id": "q", "text": "tides"}\n'
     assert read_judgements(*trec_files(tmp_path, qrels, queries)).of_query("tides") == {"my moon.pdf": 1}
@@ -55,13 +40,6 @@ def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:
         read_judgements(qrels)
     with pytest.raises(ConfigError, match="--qrels pydoc is not a file, and needs no --queries"):
         read_judgements("pydoc", queries)
-
-
-def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--qrels .*/nothing: there is no such file or folder; or give pydoc"):
-        read_judgements(str(tmp_path / "nothing"))
-    with pytest.raises(CollectionError, match=r"queries\.jsonl cannot be read"):
-        read_judgements(str(tmp_path))
 
 
 def test_queries_that_are_not_a_file_are_refused_and_not_waited_for(tmp_path: Path) -> None:

@@ -23,27 +23,6 @@ def test_thousands_of_passages_have_valid_ids_and_60_words_and_a_second_reading_
     assert all(len(p.text.partition("\n")[2].split()) <= 60 for p in passages.values())
 
 
-@pytest.mark.parametrize(
-    ("doc_id", "beginning"),
-    [
-        ("datetime.datetime.strptime", "method strptime of class datetime in module datetime\n"),
-        ("itertools.chain", "class chain in module itertools\n"),
-        ("os.path.join", "function join(a, *p) in module os.path\n"),
-        ("json", "module json\n"),
-        ("builtins.str.split", "method split(self, /, sep=None, maxsplit=-1) of class str in module builtins\n"),
-        ("dict.fromkeys", None),
-        ("this", None),
-    ],
-)
-def test_passage_starts_with_the_kind_and_module_of_its_name(
-    passages: dict[str, Passage], doc_id: str, beginning: str | None
-) -> None:
-    if beginning is None:
-        assert doc_id not in passages
-    else:
-        assert passages[doc_id].text.startswith(beginning)
-
-
 def test_collection_has_60_queries_with_an_answer_each_and_200_relevant_passages(passages: dict[str, Passage]) -> None:
     assert len(queries()) >= 60
     assert sum(qrel.relevance > 0 for qrel in qrels()) >= 200

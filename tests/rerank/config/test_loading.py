@@ -26,12 +26,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config.yaml"
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "{}"])
-def test_empty_file_gives_the_defaults(path: Path, text: str) -> None:
-    path.write_text(text)
-    assert load_config(path) == ServiceConfig()
-
-
 def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> None:
     path.write_text(TWO_MODELS)
     assert load_config(path) == ServiceConfig(
@@ -44,12 +38,6 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
         drain_s=0.0,
     )
-
-
-def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path) -> None:
-    path.write_text("listen: from-file:1\ndevice: cpu")
-    config = load_config(path, listen="from-flag:2", device=None, index=Path("index"))
-    assert (config.listen, config.device, config.index) == ("from-flag:2", "cpu", Path("index"))
 
 
 @pytest.mark.parametrize(
@@ -137,13 +125,6 @@ def test_error_names_every_problem_of_the_file(path: Path) -> None:
         load_config(path)
 
 
-def test_of_very_many_problems_the_first_are_named(path: Path) -> None:
-    path.write_text("\n".join(f"key{number}: 1" for number in range(1000)))
-    with pytest.raises(ConfigError, match=r"line 1: key0: .*; and 990 more$") as caught:
-        load_config(path)
-    assert len(str(caught.value)) < 5_000
-
-
 @pytest.mark.parametrize(
     ("models", "first", "given"),
     [
@@ -188,19 +169,7 @@ def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) ->
     assert [(model.window_size, model.stride) for model in models] == [(20, None), (6, None), (8, None), (20, None)]
 
 
-def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> None:
-    (tmp_path / "rerank.json").write_text('{"window_size": 6}')
-    model = {"name": "mine", "ranker": "pe-rank", "path": tmp_path}
-    assert load_config(None, models=[model]).models[0].window_size == 200
-
-
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
-
-
-def test_cascade_may_have_three_models(path: Path) -> None:
-    second = "{name: b, ranker: first, strategy: cascade, preranker: c}"
-    path.write_text(f"models: [{CASCADE}, {second}, {{name: c, ranker: identity}}]")
-    assert [model.preranker for model in load_config(path).models] == ["b", "c", ""]
 
 
 @pytest.mark.parametrize(
@@ -237,20 +206,3 @@ def test_neural_first_stage_may_have_a_weight_of_its_own(path: Path) -> None:
     model = load_config(path).models[0]
     default = FusionModel(name="b", ranker="fusion")
     assert [model.weight_for(kind) for kind in FirstStageKind] == [*map(default.weight_for, ("lexical", "hybrid")), 2.0]
-
-
-@pytest.mark.parametrize("weight", ["-0.1", "100.5", ".nan", ".inf", "true", "'1'"])
-def test_weight_of_the_first_stage_is_between_0_and_100(path: Path, weight: str) -> None:
-    path.write_text(f"models: [{{name: a, ranker: pe-rank, first_stage_weight: {weight}}}]")
-    with pytest.raises(ConfigError, match=r"first_stage_weight\.lexical: expected a "):
-        load_config(path)
-
-
-def test_error_does_not_quote_the_whole_of_a_value_that_yaml_repeats(path: Path) -> None:
-    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 8)]
-    path.write_text(
-        "\n".join(["a0: &a0 [lol, lol]", *levels, "listen: *a7", "limits: {max_calls: *a7}"]), encoding="utf-8"
-    )
-    with pytest.raises(ConfigError, match="listen: expected a text, given a list") as caught:
-        load_config(path)
-    assert len(str(caught.value)) < 5_000

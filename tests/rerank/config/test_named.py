@@ -12,12 +12,6 @@ from rerank.config.named import config_of_model, named_model
 from rerank.errors import ConfigError
 
 
-def test_name_of_a_bundled_model_brings_its_preranker() -> None:
-    assert [model.name for model in config_of_model("pe-rank-first").models] == ["pe-rank-first", "pe-rank"]
-    assert [model.name for model in config_of_model("default").models] == ["default"]
-    assert [model.name for model in config_of_model("identity").models] == ["identity"]
-
-
 def test_folder_of_a_checkpoint_is_the_default_model() -> None:
     folder = Path(__file__).parents[3] / "rerank/checkpoints/pe_rank_minilm"
     (model, *_) = config_of_model(str(folder)).models

@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rerank.checkpoints import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
 
 SERVERS = {"kind": "vllm", "urls": ["http://gpu1:8000/", "http://gpu2:8000"], "model": "zephyr"}
-
-
-def test_urls_have_no_trailing_slash() -> None:
-    assert ServedBy.model_validate(SERVERS).urls == ("http://gpu1:8000", "http://gpu2:8000")
 
 
 @pytest.mark.parametrize(
@@ -46,12 +41,3 @@ def test_served_model_needs_its_tokenizer(kind: type[FirstModel | GenerationMode
         kind(name="zephyr", ranker=name, served_by=SERVERS)
     given = kind(name="zephyr", ranker=name, served_by=SERVERS, tokenizer="org/zephyr")
     assert given.path == Path("org/zephyr")
-
-
-def test_checkpoint_of_a_served_model_brings_its_window_size() -> None:
-    assert FirstModel(name="zephyr", ranker="first", served_by=SERVERS, path=bundled.FIRST).window_size == 20
-
-
-def test_tokenizer_alone_means_nothing() -> None:
-    with pytest.raises(ValidationError, match="is for a model with served_by"):
-        FirstModel(name="first", ranker="first", tokenizer="org/zephyr")

@@ -7,23 +7,9 @@ from typing import Any
 import pytest
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, StrategyKind
-from rerank.protobuf.fields import request_message, with_enum_values
+from rerank.names import FeedbackMethod
+from rerank.protobuf.fields import request_message
 from rerank.v1 import rerank_pb2 as pb
-
-
-@pytest.mark.parametrize("kind", StrategyKind)
-def test_strategy_is_its_name_or_a_message_with_it(kind: StrategyKind) -> None:
-    expected = pb.Strategy(kind=f"STRATEGY_KIND_{kind.name}")
-    for given in (kind, kind.value, {"kind": kind.value}, f"STRATEGY_KIND_{kind.name}", expected):
-        assert request_message(pb.RerankRequest, {"strategy": given}).strategy == expected
-
-
-@pytest.mark.parametrize("stage", FirstStage)
-def test_first_stage_is_its_name(stage: FirstStage) -> None:
-    expected = pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}")
-    for given in (stage.value, expected, pb.FirstStage.Name(expected)):
-        assert request_message(pb.SearchRequest, {"first_stage": given}).first_stage == expected
 
 
 @pytest.mark.parametrize("method", FeedbackMethod)
@@ -31,16 +17,6 @@ def test_feedback_is_its_method_or_a_message_with_it(method: FeedbackMethod) -> 
     number = pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}")
     for given in (method.value, {"method": method.value, "steps": 3}):
         assert request_message(pb.SearchRequest, {"feedback": given}).feedback.method == number
-
-
-def test_names_of_fields_in_json_are_those_of_the_proto() -> None:
-    assert with_enum_values(pb.SearchRequest, {"firstStage": "bm25", "topN": 2}) == {"first_stage": 1, "top_n": 2}
-
-
-def test_absent_options_stay_absent() -> None:
-    fields = {"strategy": None, "feedback": None, "top_n": None}
-    assert request_message(pb.SearchRequest, fields) == pb.SearchRequest()
-    assert request_message(pb.SearchRequest, {}) == pb.SearchRequest()
 
 
 @pytest.mark.parametrize(
@@ -67,22 +43,6 @@ def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expec
         request_message(pb.SearchRequest, fields)
     assert caught.value.field == field
     assert len(str(caught.value)) < 400
-
-
-def candidates_of(*given: object) -> list[pb.Candidate]:
-    return list(request_message(pb.RerankRequest, {"candidates": list(given)}).candidates)
-
-
-def test_candidates_may_have_the_names_of_pythons_dicts() -> None:
-    same = pb.Candidate(doc_id="7", text="t", first_stage_score=2.0)
-    for name in ("doc_id", "docId", "_id", "docid", "id"):
-        assert candidates_of({name: "7", "text": "t", "score": 2.0}) == [same]
-    assert candidates_of({"id": 7, "text": "t", "first_stage_score": 2}) == [same]
-
-
-def test_candidates_without_an_id_have_their_place() -> None:
-    found = candidates_of("a", {"text": "b"}, {"doc_id": None, "text": "c"})
-    assert [(result.doc_id, result.text) for result in found] == [("0", "a"), ("1", "b"), ("2", "c")]
 
 
 @pytest.mark.parametrize(

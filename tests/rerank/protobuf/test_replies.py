@@ -53,16 +53,6 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     return Ranking(ranked, score_kind, trace)
 
 
-def test_results_are_converted() -> None:
-    reply = reply_of(ranking(), return_passages=True)
-    assert list(reply.results) == [
-        pb.RankedCandidate(doc_id="b", original_position=1, score=-0.25, text="text of b"),
-        pb.RankedCandidate(doc_id="a", original_position=0, score=-1.5, first_stage_score=7.5, text="text of a"),
-    ]
-    assert not reply.results[0].HasField("first_stage_score")
-    assert not any(result.HasField("text") for result in reply_of(ranking()).results)
-
-
 def test_trace_becomes_execution() -> None:
     ranked = ranking()
     ranked = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
@@ -87,14 +77,6 @@ def test_trace_becomes_execution() -> None:
         total_ms=4.0,
         repaired_identifiers=3,
     )
-
-
-def test_weight_of_the_first_stage_and_kendalls_tau_are_reported() -> None:
-    ranked = ranking()
-    assert not reply_of(ranked).execution.HasField("kendall_tau")
-    trace = replace(ranked.trace, first_stage_weight=0.25, kendall_tau=-0.5)
-    execution = reply_of(replace(ranked, trace=trace)).execution
-    assert (execution.first_stage_weight, execution.kendall_tau) == (0.25, -0.5)
 
 
 def test_search_response_is_a_rerank_response_with_its_first_stage() -> None:

@@ -37,22 +37,6 @@ def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> 
     )
 
 
-def test_reasons_are_distinct_and_upper_snake_case() -> None:
-    reasons = [kind.reason for kind in ERRORS]
-    assert len(set(reasons)) == len(reasons)
-    assert all(reason == reason.upper() and reason.replace("_", "").isalpha() for reason in reasons)
-
-
-def test_invalid_request_names_its_field() -> None:
-    (violation,) = detail(status_of(error_of(InvalidRequest)), error_details_pb2.BadRequest).field_violations
-    assert (violation.field, violation.description) == ("depth", "the message")
-
-
-def test_overloaded_has_a_retry_delay() -> None:
-    delay = detail(status_of(error_of(Overloaded)), error_details_pb2.RetryInfo).retry_delay
-    assert (delay.seconds, delay.nanos) == (1, 250_000_000)
-
-
 @pytest.mark.parametrize("error", [RankerFailure("secret"), ValueError("secret"), KeyError("secret"), TimeoutError()])
 def test_other_exceptions_are_internal_without_their_message(error: Exception) -> None:
     status = status_of(error)

@@ -49,32 +49,6 @@ def test_trace_is_bounded_and_ends_before_the_window_that_exceeds_the_bound(size
     assert message.ByteSize() < 200_000
 
 
-def test_trace_is_absent_unless_it_is_asked_for(stub: RerankServiceStub) -> None:
-    rerank = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]), model="number")
-    assert not stub.Rerank(rerank, timeout=TIMEOUT_S).HasField("trace")
-    search = pb.SearchRequest(query="moon", model="number")
-    assert not stub.Search(search, timeout=TIMEOUT_S).HasField("trace")
-
-
-def test_windows_explain_the_order_of_a_ranking(stub: RerankServiceStub) -> None:
-    """Replaying the windows on the first-stage order gives the order of the results."""
-    numbers = [3, 1, 4, 1.5, 9, 2.6, 5]
-    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=4, stride=2)
-    request = pb.RerankRequest(
-        query="q", candidates=numbered_candidates(numbers), model="number", strategy=strategy, include_trace=True
-    )
-    reply = stub.Rerank(request, timeout=TIMEOUT_S)
-    order = list(range(len(numbers)))
-    for window in reply.trace.windows:
-        start = order.index(window.positions[0])
-        assert order[start : start + len(window.positions)] == list(window.positions)
-        assert list(window.scores) == pytest.approx([numbers[position] for position in window.positions])
-        order[start : start + len(window.positions)] = [window.positions[place] for place in window.permutation]
-    assert order == [result.original_position for result in reply.results]
-    assert [window.round for window in reply.trace.windows] == list(range(reply.execution.rounds))
-    assert {window.model for window in reply.trace.windows} == {"number"}
-
-
 def test_window_with_a_first_stage_keeps_the_models_own_scores(stub: RerankServiceStub) -> None:
     candidates = numbered_candidates([1, 2, 3])
     for place, candidate in enumerate(candidates):

@@ -10,7 +10,7 @@ import pytest
 
 from rerank.errors import CollectionError
 from rerank.readers.candidates import FIELDS, candidate_source, read_candidates
-from rerank.types import CandidateSource, candidate_list
+from rerank.types import CandidateSource
 
 KNOWN = r"known are doc_id \(or _id, docid, id\), text, title, score"
 #: Elements that are not candidates → how the error goes on.
@@ -30,8 +30,6 @@ WRONG: list[tuple[Any, str]] = [
     (None, "is None, but a candidate is"),
     (b"text", "is b'text', but a candidate is"),
 ]
-#: Arguments that are not lists, although some of them can be iterated over.
-NO_LISTS: list[Any] = ["a text", b"bytes", {"a": "text"}, 7, None]
 
 
 def write(folder: Path, *rows: object) -> Path:
@@ -44,17 +42,6 @@ def write(folder: Path, *rows: object) -> Path:
 def test_error_names_the_place_of_the_candidate(candidate: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=rf"^candidates\[4\] {problem}"):
         candidate_source(candidate, 4)
-
-
-def test_candidate_without_an_id_has_its_place() -> None:
-    assert candidate_source({"text": "t", "score": 2}, 4) == CandidateSource("4", "t", score=2.0)
-    assert candidate_source("t", 4) == CandidateSource("4", "t")
-
-
-@pytest.mark.parametrize("candidates", NO_LISTS)
-def test_candidates_must_be_a_list(candidates: Any) -> None:
-    with pytest.raises(TypeError, match=r"candidates must be a list, not "):
-        candidate_list(candidates)
 
 
 @pytest.mark.parametrize("name", ["doc_id", "_id", "docid", "id"])
@@ -81,18 +68,6 @@ def test_fields_of_a_file_may_have_other_names(tmp_path: Path) -> None:
         read_candidates(path, FIELDS.renamed("sku", "no", ""))
     with pytest.raises(CollectionError, match=r"has no doc_id \(or _id, docid, id\); found sku, .* with --id-field"):
         read_candidates(write(tmp_path, {"sku": 7, "text": "t"}))
-
-
-IN_A_FILE = [
-    ({"text": "t"}, r"has no doc_id \(or _id, docid, id\); found text"),
-    *((row, problem) for row, problem in WRONG if isinstance(row, dict) and "unknown field" not in problem),
-]
-
-
-@pytest.mark.parametrize(("row", "problem"), IN_A_FILE)
-def test_error_of_a_file_names_the_line(tmp_path: Path, row: object, problem: str) -> None:
-    with pytest.raises(CollectionError, match=rf"candidates\.jsonl:3 {problem}"):
-        read_candidates(write(tmp_path, {"id": 1, "text": "t"}, "", row))
 
 
 def test_second_row_with_an_id_is_refused_with_both_lines(tmp_path: Path) -> None:

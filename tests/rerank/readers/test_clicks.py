@@ -8,7 +8,6 @@ import pytest
 
 from rerank.errors import CollectionError
 from rerank.readers.clicks import read_clicks
-from rerank.readers.qrels import Qrel
 
 
 def grades(folder: Path, text: str) -> dict[tuple[str, str], int]:
@@ -31,21 +30,6 @@ def test_grade_is_2_from_half_of_the_best_rate_and_1_for_any_click(tmp_path: Pat
 def test_passage_that_was_shown_more_often_needs_more_clicks(tmp_path: Path) -> None:
     shown_once = "q\tlucky\t1\t1\nq\tgood\t50\t100\nq\tseen\t50\t1000\n"
     assert grades(tmp_path, shown_once) == {("q", "lucky"): 1, ("q", "good"): 2, ("q", "seen"): 1}
-
-
-def test_counts_of_a_pair_are_added(tmp_path: Path) -> None:
-    assert grades(tmp_path, "q\ta\t3\nq\tb\t2\nq\tb\t5\n") == {("q", "a"): 1, ("q", "b"): 2}
-
-
-@pytest.mark.parametrize("header", ["query\tdoc_id\tclicks\n", "\ufeffquery\tdoc_id\tclicks\r\n", ""])
-def test_header_may_be_there(tmp_path: Path, header: str) -> None:
-    path = tmp_path / "clicks.tsv"
-    path.write_text(f"{header}q\ta\t3\n\n", encoding="utf-8")
-    assert read_clicks(path) == [Qrel("q", "a", 2)]
-
-
-def test_empty_file_has_no_judgements(tmp_path: Path) -> None:
-    assert grades(tmp_path, "") == {}
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,6 @@ def read(folder: Path, text: str) -> list[tuple[str, str]]:
     return [(query.query_id, query.text) for query in read_queries(path)]
 
 
-@pytest.mark.parametrize("name", ["_id", "query_id", "qid", "id"])
-def test_json_lines(tmp_path: Path, name: str) -> None:
-    text = f'{{"{name}": 1, "text": "why\u2028so", "metadata": {{}}}}\n'
-    assert read(tmp_path, text) == [("1", "why\u2028so")]
-
-
-def test_two_columns(tmp_path: Path) -> None:
-    assert read(tmp_path, "1\twhy so\r\n\r\n2\tand how\r\n") == [("1", "why so"), ("2", "and how")]
-
-
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

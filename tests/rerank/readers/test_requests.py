@@ -70,12 +70,6 @@ def test_bad_request_line_is_named(tmp_path: Path, line: str, problem: str) -> N
         read_requests(path)
 
 
-def test_score_is_optional(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
-    path.write_text('{"query": {"_id": 1, "text": "q"}, "candidates": [{"_id": 2, "doc": "d"}]}', encoding="utf-8")
-    assert read_requests(path) == [Request(Query("q", "1"), (CandidateSource("2", "d"),))]
-
-
 def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
     path = tmp_path / "run.trec"
     path.write_text("q1 Q0 d1 1 -2.5e+1 bm25\n", encoding="utf-8")

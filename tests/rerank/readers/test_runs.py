@@ -30,11 +30,6 @@ def test_run_is_read_as_all_other_files(tmp_path: Path, content: bytes) -> None:
     assert read_run(write(tmp_path, content)) == {"1": {"a": 2.5, "b": -0.1}}
 
 
-def test_white_space_of_ids_is_decoded_between_spaces_and_stays_between_tabs(tmp_path: Path) -> None:
-    content = b"q%201 Q0 my%20file 1 2 t\nq\tQ0\tmy file%20\t1\t2\tt\n"
-    assert read_run(write(tmp_path, content)) == {"q 1": {"my file": 2.0}, "q": {"my file%20": 2.0}}
-
-
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

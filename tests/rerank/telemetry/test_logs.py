@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
-from rerank.reranking.reranker import SearchResult
 from rerank.service.call import CallRecord, Reply
-from rerank.service.requests import RerankRequest, SearchRequest
+from rerank.service.requests import RerankRequest
 from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
-from rerank.types import CandidateSource, FirstStage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
+from rerank.types import CandidateSource, Query, Ranking, RankOptions, ScoreKind, WindowTrace
 from tests.traces import trace_of
 
 REQUEST = RerankRequest(Query("secret query"), [CandidateSource("d", "secret\npassage")], RankOptions("m"))
@@ -78,31 +76,12 @@ def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of
     assert {"model", "candidates", "query"}.isdisjoint(fields)
 
 
-def test_search_has_the_time_of_its_first_stage() -> None:
-    result = SearchResult(RANKING, FirstStage.BM25, hits=7, first_stage_ms=4)
-    search = call(
-        method="Search", request=SearchRequest(Query("secret query"), RankOptions()), reply=Reply(result=result)
-    )
-    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", search)))
-    assert (fields["candidates"], fields["first_stage_ms"], fields["query"]) == (7, 4, "secret query")
-    assert "passages" not in fields
-
-
 @pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
 def test_texts_are_logged_only_if_asked_for(formatter: Any) -> None:
     assert "secret" not in formatter(log_texts=False).format(record("%s", call()))
     with_texts = formatter(log_texts=True).format(record("%s", call()))
     assert "secret query" in with_texts
     assert r"secret\npassage" in with_texts  # on one line
-
-
-def test_exception_is_in_the_json_object() -> None:
-    try:
-        raise ValueError("broken")
-    except ValueError:
-        line = JsonFormatter(log_texts=False).format(record("bug", exc_info=sys.exc_info()))
-    assert "ValueError: broken" in json.loads(line)["exception"]
-    assert "\n" not in line
 
 
 @pytest.mark.parametrize(
@@ -130,11 +109,3 @@ def test_message_steers_no_terminal_and_stays_on_its_line(formatter: Any) -> Non
     assert not set("\x1b\x9b\n") & set(line)
     if formatter is JsonFormatter:
         assert json.loads(line)["message"] == "\x1b[2J\x9b1m a\n2026-01-01 INFO b"
-
-
-def test_set_up_logging_writes_the_chosen_form_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(TelemetryConfig(log_format="json"))
-    logging.getLogger("rerank.x").info("hello")
-    logging.getLogger("rerank.x").debug("nothing")
-    (line,) = capsys.readouterr().err.splitlines()
-    assert json.loads(line)["message"] == "hello"

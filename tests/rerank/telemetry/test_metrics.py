@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import urllib.request
@@ -14,12 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import EngineConfig, Limits, TelemetryConfig
-from rerank.config.http import HttpConfig
-from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloaded
 from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
-from rerank.telemetry.metrics import part_ms, refusal_reason
+from rerank.telemetry.metrics import part_ms
 from rerank.types import FeedbackMethod, FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -28,7 +25,6 @@ from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, 
 from tests.traces import trace_of
 
 METRICS = TelemetryConfig(metrics="127.0.0.1:0")
-HTTP = HttpConfig(listen="127.0.0.1:0")
 
 
 def value(served: Served, name: str, **labels: str) -> float:
@@ -115,21 +111,6 @@ def test_refused_call_is_counted_by_the_limit_that_it_exceeds(encoder: Encoder) 
         call.result(TIMEOUT_S)
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (None, ""),
-        (InvalidRequest("query", "is empty"), ""),
-        (Overloaded("m", 1.0, {"exceeded": "max_queue_tokens"}), "max_queue_tokens"),
-        (Overloaded("m", 1.0), "other"),
-        (DeadlineExceeded("m", {"needed_ms": "9"}), "own_deadline"),
-        (DeadlineExceeded("m", {"windows_done": "1"}), ""),
-    ],
-)
-def test_refusal_reason_names_what_was_exceeded(error: Exception | None, reason: str) -> None:
-    assert refusal_reason(error) == reason
-
-
 def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     report = FeedbackReport(
         FeedbackMethod.KL, True, "", first_ranking_ms=1, update_ms=2, second_retrieval_ms=4, second_ranking_ms=8
@@ -146,13 +127,6 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     assert part_ms(trace_of(), None) == {"queue": 0, "prepare": 0, "model": 0}
 
 
-@pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])
-def test_unusable_address_is_named(encoder: Encoder, address: str) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry={"metrics": address})
-    with pytest.raises(ConfigError, match=r"^cannot listen on "), serving(reranker):
-        pass
-
-
 def test_connections_that_send_nothing_leave_room_for_prometheus(encoder: Encoder) -> None:
     connections = {"max_connections": 20, "max_connections_per_address": 10}
     settings = {"telemetry": METRICS, "connections": connections}
@@ -163,15 +137,3 @@ def test_connections_that_send_nothing_leave_room_for_prometheus(encoder: Encode
             stack.enter_context(socket.create_connection((host, int(port))))
         assert value(served, "rerank_calls_in_flight") == 0
         assert threading.active_count() == threads
-
-
-def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
-    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS, http=HTTP)) as served:
-        body = {"model": "number", "query": "q", "documents": ["relevance 1", "relevance 2"]}
-        url = f"http://{served.server.http_address}/v1/rerank"
-        headers = {"content-type": "application/json"}
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
-            assert len(json.load(answer)["results"]) == 2
-        wait_for(lambda: value(served, "rerank_requests_total", status="OK", model="number") == 1)
-        assert value(served, "rerank_requests_total", method="POST /v1/rerank") == 1
-        assert value(served, "rerank_candidates_total", model="number") == 2

@@ -118,34 +118,6 @@ def test_http_request_has_a_span_with_its_windows_inside(encoder: Encoder, colle
     assert "secret" not in str(collector.spans)
 
 
-def test_search_has_a_span_for_its_first_stage(encoder: Encoder, index: Index, collector: Collector) -> None:
-    with stub_of(encoder, index, telemetry=TRACES) as stub:
-        request = pb.SearchRequest(query="moon", first_stage="FIRST_STAGE_DENSE", depth=3)
-        response = stub.Search(request, timeout=TIMEOUT_S)
-    (span,) = collector.named("first_stage")
-    ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
-    assert ms == pytest.approx(response.first_stage_ms, abs=0.01)
-    assert attributes(span)["rerank.hits"] == 3
-
-
-def test_service_name_and_sampling_are_set_by_the_standard_variables(
-    encoder: Encoder, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = pb.RerankRequest(query="q", candidates=numbered_candidates([1]))
-    for name, value in (("OTEL_SERVICE_NAME", "mine"), ("OTEL_TRACES_SAMPLER", "always_off")):
-        monkeypatch.setenv(name, value)
-        with stub_of(encoder, telemetry=TRACES) as stub:
-            stub.Rerank(request, timeout=TIMEOUT_S)
-    assert collector.services == {"mine"}
-    assert len(collector.spans) == 3  # of the first service only
-
-
-def test_without_the_setting_nothing_is_traced(encoder: Encoder, collector: Collector) -> None:
-    with stub_of(encoder) as stub:
-        stub.Rerank(pb.RerankRequest(query="q", candidates=numbered_candidates([1])), timeout=TIMEOUT_S)
-    assert collector.spans == []
-
-
 @pytest.fixture
 def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address of a collector at which nobody listens."""

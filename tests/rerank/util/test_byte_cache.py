@@ -16,13 +16,3 @@ def test_results_are_computed_once_until_the_bytes_are_exceeded() -> None:
     assert calls == ["aaaa", "bbbb", "cccc"]
     double("bbbb")
     assert calls == ["aaaa", "bbbb", "cccc", "bbbb"]
-
-
-def test_result_larger_than_the_cache_is_not_kept() -> None:
-    calls: list[str] = []
-    double = cached_by_bytes(lambda text: calls.append(text) or text, lambda result, text: len(text), max_bytes=10)
-    double("a")
-    for _ in range(2):
-        assert double("x" * 11) == "x" * 11
-    double("a")
-    assert calls == ["a", "x" * 11, "x" * 11]

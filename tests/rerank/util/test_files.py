@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file, atomic_folder, read_text, sha256_of_files
+from rerank.util.files import atomic_file, atomic_folder, read_text
 
 #: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
 BUILDER = """
@@ -64,17 +63,6 @@ def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(t
         assert (out / "file").read_text() == "complete"
         assert entries(out.parent) == ["out"]
         assert out.stat().st_mode & 0o777 == 0o755
-
-
-def test_relative_path_refers_to_the_working_directory_at_the_start_of_the_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(tmp_path)
-    with atomic_folder(Path("out")):
-        monkeypatch.chdir(elsewhere)
-    assert entries(tmp_path) == ["elsewhere", "out"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -150,17 +138,6 @@ def test_file_is_replaced_when_the_block_ends_and_unchanged_when_it_raises(out: 
         fail_halfway()
     assert out.read_text() == "new"
     assert entries(out.parent) == ["out"]
-
-
-def test_hash_is_sha256_and_of_several_files_depends_on_their_boundaries_and_order(tmp_path: Path) -> None:
-    contents = {"a": b"xy", "b": b"z", "c": b"x", "d": b"yz"}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    pairs = ["ab", "ba", "cd", "dc"]
-    assert len({sha256_of_files([tmp_path / name for name in pair]) for pair in pairs}) == len(pairs)
-    assert sha256_of_files([tmp_path / "a"]) == hashlib.sha256(b"xy").hexdigest()
-    digests = "".join(hashlib.sha256(contents[name]).hexdigest() for name in "ab")
-    assert sha256_of_files([tmp_path / "a", tmp_path / "b"]) == hashlib.sha256(digests.encode()).hexdigest()
 
 
 def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:

@@ -32,9 +32,3 @@ def test_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, pro
         read_json(path)
     assert str(caught.value).startswith(f"{path}{problem}")
     assert "\n" not in str(caught.value)
-
-
-def test_object_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.json"
-    path.write_text('{"a": {"x": 1}, "b": {"x": 2}}')
-    assert read_json(path) == {"a": {"x": 1}, "b": {"x": 2}}

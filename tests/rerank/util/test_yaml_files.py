@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.util.yaml_files import parse_yaml, read_yaml
+from rerank.util.yaml_files import parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -58,25 +57,9 @@ def test_line_is_that_of_the_part_or_of_what_is_around_it() -> None:
     assert file.line_of(()) == file.line_of(("missing",)) == 1
 
 
-def test_merged_keys_may_be_replaced_but_not_repeated() -> None:
-    text = "base: &base {x: 1, y: 2}\nothers:\n- a: &a {deep: &deep {<<: *base, x: 3}}\n- b: {<<: *deep, y: 4}\n"
-    assert parse_yaml(text, "f").content["others"][1] == {"b": {"x": 3, "y": 4}}
-
-
 def test_merges_of_merges_take_no_time() -> None:
     levels = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}" for n in range(1, 30)]
     start_s = time.monotonic()
     content = parse_yaml("\n".join(["a0: &a0 {k0: 1}", *levels]), "f").content
     assert len(content["a29"]) == 30
     assert time.monotonic() - start_s < 10  # without a bound, the age of the universe
-
-
-@pytest.mark.parametrize("text", ["", "# a comment\n", "---\n"])
-def test_file_that_says_nothing_has_no_content(text: str) -> None:
-    assert parse_yaml(text, "f").content is None
-
-
-def test_byte_order_mark_is_not_a_part_of_the_content(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_bytes(b"\xef\xbb\xbfa: 1")
-    assert read_yaml(path).content == {"a": 1}
