@@ -74,7 +74,11 @@ def test_protocol_compiles_with_nothing_beside_it(words: list[str], tmp_path: Pa
     )
     missing = tuple(output for output, program in GENERATORS.items() if shutil.which(program) is None)
     arguments = [word for word in words[words.index("-I") :] if not word.startswith(missing)]
-    subprocess.run([*protoc, "--descriptor_set_out=gen/rerank.binpb", *arguments], cwd=tmp_path, check=True)
+    command = [*protoc, "--descriptor_set_out=gen/rerank.binpb", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if "hasn't been updated to support optional fields" in done.stderr:
+        pytest.skip("the generator on PATH is older than proto3's optional fields")
+    assert done.returncode == 0, done.stderr
     made = [path for path in (tmp_path / "gen").rglob("*") if path.is_file()]
     assert len(made) > sum("_out=" in word for word in arguments)
 

@@ -36,7 +36,9 @@ NEED_ALL_PACKAGES = (
     "tests/eval/test_commands.py::test_unreadable_file_ends_with_one_line",
     "tests/scripts/test_bench_engine.py",
     "tests/scripts/test_attacks.py::test_attack_is_measured_on_a_service_of_its_own",
+    "tests/rerank/service/test_startup.py",
     "tests/test_dependencies.py",
+    "tests/test_integrations.py",
     "tests/test_recipes.py::test_what_a_recipe_adds_works",
     "tests/test_wheel.py",
 )
