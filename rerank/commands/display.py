@@ -99,21 +99,26 @@ def feedback_line(report: pb.FeedbackReport) -> str:
     return f"feedback: {effect}"
 
 
-def models_table(response: pb.ListModelsResponse) -> Table:
-    """A table of the models that requests may name, for 80 columns; the default one has a star."""
+def models_table(response: pb.ListModelsResponse, is_narrow: bool = False) -> Table:
+    """A table of the models that requests may name; the default one has a star.
+
+    Args:
+        is_narrow: for less than 80 columns: without the largest window, and what the model supports.
+    """
     table = plain_table()
     for column in ("model", "ranker"):
         table.add_column(column, no_wrap=True)
     table.add_column("strategy", overflow="fold")
-    table.add_column("largest\nwindow", justify="right")
-    table.add_column("instruction", width=len("instruc"), overflow="fold")
-    table.add_column("relevance", width=len("relev"), overflow="fold")
+    if not is_narrow:
+        table.add_column("largest\nwindow", justify="right")
+        table.add_column("supports", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for model in response.models:
         name = f"{model.name} *" if model.is_default else model.name
-        read = ("yes" if has else "no" for has in (model.reads_instruction, model.gives_relevance))
-        known = [str(model.max_window_size), *read] if model.is_loaded or model.load_s else ["", "", ""]
-        table.add_row(name, model.ranker, model.default_strategy, *known, _status(model))
+        supported = {"instruction": model.reads_instruction, "relevance": model.gives_relevance}
+        names = "\n".join(name for name, has in supported.items() if has)
+        known = [str(model.max_window_size), names] if model.is_loaded or model.load_s else ["", ""]
+        table.add_row(name, model.ranker, model.default_strategy, *([] if is_narrow else known), _status(model))
     return table
 
 

@@ -109,7 +109,7 @@ def models(
     if as_json:
         _print_json(response)
         return
-    console.print(models_table(response))
+    console.print(models_table(response, console.is_narrow))
     for model in response.models:
         if note := model.problem or model.warning:
             console.note(f"{model.name}: {note}")

@@ -58,7 +58,7 @@ def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage() -> None:
     assert max(map(len, lines(table, 60))) <= 60
 
 
-def test_models_fit_80_columns_with_their_whole_names() -> None:
+def test_models_fit_80_and_60_columns_with_their_whole_names() -> None:
     model = pb.Model(
         name="pe-rank-first",
         ranker="cross-encoder",
@@ -67,10 +67,18 @@ def test_models_fit_80_columns_with_their_whole_names() -> None:
         problem="gone",
         is_default=True,
         is_loaded=True,
+        reads_instruction=True,
+        gives_relevance=True,
     )
-    rows = lines(models_table(pb.ListModelsResponse(models=[model])))
+    response = pb.ListModelsResponse(models=[model])
+    rows = lines(models_table(response))
     assert max(map(len, rows)) <= 80
     assert any({"pe-rank-first", "cross-encoder", "1000"} <= set(row.split()) and "not served" in row for row in rows)
+    assert {"window", "instruction", "relevance"} <= set(" ".join(rows).split()), "no word is divided"
+    response.models[0].ranker = "generation"
+    narrow = lines(models_table(response, is_narrow=True), 60)
+    assert max(map(len, narrow)) <= 60
+    assert {"pe-rank-first", "generation", "strategy", "cascade(pe-rank,"} <= set(" ".join(narrow).split())
 
 
 def test_table_has_the_relevance_of_results_that_have_one() -> None:
