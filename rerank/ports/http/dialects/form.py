@@ -101,7 +101,7 @@ class Form(Dialect):
         candidates = candidates_of(ranked_texts(passages, getattr(request, "rank_fields", None)))
         query = getattr(request, self.query)
         queries = query if isinstance(query, list) else [_text(query)]
-        if len(queries) not in {1, len(passages)}:
+        if not queries or len(queries) not in {1, len(passages)}:
             counts = f"it has {len(queries)} texts, and {self.passages_field} {len(passages)}"
             raise InvalidRequest(self.query, f"{counts}; send one text, or one for each of {self.passages_field}")
         by_query: dict[str, list[CandidateSource]] = {}

@@ -162,6 +162,7 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
             {"text_1": ["q"] * 9, "text_2": ["a"] * 8},
             "text_1: it has 9 texts, and text_2 8; send one text",
         ),
+        ("/v1/score", {"text_1": [], "text_2": []}, "text_1: it has 0 texts, and text_2 0; send one text"),
         ("/v1/score", {"queries": ["q"] * 9, "documents": "a"}, "queries: it has 9 texts, and documents 1; send one"),
         ("/v1/score", {"text_1": [], "text_2": ["a"]}, "text_1: it has 0 texts"),
         ("/v1/score", {"query": "q", "texts": ["a"]}, "body: no API has a request like this; send text_1 and text_2"),
