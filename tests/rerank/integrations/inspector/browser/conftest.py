@@ -11,7 +11,6 @@ import pytest
 from rerank.config.http import HttpConfig
 from rerank.rankers.identity import IdentityRanker
 from tests.browser_tabs import Tab, new_tab
-from tests.browser_tabs import chromium as chromium
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.results import write_collection
 

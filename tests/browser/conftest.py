@@ -1,3 +1,0 @@
-"""Chromium."""
-
-from tests.browser_tabs import chromium as chromium
