@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
+from functools import cache, partial
+from typing import TypeAlias, cast
 
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest, timeout_at
@@ -90,7 +90,7 @@ class RerankerSteps:
     async def _cached_vectors(self, rank: Rank, request: RankRequest) -> Ranking:
         """What earlier requests computed of the same texts is put there, so that admission expects no work for it."""
         rankers = [self._models.rankers[step.model] for step in request.steps]
-        caching = [ranker for ranker in rankers if isinstance(ranker, CachingRanker)]
+        caching = [cast(CachingRanker, ranker) for ranker in rankers if _is_caching(type(ranker))]
         if not (caching and self._encoder.vector_cache.max_bytes):
             return await rank(request)  # without a turn on the thread, a sixth of a short request's time
         expected_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
@@ -127,6 +127,11 @@ class RerankerSteps:
             reason = "; ".join(filter(None, [ranking.trace.reason, problem]))
             trace = replace(ranking.trace, reason=reason)
             return replace(ranking, ranked=ranking.ranked[: options.top_n or None], trace=trace)
+
+
+@cache
+def _is_caching(ranker_type: type) -> bool:
+    return issubclass(ranker_type, CachingRanker)
 
 
 def without_top_n(options: RankOptions) -> RankOptions:

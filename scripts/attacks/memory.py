@@ -7,6 +7,8 @@ import random
 from collections import Counter
 from typing import Any
 
+import grpc
+
 from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks.target import Attack, Target, status_of
 from scripts.random_requests import random_request
@@ -46,8 +48,11 @@ async def _stay_without_reading(target: Target, message: pb.RerankRequest) -> st
     async with Target(target.address, target.http_address) as own:
         method: Any = own.channel.stream_stream(_METHOD, request_serializer=pb.RerankRequest.SerializeToString)
         call = method()
-        await call.write(message)
-        await call.done_writing()
+        try:
+            await call.write(message)
+            await call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused while it was sent
+            return "ended by the service"
         await asyncio.sleep(_STAY_S)
         return "ended by the service" if call.done() else "waiting"
 

@@ -216,13 +216,17 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
 ) -> None:
     """An index holds a vector of the beginning of a document only."""
     monkeypatch.setattr(encoder, "vector_cache", VectorCache(10**6))
-    ranker = ShortSighted(reads_vectors=True)
+
+    class Caching(ShortSighted):
+        def with_cached_vector(self, passage: Passage) -> Passage:
+            return encoder.vector_cache.with_cached_vector(passage)
+
+    ranker = Caching(reads_vectors=True)
     vector = np.ones(encoder.id.dimension, dtype=np.float32)
     found: list[Ranking] = []
 
     async def call() -> None:
         async with reranker_of(encoder, {"short": ranker}) as reranker:
-            ranker.with_cached_vector = reranker.vector_cache.with_cached_vector  # type: ignore[attr-defined]
             for _ in range(2):
                 options = RankOptions(max_chunks_per_doc=10)
                 found.append(await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options))
