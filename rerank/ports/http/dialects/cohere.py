@@ -13,16 +13,14 @@ from pydantic import BaseModel, Field
 from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
 from rerank.ports.http.dialects.documents import (
     Documents,
-    RankedText,
     RankFields,
     as_object,
     candidates_of,
-    ranked_texts,
 )
 from rerank.ports.http.dialects.options import Flag, Options, StrictModel, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, Scored, scored
 from rerank.ports.http.problem import Problem
-from rerank.types import Ranking
+from rerank.types import CandidateSource, Ranking, with_title
 
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
@@ -117,26 +115,28 @@ class CohereDialect(Dialect):
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(DocumentsRequest, body)
-        texts = ranked_texts(request.documents, request.rank_fields)
+        candidates = candidates_of(request.documents, request.rank_fields)
         if request.max_tokens_per_doc is not None:
-            texts = self._shortened(texts, request.max_tokens_per_doc)
+            candidates = self._shortened(candidates, request.max_tokens_per_doc)
         chunks = request.max_chunks_per_doc or (_SPAN_CHUNKS if request.has_spans else 0)
-        lists = {request.query: candidates_of(texts)}
-        return request.translated(lists, partial(self._reply, request, texts), request.top_n, chunks)
+        reply = partial(self._reply, request, candidates)
+        return request.translated({request.query: candidates}, reply, request.top_n, chunks)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
-    def _shortened(self, texts: Sequence[RankedText], tokens: int) -> list[RankedText]:
-        pairs = zip(texts, self._cut([text.text for text in texts], tokens), strict=True)
-        return [
-            replace(whole, text=text, title=whole.title if text.startswith(whole.title) else "")
-            for whole, text in pairs
-        ]
+    def _shortened(self, candidates: Sequence[CandidateSource], tokens: int) -> list[CandidateSource]:
+        wholes = [with_title(candidate.text or "", candidate.title) for candidate in candidates]
+        triples = zip(candidates, wholes, self._cut(wholes, tokens), strict=True)
+        return [_cut_to(candidate, whole, text) for candidate, whole, text in triples]
 
     def _reply(
-        self, request: DocumentsRequest, texts: Sequence[RankedText], ranking: Ranking, warnings: Sequence[str]
+        self,
+        request: DocumentsRequest,
+        candidates: Sequence[CandidateSource],
+        ranking: Ranking,
+        warnings: Sequence[str],
     ) -> bytes:
         results = [
             CohereResult(
@@ -144,7 +144,7 @@ class CohereDialect(Dialect):
                 relevance_score=result.score,
                 ranked=result.ranked,
                 document=as_object(request.documents[result.index]) if request.return_documents else None,
-                relevant_spans=_spans(request, texts[result.index], result) if request.has_spans else None,
+                relevant_spans=_spans(request, candidates[result.index], result) if request.has_spans else None,
             )
             for result in scored(ranking, len(request.documents), request.relative_scores)
         ]
@@ -165,10 +165,18 @@ class CohereDialect(Dialect):
         )
 
 
-def _spans(request: DocumentsRequest, text: RankedText, scored: Scored) -> list[RelevantSpan]:
+def _cut_to(candidate: CandidateSource, whole: str, text: str) -> CandidateSource:
+    """The candidate with the beginning `text` of its title and text together; without a title where that is cut."""
+    title_chars = len(whole) - len(candidate.text or "")
+    if len(text) > title_chars:
+        return replace(candidate, text=text[title_chars:])
+    return replace(candidate, text=text, title="")
+
+
+def _spans(request: DocumentsRequest, candidate: CandidateSource, scored: Scored) -> list[RelevantSpan]:
     """The part that decided, in the document's text without its title. It is the whole text if this was not divided."""
     threshold = request.relevant_spans.threshold if request.relevant_spans else None
     if threshold is not None and scored.score < threshold:
         return []
-    start, end = scored.result.span or (0, len(text.text))
-    return [RelevantSpan(start=max(0, start - text.body_start), end=max(0, end - text.body_start), score=scored.score)]
+    start, end = scored.result.span or (0, len(candidate.text or ""))
+    return [RelevantSpan(start=start, end=end, score=scored.score)]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
-from rerank.types import CandidateSource, Ranking, with_title
+from rerank.types import CandidateSource, Ranking
 
 Document: TypeAlias = str | dict[str, Any]
 Texts: TypeAlias = Annotated[list[str], FailFast()]
@@ -37,31 +36,21 @@ RankFields: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class RankedText:
-    """The text by which a document is ranked. `text` begins with `title`, which is empty if there is none.
+def candidates_of(documents: Sequence[Document], fields: Sequence[str] | None = None) -> list[CandidateSource]:
+    """The documents with their places as doc_ids. A text is the fields in the given order, one per line.
 
-    Attributes:
-        body_start: the place in `text` where the document's own text begins, in characters.
-    """
-
-    text: str
-    title: str = ""
-    body_start: int = 0
-
-
-def ranked_texts(documents: Sequence[Document], fields: Sequence[str] | None) -> list[RankedText]:
-    """The text of each document: its fields in the given order, one per line. Without `fields`, title and text.
+    Without `fields`, it is that of the field `text`, beside the title.
 
     Raises:
         InvalidRequest: an object has none of the fields, or one of them is not a text.
     """
-    return [_ranked_text(document, f"documents[{place}]", fields) for place, document in enumerate(documents)]
+    return [_candidate(document, place, fields) for place, document in enumerate(documents)]
 
 
-def _ranked_text(document: Document, path: str, fields: Sequence[str] | None) -> RankedText:
+def _candidate(document: Document, place: int, fields: Sequence[str] | None) -> CandidateSource:
     if isinstance(document, str):
-        return RankedText(document)
+        return CandidateSource(str(place), document)
+    path = f"documents[{place}]"
     values = {name: document[name] for name in fields or ("text",) if name in document}
     if not values:
         wanted = " or ".join(fields or ("text",))
@@ -72,15 +61,7 @@ def _ranked_text(document: Document, path: str, fields: Sequence[str] | None) ->
     title = "" if fields else document.get("title") or ""
     if not isinstance(title, str):
         raise InvalidRequest(f"{path}.title", "it is not a text; send a text, or leave it out")
-    body = "\n".join(values.values())
-    text = with_title(body, title)
-    return RankedText(text, title, len(text) - len(body))
-
-
-def candidates_of(texts: Iterable[RankedText | str]) -> list[CandidateSource]:
-    """The candidates of these texts, with their places as doc_ids."""
-    ranked = (RankedText(text) if isinstance(text, str) else text for text in texts)
-    return [CandidateSource(str(place), document.text, title=document.title) for place, document in enumerate(ranked)]
+    return CandidateSource(str(place), "\n".join(values.values()), title=title)
 
 
 def refuse_truncated(ranking: Ranking, field: str, way_out: str) -> None:

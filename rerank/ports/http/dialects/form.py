@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage
-from rerank.ports.http.dialects.documents import as_object, candidates_of, ranked_texts, refuse_truncated
+from rerank.ports.http.dialects.documents import as_object, candidates_of, refuse_truncated
 from rerank.ports.http.dialects.options import Options, TextField, validated
 from rerank.ports.http.dialects.scores import Ranked, Scored, scored
 from rerank.types import CandidateSource, Ranking
@@ -98,7 +98,7 @@ class Form(Dialect):
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(self.request, body)
         passages = [_text(passage) for passage in getattr(request, self.passages_field)]
-        candidates = candidates_of(ranked_texts(passages, getattr(request, "rank_fields", None)))
+        candidates = candidates_of(passages, getattr(request, "rank_fields", None))
         query = getattr(request, self.query)
         queries = query if isinstance(query, list) else [_text(query)]
         if not queries or len(queries) not in {1, len(passages)}:
