@@ -86,7 +86,7 @@ def nothing_to_rank(lists: Iterable[Request]) -> tuple[str, ...]:
     empty = [item.query.query_id for item in lists if not item.candidates or not item.query.text.strip()]
     if not empty:
         return ()
-    return (f"{len(empty)} queries have no text or no candidates, and count as 0: {_listed(empty)}.",)
+    return (f"Queries without text or candidates, which count as 0: {len(empty)} ({_listed(empty)}).",)
 
 
 def candidate_ids(requests: Iterable[Request]) -> set[str]:

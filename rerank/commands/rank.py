@@ -162,7 +162,7 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
         models = client.list_models(settings.timeout_s).models
         ranked = RankedFile(requests, out, deciding_settings(fields, models))
         if failed := ranked.rank(partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)):
-            console.print(f'{failed} requests failed; the same command sends them again. Their lines have an "error"')
+            console.print(f'failed requests: {failed}; the same command sends them again. Their lines have an "error"')
             raise typer.Exit(1)
 
 

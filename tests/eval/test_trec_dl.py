@@ -146,7 +146,7 @@ def test_query_without_text_or_candidates_counts_as_0_with_a_note(
     evaluate(app, tmp_path / "out", *files, "--model", "number", "--target", service.address)
     written = measures(tmp_path / "out")
     assert [written["per_query"][query]["nDCG@10"] for query in ASKED] == [1.0, 0.0, 1.0]
-    assert "1 queries have no text or no candidates, and count as 0: q2." in written["notes"]
+    assert "Queries without text or candidates, which count as 0: 1 (q2)." in written["notes"]
 
 
 def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Path) -> None:

@@ -109,16 +109,16 @@ def test_skipped_lists_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = {"medquad": tmp_path / "qa.jsonl", "random_share": 1.0, "lists_per_query": 2, "passages": "2"}
     assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 6
-    assert "lists skipped" not in capsys.readouterr().out
+    assert "skipped lists" not in capsys.readouterr().out
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, [*rows[:2], {**rows[2], "question": "b"}])))
     assert len(built(tmp_path / "fewer.jsonl", "qrels", **options)) == 4
-    assert "2 lists skipped: fewer than two passages" in capsys.readouterr().out
+    assert "skipped lists: 2, fewer than two passages" in capsys.readouterr().out
 
 
 def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
     qrels = tmp_path / "none.txt"
     qrels.write_text("7 0 d1 0\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match="no list can be made of 1 queries; 2 lists skipped: all"):
+    with pytest.raises(CollectionError, match="no list can be made of 1 queries; skipped lists: 2, all"):
         built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
     assert not (tmp_path / "out.jsonl").exists()
 

@@ -111,7 +111,7 @@ def test_failed_request_has_its_error_in_its_place(batch: Batch, paths: tuple[Pa
     outcome = batch()
     assert (outcome.code, outcome.out) == (
         1,
-        '2 requests failed; the same command sends them again. Their lines have an "error"\n',
+        'failed requests: 2; the same command sends them again. Their lines have an "error"\n',
     )
     rows = read(paths[1])
     assert ["error" in row for row in rows] == [False, True, True, False]

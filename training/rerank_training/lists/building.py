@@ -133,7 +133,7 @@ def _held_out_queries(queries: int, settings: BuildListsSettings) -> set[int]:
 
 
 def _summary(skipped: Counter[str]) -> str:
-    return "; ".join(f"{count:,} lists skipped: {reason}" for reason, count in skipped.items())
+    return "; ".join(f"skipped lists: {count:,}, {reason}" for reason, count in skipped.items())
 
 
 def _numbered(query: Query, number: int) -> Query:
