@@ -84,10 +84,6 @@ def test_measures_are_those_of_a_slow_count() -> None:
     assert found.answered == pytest.approx(sum(above) / len(above))
 
 
-def test_well_drawn_relevances_are_calibrated() -> None:
-    assert measure((CURVE,), drawn_lists(CURVE, 1000), drawn_lists(CURVE, 1)).ece < 0.03
-
-
 TEXTS = {
     "flea": "A flea lives for two to three months.",
     "moon": "The moon orbits the earth in a month.",

@@ -95,15 +95,6 @@ def test_questions_with_answers_graded_by_a_reranker(tmp_path: Path) -> None:
     assert {doc_id for item in lists for doc_id in ids(item)} == {item.query.query_id.split("/")[1] for item in lists}
 
 
-def test_same_seed_gives_the_same_file_and_another_seed_another(requests: Path, tmp_path: Path) -> None:
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt", "lists_per_query": 10}
-    texts = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        built(tmp_path / name, "qrels", **files, seed=seed)
-        texts.append((tmp_path / name).read_text(encoding="utf-8"))
-    assert texts[0] == texts[1] != texts[2]
-
-
 def test_skipped_lists_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"_id": str(n), "question": f"why {n}?", "answer": answer} for n, answer in enumerate(["a", "b", "a"])]
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -113,14 +104,6 @@ def test_skipped_lists_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, [*rows[:2], {**rows[2], "question": "b"}])))
     assert len(built(tmp_path / "fewer.jsonl", "qrels", **options)) == 4
     assert "skipped lists: 2, fewer than two passages" in capsys.readouterr().out
-
-
-def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
-    qrels = tmp_path / "none.txt"
-    qrels.write_text("7 0 d1 0\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match="no list can be made of 1 queries; skipped lists: 2, all"):
-        built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path) -> None:

@@ -42,22 +42,6 @@ def ids(answer: pb.RerankResponse | ServiceError) -> list[str]:
     return [result.doc_id for result in answer.results]
 
 
-def test_answers_are_in_the_order_of_the_requests_and_options_hold_for_all(client: RerankClient) -> None:
-    requests = [("q", [f"relevance {i}" for i in range(n)]) for n in (50, 1, 3)] * 20
-    answers = [ids(answer) for answer in client.rerank_many(requests, top_n=2, model="number")]
-    assert answers == [["49", "48"], ["0"], ["2", "1"]] * 20
-
-
-def test_failed_request_is_its_error_and_no_other_fails(client: RerankClient) -> None:
-    """Also two requests that are the same, and one with no candidates."""
-    first, empty, again, blank = client.rerank_many([("q", ["1"]), ("q", []), ("q", ["1"]), (" ", ["1"])])
-    assert ids(first) == ids(again) == ["0"]
-    assert isinstance(empty, ServiceError)
-    assert isinstance(blank, ServiceError)
-    assert str(empty) == "candidates: the list is empty; send at least one candidate"
-    assert (empty.code, empty.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
-
-
 @pytest.mark.parametrize(
     ("request_", "options", "error"),
     [

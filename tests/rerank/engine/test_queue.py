@@ -193,14 +193,6 @@ def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
     assert callers_of(queue)[:4] == ["late", "busy", "late", "busy"]
 
 
-def test_callers_of_the_past_need_no_memory() -> None:
-    queue = filled([])
-    for number in range(1000):
-        queue.add(entry(number, 100, caller=str(number)))
-        queue.next_batch(0.0)
-    assert len(queue._callers) < 50
-
-
 # --- preemption ---
 
 

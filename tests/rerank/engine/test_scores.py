@@ -174,11 +174,6 @@ async def test_first_stage_counts_in_the_order_of_the_preranker() -> None:
     assert ranking.trace.strategy == "cascade(preranker: single(20) + 99 first stage > 2)"
 
 
-async def test_empty_list_has_no_first_stage_that_counts() -> None:
-    ranking = await ranked([], [], step(Sliding(20, 10), 0.5))
-    assert (ranking.trace.first_stage_weight, ranking.trace.kendall_tau) == (0.0, None)
-
-
 @given(st.permutations(range(12)))
 def test_kendall_tau_equals_scipys(order: list[int]) -> None:
     assert kendall_tau(order) == pytest.approx(kendalltau(range(12), order).statistic)

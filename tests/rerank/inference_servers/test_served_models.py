@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,12 +12,12 @@ import pytest
 
 from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
-from rerank.errors import DeadlineExceeded, ModelServerUnfit
+from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.vllm import VllmApi
 from rerank.rankers.base import ServedRanker
 from rerank.reranking.load_models import load_served
 from tests.rerank.inference_servers.cases import adapter, plain, request
-from tests.rerank.inference_servers.stand_in import Reply, StandIn, until
+from tests.rerank.inference_servers.stand_in import StandIn
 
 
 @asynccontextmanager
@@ -77,10 +76,6 @@ async def test_answer_without_scores_is_an_error_and_no_ranking(
             await engine.run(request())
 
 
-def engine_time() -> float:
-    return asyncio.get_running_loop().time()
-
-
 async def test_model_of_another_name_is_refused(vllm: StandIn) -> None:
     model = adapter(vllm.url)
     assert model.served_by is not None
@@ -115,11 +110,3 @@ async def test_windows_hold_as_many_passages_as_the_server_scores(
     assert load_served(plain(vllm.url)).info.max_window_size == 52
     monkeypatch.setattr(VllmApi, "most_token_ids", 20)
     assert load_served(plain(vllm.url)).info.max_window_size == 20
-
-
-async def test_deadline_ends_the_call_of_a_silent_server(vllm: StandIn) -> None:
-    async with opened(adapter(vllm.url)) as (engine, _):
-        vllm.fault = lambda path, body: Reply(200, "late", delay_s=60) if "completions" in path else None
-        with pytest.raises(DeadlineExceeded):
-            await engine.run(request(deadline_s=engine_time() + 0.5))
-        await until(lambda: vllm.running == 0, within_s=1.0)

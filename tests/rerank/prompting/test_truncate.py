@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
-from rerank.prompting.truncate import CHARS_PER_TOKEN, beginning
+from rerank.prompting.truncate import beginning
 from rerank.types import Passage, Query, Window
 from tests.small_tokenizers import FAMILIES
 
@@ -20,11 +18,6 @@ NAMES = ("A", "B", "C")
 
 def count_words(text: str) -> int:
     return len(text.split())
-
-
-@given(st.text(max_size=LIMIT * CHARS_PER_TOKEN))
-def test_text_that_may_be_within_the_limit_is_whole(text: str) -> None:
-    assert beginning(text, LIMIT, count_words) == text
 
 
 def test_only_the_beginning_of_a_long_text_is_counted() -> None:

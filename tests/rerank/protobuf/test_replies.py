@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rerank.protobuf.replies import rerank_response, search_response
-from rerank.reranking.reranker import SearchResult
+from rerank.protobuf.replies import rerank_response
 from rerank.types import (
     Candidate,
     Completeness,
-    FirstStage,
     Passage,
     RankedCandidate,
     Ranking,
@@ -77,15 +75,3 @@ def test_trace_becomes_execution() -> None:
         total_ms=4.0,
         repaired_identifiers=3,
     )
-
-
-def test_search_response_is_a_rerank_response_with_its_first_stage() -> None:
-    found = SearchResult(ranking(), FirstStage.DENSE, hits=3, first_stage_ms=5.5)
-    reply = search_response(found, pb.SearchRequest(return_passages=True))
-    reranked = reply_of(ranking(), return_passages=True)
-    assert (list(reply.results), reply.score_kind, reply.execution) == (
-        list(reranked.results),
-        reranked.score_kind,
-        reranked.execution,
-    )
-    assert (reply.first_stage, reply.first_stage_hits, reply.first_stage_ms) == (pb.FIRST_STAGE_DENSE, 3, 5.5)

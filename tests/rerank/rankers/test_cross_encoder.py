@@ -157,14 +157,6 @@ def test_two_labels_of_which_none_is_named_relevant_are_refused(tmp_path: Path, 
         CrossEncoderRanker(write_two_labels(tmp_path / "mono", names), "cpu")
 
 
-def test_number_of_labels_that_is_stated_counts(folders: dict[str, Path], tmp_path: Path) -> None:
-    """transformers reads `num_labels: 1` without names of labels as one label."""
-    config = json.loads((folders["bert"] / "config.json").read_text())
-    without = changed(folders["bert"], tmp_path / "stated", "config.json", num_labels=1)
-    (without / "config.json").write_text(json.dumps({**config, "num_labels": 1, "id2label": None, "label2id": None}))
-    assert CrossEncoderRanker(without, "cpu").info.score_kind is ScoreKind.POINTWISE_PROBABILITY
-
-
 def test_windows_of_a_batch_have_the_scores_that_they_have_alone(ranker: CrossEncoderRanker) -> None:
     windows = [window(ranker, texts(n, longest=60)) for n in (20, 1, 12)]
     expected = [ranking.scores for one in windows for ranking in rank_windows(ranker, [one])]

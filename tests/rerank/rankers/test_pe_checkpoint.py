@@ -126,11 +126,6 @@ def test_published_checkpoint_decodes_dynamically_and_warns_of_another_prompt(fo
     assert PERankRanker(folder, encoder, device="cpu", template=str(folder.parent / "own.yaml")).info.warning == ""
 
 
-def test_encoder_with_the_weights_of_the_training_may_have_another_name(folder: Path, encoder: Encoder) -> None:
-    change_config(folder, encoder_name="other/name", encoder_sha256=encoder.id.sha256)
-    assert scores(folder, encoder)
-
-
 def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path, encoder: Encoder) -> None:
     folder = write_published(tmp_path / "named", encoder, template=SHORT)
     own = load_template(str(folder / "prompt.yaml")).sha256

@@ -12,7 +12,7 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.encoding import encode_shards
 from rerank.retrieval.shards import DenseJob, ShardWorker
-from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
+from rerank.retrieval.store import allocate_vectors, write_passages
 from rerank.types import Matrix, Passage
 
 N = 23
@@ -48,14 +48,6 @@ def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Pat
             shards.encode(shard)
         stored.append((job.folder / "vectors.npy").read_bytes())
     assert stored[0] == stored[1]
-
-
-def test_text_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path: Path) -> None:
-    texts = ["short", "word " * (encoder.id.max_tokens + 1)]
-    list(write_passages(tmp_path, (Passage(f"d{n}", text) for n, text in enumerate(texts))))
-    allocate_vectors(tmp_path, 2, encoder.id.dimension)
-    ShardWorker(DenseJob(tmp_path, tmp_path / "shards", encoder.id, "cpu", "float32", 2), encoder).encode(0)
-    assert PassageStore(tmp_path).truncated.tolist() == [False, True]
 
 
 def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: Encoder) -> None:

@@ -14,7 +14,7 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval import expansion as expansion_module
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.expansion import expand_index
-from rerank.retrieval.index import Expansion, Index, read_manifest, verify_index
+from rerank.retrieval.index import Expansion, Index, read_manifest
 from rerank.types import FirstStage, Query
 
 
@@ -58,16 +58,6 @@ def test_neighbours_are_those_of_the_first_stage(index_folder: Path, encoder: En
         nearest = [hit.row for hit in hits if hit.row != row][:1]
         moved = store.vectors.read([row, *nearest]).sum(axis=0)
         np.testing.assert_allclose(after[row], moved / np.linalg.norm(moved), atol=1e-6)
-
-
-def test_expanded_index_is_searched_as_any_other(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    expand_index(index_folder, tmp_path / "new", encoder, Expansion())
-    opened = Index(tmp_path / "new", encoder)
-    (found,) = opened.search(FirstStage.DENSE, [Query("string instruments")], 3)
-    query = encoder.encode_passages(["string instruments"])[0]
-    assert [doc.score for doc in found] == pytest.approx(sorted(vectors_of(tmp_path / "new") @ query)[:-4:-1], abs=1e-5)
-    assert opened.search(FirstStage.BM25, [Query("flea")], 1)[0][0].doc_id == "flea"
-    assert verify_index(tmp_path / "new").expansion == Expansion()
 
 
 def test_approximate_search_finds_the_expanded_vectors(beir_folder: Path, encoder: Encoder, tmp_path: Path) -> None:

@@ -99,25 +99,6 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: En
     assert "secret" not in str(collector.spans)
 
 
-def test_http_request_has_a_span_with_its_windows_inside(encoder: Encoder, collector: Collector) -> None:
-    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
-        client.get("/health")
-        question = {"query": "secret", "documents": ["relevance 1", "relevance 2"]}
-        client.post("/v1/rerank", question, traceparent=f"00-{TRACE_ID}-{SPAN_ID}-01", x_request_id="r-1")
-    (call,) = [span for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
-    assert call.name.startswith("POST")
-    assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
-    assert attributes(call)["http.status_code"] == 200
-    (answer,) = collector.named("answer")
-    assert answer.parent_span_id == call.span_id
-    assert attributes(answer)["rerank.request_id"] == "r-1"
-    assert attributes(answer)["rerank.windows"] == 1
-    inside = collector.named("prepare") + collector.named("window")
-    assert [span.parent_span_id for span in inside] == [answer.span_id] * 2
-    assert len(collector.spans) == 4, "none for the health check"
-    assert "secret" not in str(collector.spans)
-
-
 @pytest.fixture
 def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address of a collector at which nobody listens."""

@@ -11,7 +11,6 @@ from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.teachers import by_fusion, by_reranker
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
-from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.reranking.blocking import Reranker
 from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions
@@ -64,12 +63,6 @@ def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(re
     options = RankOptions(first_stage_weight=0.0)
     expected = {item.position: item.score for item in reranker.rerank(created.query.text, sources, options).ranked}
     assert found == pytest.approx([expected[place] for place in range(len(sources))])
-
-
-def test_reranker_that_gives_an_order_alone_has_no_scores(reranker: Reranker) -> None:
-    created = pool()
-    with pytest.raises(ConfigError, match=r"identity gives 3 passages an order alone, .* use --rank-loss ranknet"):
-        by_reranker(created, passages(created), reranker, "identity", reads_scores=True)
 
 
 def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Reranker, encoder: Encoder) -> None:

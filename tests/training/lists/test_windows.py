@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
 
-from rerank.errors import ConfigError
 from rerank.types import Passage, Query
 
 
@@ -77,9 +76,3 @@ def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: in
 def test_held_out_windows_are_the_first_passages_of_the_lists() -> None:
     held_out = HeldOutWindows([numbered_list(9), numbered_list(2)], 4)
     assert [positions_of(held_out[index]) for index in range(len(held_out))] == [[0, 1, 2, 3], [0, 1]]
-
-
-@pytest.mark.parametrize(("largest", "smallest"), [(1, 1), (4, 1), (3, 4)])
-def test_impossible_sizes_are_refused(largest: int, smallest: int) -> None:
-    with pytest.raises(ConfigError, match=f"windows of {smallest} to {largest} passages are not possible"):
-        WindowSampling(largest, smallest, 0.5)

@@ -143,25 +143,6 @@ def initialize(client: HttpClient, **headers: str) -> Any:
     return client.post("/mcp", document, accept="application/json, text/event-stream", **headers)
 
 
-async def test_keys_and_their_limits_hold(encoder: Encoder, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.yaml"
-    key = add_key(keys, "assistant", CallerLimits(models=("identity",), max_calls=1))
-    rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
-    with http_service(encoder, rankers, http=HTTP, keys=keys) as (served, http_client):
-        for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "wrong"}):
-            refused = initialize(http_client, **wrong)
-            assert refused.status == 401
-            assert refused.headers["www-authenticate"] == "Bearer"
-            assert "API key" in refused.json["error"]["message"]
-        assert initialize(http_client, authorization=f"Bearer {key}").json["result"]["serverInfo"]["name"] == "rerank"
-        async with connected(http_client, key) as client:
-            arguments = {"query": "q", "candidates": ["a", "b"]}
-            assert told(await client.call_tool("rerank", arguments | {"model": "identity"}))
-            denied = refusal(await client.call_tool("rerank", arguments))
-            assert denied.startswith("PERMISSION_DENIED: key assistant does not allow model 'number'")
-        served.wait_until_idle()
-
-
 def post(client: HttpClient, body: bytes, **headers: str) -> Any:
     types = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     return client.send("POST", "/mcp", body, types | headers)

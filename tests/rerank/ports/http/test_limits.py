@@ -127,26 +127,6 @@ def test_requests_in_flight_at_the_end_of_the_drain_get_503(
     assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
 
 
-def test_body_and_answer_under_way_at_the_end_of_the_drain_end_without_a_traceback(
-    encoder: Encoder, caplog: pytest.LogCaptureFixture
-) -> None:
-    large = json.dumps({"query": "q", "documents": ["x" * 190_000] * 80, "return_documents": True}).encode()
-    with (
-        http_service(encoder) as (served, client),
-        socket.create_connection(client.host_and_port) as unsent,
-        socket.create_connection(client.host_and_port) as unread,
-    ):
-        unsent.sendall(raw_request(b"{", "content-length: 100"))
-        unread.sendall(raw_request(large, f"content-length: {len(large)}"))
-        unread.settimeout(TIMEOUT_S)
-        assert unread.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 200"
-        served.wait_for_calls(2)
-        served.wait(served.server.drain(0.1))
-        unsent.settimeout(TIMEOUT_S)
-        assert unsent.recv(1000).startswith(b"HTTP/1.1 503 ")
-    assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
-
-
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [

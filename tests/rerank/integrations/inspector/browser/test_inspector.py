@@ -166,23 +166,6 @@ def test_refusal_is_shown_and_the_next_search_works(tab: Tab, state: Mapping[str
     assert page.locator(".ranking").count() == 1
 
 
-def test_service_that_does_not_answer_is_reported(tab: Tab) -> None:
-    page = tab.open(query="moon")
-    page.route("**/search", lambda route: route.abort())
-    page.get_by_role("button", name="Rank", exact=True).click()
-    page.locator(".problem").wait_for()
-    assert "The service does not answer" in page.get_by_role("alert").inner_text()
-    assert tab.expected_refusals() == 1
-
-
-def test_query_that_finds_nothing_says_so(tab: Tab) -> None:
-    page = tab.open()
-    page.get_by_label("Query").fill("zzz")
-    page.get_by_label("First stage").select_option("bm25")
-    page.get_by_role("button", name="Rank", exact=True).click()
-    page.get_by_text("The first stage found no passage.").wait_for()
-
-
 def test_judged_passages_have_grades_and_both_orders_ndcg(tab: Tab) -> None:
     page = tab.open(query="Tides of the  moon", a__stage="dense")
     qrels = [Qrel("q", "moon", 1), Qrel("q", "tides", 2), Qrel("q", "desert", 0)]
