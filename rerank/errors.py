@@ -183,7 +183,7 @@ FAILURES: Mapping[type[Exception], str] = {
 }
 
 
-def told(failure: Exception) -> str:
+def message_for_caller(failure: Exception) -> str:
     """The message of a failure for the caller. A bug is logged, and the caller gets BUG_MESSAGE."""
     if isinstance(failure, RerankError):
         return str(failure)

@@ -17,7 +17,7 @@ from rerank.engine.scores import (
     with_first_stage,
 )
 from rerank.engine.strategies import Positions, Round, Step, describe
-from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, told
+from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, message_for_caller
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Completeness,
@@ -167,7 +167,7 @@ class Progress:
         if not answers and not (options.allow_partial and is_deadline):
             raise failure
         ranking = self.ranking(total_ms, stopped=FAILURES[type(failure)])
-        reason = ranking.trace.reason if is_deadline else f"{ranking.trace.reason}: {told(failure)}"
+        reason = ranking.trace.reason if is_deadline else f"{ranking.trace.reason}: {message_for_caller(failure)}"
         return replace(ranking, trace=replace(ranking.trace, failure=type(failure), reason=reason))
 
     def _deadline_passed(self, ms: float) -> DeadlineExceeded:

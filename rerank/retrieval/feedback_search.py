@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, told
+from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, message_for_caller
 from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, teacher_of, update_queries
 from rerank.types import Candidate, FeedbackMethod, FeedbackSettings, OnFailure, Query, Ranking, RankOptions, ScoreKind
 
@@ -122,7 +122,7 @@ class FeedbackSearch:
             is_allowed = options.allow_partial and isinstance(error, DeadlineExceeded | Overloaded)
             if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
                 raise
-            return shortened, replace(report, new_passages=0, reason=f"no second ranking: {told(error)}")
+            return shortened, replace(report, new_passages=0, reason=f"no second ranking: {message_for_caller(error)}")
         return second, replace(report, second_ranking_ms=ranking_ms)
 
     async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:

@@ -95,5 +95,5 @@ class McpEndpoint:
 
 def _refusal(error: RerankError) -> Response:
     problem = problem_of(error)
-    told = {"code": _SERVER_ERROR, "message": problem.message, "data": problem.as_json}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": told}, problem.status, problem.headers)
+    problem_json = {"code": _SERVER_ERROR, "message": problem.message, "data": problem.as_json}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": problem_json}, problem.status, problem.headers)

@@ -95,18 +95,18 @@ class Endpoint:
         except RerankError as error:
             return ReadCall(None, partial(_refuse, dialect, error))
         ignored = fields_without_effect(dialect.request, body)
-        told = [*warnings, *changes, *([f"without effect here: {', '.join(ignored)}"] if ignored else [])]
+        notes = [*warnings, *changes, *([f"without effect here: {', '.join(ignored)}"] if ignored else [])]
 
         async def run(context: CallContext) -> HttpReply:
             try:
                 results = [await call.unless_ended(self._run(request, context)) for request in requests]
                 result = results[0] if len(results) == 1 else joined(results)
                 ranking = result if isinstance(result, Ranking) else result.ranking
-                all_told = [*told, *warnings_of(ranking.trace)]
-                reply = await self._beside(size, translated.reply, result, all_told)
+                all_notes = [*notes, *warnings_of(ranking.trace)]
+                reply = await self._beside(size, translated.reply, result, all_notes)
             except RerankError as error:
                 return _refusal(error, [dialect])
-            headers = execution_headers(ranking.trace) | warnings_header(all_told)
+            headers = execution_headers(ranking.trace) | warnings_header(all_notes)
             return HttpReply(reply, result, headers=headers)
 
         return ReadCall(requests[0], run)

@@ -35,12 +35,12 @@ class RequestFitter:
         Raises:
             InvalidRequest: there are several requests, and the scores of the model compare within a request only.
         """
-        requests, wishes, warnings = translated.requests, translated.wishes, list[str]()
+        requests, best_effort, warnings = translated.requests, translated.best_effort, list[str]()
         options = requests[0].options
         if (name := self._meant(options.model)) != options.model:
             warnings.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
             options = replace(options, model=name)
-        if "min_relevance" in wishes and options.min_relevance is not None and not self._gives_relevance(name):
+        if "min_relevance" in best_effort and options.min_relevance is not None and not self._gives_relevance(name):
             warnings.append(f"score_threshold has no effect, as model {name or 'default'} gives no relevance")
             options = replace(options, min_relevance=None)
         if len(requests) > 1 and not self._gives_relevance(name):
@@ -50,7 +50,7 @@ class RequestFitter:
                 "only; send one query in a request, or name a model that gives relevance (GET /v1/models)",
             )
         candidates = max(len(request.candidates) if isinstance(request, RerankRequest) else 0 for request in requests)
-        if "max_chunks_per_doc" in wishes and candidates:
+        if "max_chunks_per_doc" in best_effort and candidates:
             most = max(1, max_candidates // candidates)
             if options.max_chunks_per_doc > most:
                 warnings.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")

@@ -25,13 +25,13 @@ class Translated:
     Attributes:
         requests: one, or one for each query of pairs; these have equal options.
         reply: takes the ranking or the search result, and warnings for the caller; returns JSON.
-        wishes: names of options that are followed as far as this service can, with a warning. Others are refused if it
-            cannot follow them.
+        best_effort: names of options that are followed as far as this service can, with a warning. Others are refused
+            if it cannot follow them.
     """
 
     requests: Sequence[RerankRequest | SearchRequest]
     reply: Callable[[Any, Sequence[str]], bytes]
-    wishes: Collection[str] = ()
+    best_effort: Collection[str] = ()
 
 
 class Dialect(ABC):

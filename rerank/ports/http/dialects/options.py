@@ -148,8 +148,8 @@ class Options(StrictModel):
             RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
             for query, candidates in lists.items()
         ]
-        wishes = ["max_chunks_per_doc", *(["min_relevance"] if self.score_threshold is not None else [])]
-        return Translated(requests, reply, wishes)
+        best_effort = ["max_chunks_per_doc", *(["min_relevance"] if self.score_threshold is not None else [])]
+        return Translated(requests, reply, best_effort)
 
 
 def fields_without_effect(kind: type[Any], body: Mapping[str, Any]) -> list[str]:
