@@ -150,11 +150,6 @@ class FirstStageWeights(Settings):
     hybrid: Weight = 0.0
     neural: Weight = 0.0
 
-    @classmethod
-    def same(cls, weight: float) -> Self:
-        """One weight for all kinds."""
-        return cls(lexical=weight, hybrid=weight, neural=weight)
-
 
 class ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
@@ -249,7 +244,7 @@ class PERankModel(ScoringModel, CheckpointModel):
             one trained by this package.
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
-        first_stage_weight: as for other models. Default: 0.25.
+        first_stage_weight: as for other models. Default: lexical 0.25, hybrid 0.35, neural 0.25.
         passage_text_tokens: limit on the tokens of a passage's text that a template with `{text}` shows beside the
             vector. Default: 64.
     """
@@ -259,8 +254,8 @@ class PERankModel(ScoringModel, CheckpointModel):
     ranker: Literal["pe-rank"]
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
-    #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/evidence/results.md.
-    first_stage_weight: FirstStageWeights = FirstStageWeights.same(0.25)
+    #: Chosen on TREC DL 2021, pydoc, CACM and vaswani; see docs/evidence/results.md.
+    first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.25, hybrid=0.35, neural=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
     passage_text_tokens: Positive = 64
 

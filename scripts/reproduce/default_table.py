@@ -41,7 +41,7 @@ _REQUESTS = {
     "trec-dl-2019-first-stages/tas-b": FirstStageKind.NEURAL,
 }
 #: MedQuAD has more questions than its rows need.
-_MOST_QUERIES = 225
+_MOST_QUERIES = {"medquad": 150}
 
 
 class Row(NamedTuple):
@@ -73,7 +73,7 @@ def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) ->
         index=[index],
         first_stage=stage,
         model=["identity", model],
-        limit=_MOST_QUERIES,
+        limit=_MOST_QUERIES.get(name, 0),
         out=work / model / f"{name}-{stage}",
     )
 
