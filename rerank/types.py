@@ -313,8 +313,6 @@ class WindowRanking:
     scores: tuple[float, ...]
     #: Identifiers that were missing, repeated or unknown in a generated permutation, and were repaired.
     repairs: int = 0
-    #: Places of the passages that the model gave no score, which count as the least probable ones.
-    unscored: tuple[int, ...] = ()
     #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
     is_unanswered: bool = False
     #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
@@ -438,8 +436,6 @@ class Trace:
     #: Why the model may not give its published figures, why the first stage does not count, and why no result is left;
     #: empty if there is nothing to say.
     model_warning: str = ""
-    #: The passages that the model gave no score in some window, see WindowRanking.
-    unscored_doc_ids: tuple[str, ...] = ()
     #: Positions in the order in which the ranking received them, of an unordered list one for each distinct text; empty
     #: if that is the order of the positions.
     input_order: tuple[int, ...] = ()

@@ -64,23 +64,14 @@ class ServedBy(Servers):
     Attributes:
         kind: the program that answers: vllm, sglang or llama-cpp (its `llama-server`).
         model: the name of the model at the servers, or of a LoRA adapter that they have loaded.
-        allow_top_k: rank also with a server that returns only the log-probabilities of the most probable tokens. A
-            passage whose identifier is not among them comes last, and the reply names it. Default: false.
     """
 
     kind: str
-    allow_top_k: bool = False
 
     @field_validator("kind")
     @classmethod
     def _is_known(cls, kind: str) -> str:
         return _one_of(APIS, kind)
-
-    @model_validator(mode="after")
-    def _top_k_is_offered(self) -> Self:
-        if self.allow_top_k and not APIS[self.kind].offers_top_k:
-            raise ValueError(f"allow_top_k is for an old vLLM; {self.kind} returns all that is asked for")
-        return self
 
 
 class RerankServers(Servers):

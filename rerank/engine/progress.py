@@ -46,7 +46,6 @@ class Progress:
         order: the positions that are ranked, in the best order so far.
         blank: those of the passages without a text, which no model reads and which stand last.
         read: positions of the passages that were read by a model that reads passages.
-        unscored: positions of the passages that a model gave no score in some window.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
         last: the ranking of the latest window, with what the first stage counts.
         first_stage_weight: the weight of the first stage in the first window.
@@ -67,7 +66,6 @@ class Progress:
     query_truncated: bool = False
     windows: list[WindowTrace] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
-    unscored: set[int] = field(default_factory=set)
     unanswered: int = 0
     last: WindowRanking | None = None
     first_stage_weight: float = 0.0
@@ -120,7 +118,6 @@ class Progress:
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
             self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
-            self.unscored.update(positions[place] for place in ranking.unscored)
         self.rounds += 1
         self.last = rankings[-1]
         return rankings
@@ -232,7 +229,6 @@ class Progress:
             first_stage_weight=self.first_stage_weight,
             kendall_tau=kendall_tau([*self.order, *self.blank]) if request.options.ordered else None,
             model_warning=self._warnings(),
-            unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
             cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
         )
 

@@ -35,21 +35,17 @@ class ServerApi(ABC):
 
     Args:
         model: the name of the model at the server.
-        top_k: ask for the most probable tokens instead of named ones; only where `offers_top_k`.
 
     Attributes:
         most_token_ids: the most tokens whose log-probabilities one request may ask for.
         lacks: what a server lacks that does not answer a request for log-probabilities with all of them.
-        offers_top_k: some servers of this kind return only the log-probabilities of the most probable tokens.
     """
 
     most_token_ids: ClassVar[int] = 1_000
     lacks: ClassVar[str]
-    offers_top_k: ClassVar[bool] = False
 
-    def __init__(self, model: str, top_k: bool = False) -> None:
+    def __init__(self, model: str) -> None:
         self._model = model
-        self._top_k = top_k
 
     @abstractmethod
     def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:

@@ -7,29 +7,20 @@ from typing import Any
 
 from rerank.inference_servers.api import LogProbs, ModelCard, Post, ServerApi, cards_with_adapters
 
-#: Without `max_logprobs` in its command, a server returns so many of the most probable tokens.
-_TOP_K = 20
 #: Greedy, whatever sampling the checkpoint's generation_config.json asks for.
 _GREEDY = {"temperature": 0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _ID_PREFIX = "token_id:"
 
 
 class VllmApi(ServerApi):
-    """The API of vLLM (checked with 0.32).
-
-    Older ones, without `logprob_token_ids`, return the most probable tokens only.
-    """
+    """The API of vLLM (checked with 0.32)."""
 
     #: The server refuses requests for more.
     most_token_ids = 128
-    lacks = (
-        "this vLLM knows no logprob_token_ids; run vLLM 0.32 or later, or set allow_top_k to rank by the most probable "
-        "tokens"
-    )
-    offers_top_k = True
+    lacks = "this vLLM knows no logprob_token_ids; run vLLM 0.32 or later"
 
     def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
-        named = {"logprobs": _TOP_K} if self._top_k else {"logprobs": 1, "logprob_token_ids": list(token_ids)}
+        named = {"logprobs": 1, "logprob_token_ids": list(token_ids)}
         return self._completion(prompt, {"max_tokens": 1, "return_tokens_as_token_ids": True, **named})
 
     def log_probs(self, answer: Any) -> LogProbs:

@@ -99,7 +99,6 @@ def _execution(trace: Trace) -> pb.Execution:
         first_stage_weight=trace.first_stage_weight,
         kendall_tau=trace.kendall_tau,
         model_warning=trace.model_warning,
-        unscored_doc_ids=trace.unscored_doc_ids,
         cached_vectors=trace.cached_vectors,
         chunked_doc_ids=trace.chunked_doc_ids,
         failure=reason_of(trace.failure) if trace.failure else "",

@@ -82,7 +82,7 @@ class _ServedRanker(OnServers, Generic[P]):
 
     def __init__(self, model: ModelOnServers, make_prompts: Callable[[int], P]) -> None:
         self._model = model
-        self._api = APIS[model.served_by.kind](model.served_by.model, model.served_by.allow_top_k)
+        self._api = APIS[model.served_by.kind](model.served_by.model)
         self._make_prompts = make_prompts
         self._context_tokens = model.tokenizer.model_max_length
         self._prompts = make_prompts(self._context_tokens)
@@ -175,35 +175,30 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
         """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
         (prompt,) = window.prompts
-        row, missing = await self._row(prompt, len(window.window.passages), server)
-        return replace(self._prompts.ranking(window, [torch.tensor(row)]), unscored=tuple(missing))
+        row = await self._row(prompt, len(window.window.passages), server)
+        return self._prompts.ranking(window, [torch.tensor(row)])
 
     async def _check_answers(self, server: Server) -> None:
         """Asks for all identifiers at once."""
         (prompt,) = self._prompts.encode(Window(Query("N/A"), (Passage("0", "N/A"), Passage("1", "N/A")))).prompts
         await self._row(prompt, self.info.max_window_size, server)
 
-    async def _row(self, prompt: Sequence[int], n: int, server: Server) -> tuple[list[float], list[int]]:
-        """Returns the log-probability of each of n identifiers after a prompt, and the indices of those that have none.
-
-        Those get the least one in the answer, which theirs do not exceed.
-        """
+    async def _row(self, prompt: Sequence[int], n: int, server: Server) -> list[float]:
+        """Returns the log-probability of each of n identifiers after a prompt."""
         asked = self._prompts.identifiers.token_ids[:n]
         log_probs = read_answer(server, self._api.log_probs, await server.post(self._api.score(prompt, asked)))
-        known = [token_id for token_id in asked if token_id in log_probs]
-        if len(known) < len(asked) and not self._model.served_by.allow_top_k:
+        row = [log_probs[token_id] for token_id in asked if token_id in log_probs]
+        if len(row) < len(asked):
             raise ModelServerUnfit(
-                f"{server.url} answered with the log-probabilities of {len(known)} of {len(asked)} identifiers; "
+                f"{server.url} answered with the log-probabilities of {len(row)} of {len(asked)} identifiers; "
                 f"{self._api.lacks}"
             )
-        if not all(math.isfinite(log_probs[token_id]) for token_id in known):
+        if not all(map(math.isfinite, row)):
             raise ModelServerUnfit(
                 f"{server.url} answered with a log-probability that is not finite; the weights or the number format of "
                 "its model are broken"
             )
-        least = min(log_probs.values(), default=0.0)
-        missing = [i for i, token_id in enumerate(asked) if token_id not in log_probs]
-        return [log_probs.get(token_id, least) for token_id in asked], missing
+        return row
 
 
 class ServedGeneration(_ServedRanker[GenerationPrompts]):
@@ -273,9 +268,6 @@ class ServedE2Rank(_ServedRanker[E2RankPrompts]):
             of_prompt,
             [passage if self._has_vector(passage) else replace(passage, vector=next(new)) for passage in passages],
         )
-
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        return [encoded.ids for encoded in self._splitter.encode_batch(list(texts), add_special_tokens=False)]
 
     def _has_vector(self, passage: Passage) -> bool:
         return self._encoder is not None and passage.vector is not None

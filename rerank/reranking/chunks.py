@@ -184,7 +184,6 @@ class ChunkedDocuments:
             windows=windows,
             model_warning="; ".join(filter(None, [trace.model_warning, self.warning])),
             truncated_doc_ids=tuple(doc_id for doc_id in doc_ids if doc_id in cut),
-            unscored_doc_ids=tuple(dict.fromkeys(trace.unscored_doc_ids)),
             chunked_doc_ids=tuple(dict.fromkeys(doc_ids[chunk.document] for chunk in self.chunks if chunk.span)),
         )
 

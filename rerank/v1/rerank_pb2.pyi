@@ -208,7 +208,7 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure", "precision", "set_back", "dropped", "query_truncated")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "cached_vectors", "chunked_doc_ids", "failure", "precision", "set_back", "dropped", "query_truncated")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -231,7 +231,6 @@ class Execution(_message.Message):
     FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     KENDALL_TAU_FIELD_NUMBER: _ClassVar[int]
     MODEL_WARNING_FIELD_NUMBER: _ClassVar[int]
-    UNSCORED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_VECTORS_FIELD_NUMBER: _ClassVar[int]
     CHUNKED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -261,7 +260,6 @@ class Execution(_message.Message):
     first_stage_weight: float
     kendall_tau: float
     model_warning: str
-    unscored_doc_ids: _containers.RepeatedScalarFieldContainer[str]
     cached_vectors: int
     chunked_doc_ids: _containers.RepeatedScalarFieldContainer[str]
     failure: str
@@ -269,7 +267,7 @@ class Execution(_message.Message):
     set_back: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
     dropped: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
     query_truncated: bool
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., precision: _Optional[str] = ..., set_back: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., precision: _Optional[str] = ..., set_back: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
 
 class SimilarPassage(_message.Message):
     __slots__ = ("doc_id", "similar_to", "cosine")

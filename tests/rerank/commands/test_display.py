@@ -116,7 +116,7 @@ def test_fields_are_lines_of_words() -> None:
         set_back=[pb.SimilarPassage(doc_id="c", similar_to="d", cosine=0.5)],
     )
     text = [" ".join(line.split()) for line in lines(fields_table("execution", execution))]
-    for line in ("truncated doc ids a, b", "unscored doc ids none", "queue 0.25 ms", "completeness FULL"):
+    for line in ("truncated doc ids a, b", "chunked doc ids none", "queue 0.25 ms", "completeness FULL"):
         assert line in text
     assert "set back c d 0.5" in text
     assert not any("_" in line for line in text)

@@ -25,7 +25,6 @@ SERVERS = {"kind": "vllm", "urls": ["http://gpu1:8000/", "http://gpu2:8000"], "m
         ({"kind": "tgi"}, "'vllm', 'sglang' or 'llama-cpp'"),
         ({"max_in_flight": 0}, "greater than 0"),
         ({"timeout_s": 0}, "greater than 0"),
-        ({"kind": "sglang", "allow_top_k": True}, "returns all that is asked for"),
         ({"port": 8000}, "Extra inputs"),
     ],
 )

@@ -60,7 +60,6 @@ def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: A
 RECORDED = {
     "vllm": [
         (lambda url: adapter(url), request()),
-        (lambda url: plain(url, {"allow_top_k": True}), request(Single(len(TEXTS)))),
         (lambda url: generation(url), request(Single(WINDOW), WINDOW)),
     ],
     "llama-cpp": [

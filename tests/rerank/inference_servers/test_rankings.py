@@ -14,7 +14,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.reranking.load_models import load_ranker, load_served
 from rerank.types import Ranking
-from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
+from tests.rerank.inference_servers.cases import WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import StandIn
 
 
@@ -63,21 +63,3 @@ async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: Stand
     found = {window.positions: window.scores for window in served.trace.windows}
     assert found[4, 5, 6, 7] == pytest.approx(windows[4, 5, 6, 7], abs=0.25)
     assert sum(map(len, found.values())) == 3 * WINDOW
-
-
-@pytest.mark.slow
-async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, encoder: Encoder) -> None:
-    """Of the 20 most probable tokens, some are not identifiers; the others keep their exact log-probabilities."""
-    work = request(Single(len(TEXTS)))
-    served = await ranked(plain(vllm.url, {"allow_top_k": True}), work)
-    here = await ranked_here(plain(vllm.url), work, encoder)
-    unscored = set(served.trace.unscored_doc_ids)
-    scored = [result for result in served.ranked if result.candidate.passage.doc_id not in unscored]
-    exact = {result.position: result.score for result in here.ranked}
-    gaps = {round(result.score - exact[result.position], 3) for result in scored}
-    if unscored:
-        assert {result.candidate.passage.doc_id for result in served.ranked[-len(unscored) :]} == unscored
-    assert len(gaps) <= 2  # one constant, up to rounding
-    assert [result.position for result in scored] == [
-        result.position for result in here.ranked if result.candidate.passage.doc_id not in unscored
-    ]

@@ -58,7 +58,7 @@ async def test_server_without_scores_of_all_identifiers_is_refused_with_what_it_
     scores_changed(vllm, drop_last)
     async with opened(adapter(vllm.url)) as (engine, ranker):
         assert "51 of 52 identifiers; this vLLM knows no logprob_token_ids" in ranker.problem
-        with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*allow_top_k"):
+        with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*run vLLM 0.32"):
             await engine.run(request())
 
 

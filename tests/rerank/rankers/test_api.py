@@ -192,7 +192,6 @@ def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -
         ({"fields": {"top_n": 3}}, "fields has top_n, which each call fills in itself"),
         ({"fields": {"documents": "x"}}, "fields has documents"),
         ({"kind": "tei", "instruction": True}, "the API of tei has no place for an instruction"),
-        ({"allow_top_k": True}, "Extra inputs"),
     ],
 )
 def test_settings_that_no_api_can_have_are_refused(settings: dict[str, Any], message: str) -> None:

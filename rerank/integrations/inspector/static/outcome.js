@@ -4,7 +4,6 @@
 const NOTHING_RAN = {
   strategy: "",
   truncated_doc_ids: [],
-  unscored_doc_ids: [],
   windows: 0,
   rounds: 0,
   queue_ms: 0,

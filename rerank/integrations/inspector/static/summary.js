@@ -51,8 +51,6 @@ function notesOf({ execution, feedback, passages }) {
   return [
     execution.reason && `Not all was reranked: ${execution.reason}.`,
     cut > 0 && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
-    execution.unscored_doc_ids.length > 0 &&
-      `${count(execution.unscored_doc_ids.length, "passage")} without a score of the model, which come last.`,
     execution.first_stage_weight && `The first stage counts with weight ${execution.first_stage_weight}.`,
     execution.kendall_tau !== undefined && `Kendall's tau with the order of the first stage: ${execution.kendall_tau.toFixed(2)}.`,
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
