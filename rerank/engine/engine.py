@@ -23,7 +23,7 @@ from rerank.engine.strategies import Step, Walk
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
-from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, ServedRanker
+from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, RemoteRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
@@ -53,7 +53,7 @@ class _ModelThreads:
     def __init__(
         self,
         model: str,
-        ranker: Ranker | ServedRanker,
+        ranker: Ranker | RemoteRanker,
         throughput: Throughput,
         max_batch_tokens: int,
         observers: Observers,
@@ -66,11 +66,11 @@ class _ModelThreads:
         self.encode = Worker(f"encode {model}")
         # Chosen once: Python takes 16 microseconds to find out whether an object is of a protocol.
         self.pieces: Callable[[EncodedWindow], Sequence[Any]] = (
-            _whole if isinstance(ranker, ServedRanker) else ranker.pieces
+            _whole if isinstance(ranker, RemoteRanker) else ranker.pieces
         )
 
     async def open(self) -> None:
-        if isinstance(self._ranker, ServedRanker):
+        if isinstance(self._ranker, RemoteRanker):
             await self._ranker.open()
         self.prepare.open()
         self.rank.open()
@@ -89,7 +89,7 @@ class _ModelThreads:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
         await asyncio.gather(self.prepare.close(), self.rank.close())
         self.encode.end()
-        if isinstance(self._ranker, ServedRanker):
+        if isinstance(self._ranker, RemoteRanker):
             await self._ranker.close()
 
     def _prepare(self, inputs: Sequence[_Slice]) -> list[Prepared]:
@@ -98,13 +98,13 @@ class _ModelThreads:
 
 def _rank_stage(
     model_stage: ModelStage,
-    ranker: Ranker | ServedRanker,
+    ranker: Ranker | RemoteRanker,
     throughput: Throughput,
     max_batch_tokens: int,
     observers: Observers,
 ) -> QueuedStage[Any, Any]:
     """Makes the stage that reads pieces of windows: a thread, or concurrent calls of an inference server."""
-    if isinstance(ranker, ServedRanker):
+    if isinstance(ranker, RemoteRanker):
         return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight, observers)
     pauses = isinstance(ranker, PausingRanker) and ranker.info.batching == "packed"
     stage = ThreadStage(model_stage, partial(_read, ranker), throughput, max_batch_tokens, observers, pauses)
@@ -131,7 +131,7 @@ def _ranking(ranker: Ranker, window: EncodedWindow, results: Sequence[Any]) -> W
     return ranking
 
 
-async def _rank_served(ranker: ServedRanker, window: EncodedWindow) -> WindowRanking:
+async def _rank_served(ranker: RemoteRanker, window: EncodedWindow) -> WindowRanking:
     ranking = await ranker.rank_window(window)
     check_rankings([ranking], [window])
     return ranking
@@ -154,7 +154,7 @@ class Engine:
 
     def __init__(
         self,
-        rankers: Mapping[str, Ranker | ServedRanker],
+        rankers: Mapping[str, Ranker | RemoteRanker],
         config: EngineConfig,
         infos: Mapping[str, RankerInfo] | None = None,
     ) -> None:
@@ -176,7 +176,7 @@ class Engine:
             threads.refuse_new_work()
         await asyncio.gather(*(threads.close() for threads in self._threads.values()))
 
-    async def put(self, model: str, ranker: Ranker | ServedRanker, info: RankerInfo) -> None:
+    async def put(self, model: str, ranker: Ranker | RemoteRanker, info: RankerInfo) -> None:
         """Gives a model another ranker, for requests from now on. Those with the former one fail with ShuttingDown."""
         threads = self._threads_of(model, ranker)
         await threads.open()
@@ -185,7 +185,7 @@ class Engine:
         former.refuse_new_work()
         await former.close()
 
-    def _threads_of(self, model: str, ranker: Ranker | ServedRanker) -> _ModelThreads:
+    def _threads_of(self, model: str, ranker: Ranker | RemoteRanker) -> _ModelThreads:
         return _ModelThreads(model, ranker, self.throughput, self._batch_tokens(ranker.info), self._observers)
 
     @property

@@ -11,7 +11,7 @@ from rerank.config.served import RerankServers
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.inference_servers.server import Server
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.on_servers import OnServers, read_answer
+from rerank.rankers.remote_servers import RemoteServers, read_answer
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: The largest window of a pointwise API.
@@ -20,7 +20,7 @@ _MOST_PASSAGES = 10_000
 _SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
 
 
-class ApiRanker(OnServers):
+class ApiRanker(RemoteServers):
     """Ranks a window by the scores of a rerank API: in one call, or in several of a pointwise one with a smaller limit.
 
     Args:
@@ -56,7 +56,7 @@ class ApiRanker(OnServers):
         return EncodedWindow(window, tokens=sum(2 + len(text) // 4 for text in texts))
 
     async def rank_window(self, window: EncodedWindow) -> WindowRanking:
-        """Returns the scores as the API returns them. See `ServedRanker`."""
+        """Returns the scores as the API returns them. See `RemoteRanker`."""
         query, texts = window.window.query, [passage.text for passage in window.window.passages]
         size = self._servers.passages_per_call
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]

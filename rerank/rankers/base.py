@@ -148,7 +148,7 @@ class CachingRanker(Protocol):
 
 
 @runtime_checkable
-class ServedRanker(WindowEncoder, Protocol):
+class RemoteRanker(WindowEncoder, Protocol):
     """A ranker whose model runs in an inference server: the engine awaits the windows concurrently.
 
     Attributes:

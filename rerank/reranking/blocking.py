@@ -14,7 +14,7 @@ from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.errors import InvalidRequest, Overloaded, RerankError, UsageError
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.rankers.base import Ranker, ServedRanker
+from rerank.rankers.base import Ranker, RemoteRanker
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult, load_reranker
 from rerank.types import (
@@ -82,7 +82,7 @@ class Reranker:
             self._loop.close()
 
     @property
-    def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
+    def rankers(self) -> Mapping[str, Ranker | RemoteRanker]:
         """The rankers of the models by name, for code that runs windows without the engine."""
         return self._reranker.rankers
 

@@ -42,7 +42,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
-from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
+from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.e2rank import E2RankPrompts, E2RankRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
@@ -53,7 +53,7 @@ from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.served import ModelOnServers, ServedE2Rank, ServedFirst, ServedGeneration
+from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, RemoteModel
 from rerank.reranking.registry import LoadedModel, ModelRegistry
 from rerank.reranking.relevance import relevance_curves
 from rerank.util.files import cached_folder, sha256_of_files
@@ -107,7 +107,7 @@ class ModelLoader:
             ranker = _load(located, self.encoder, self.device, self.sparse_encoder)
             _check_window(located, ranker.info)
             info = _described(located, ranker.info)
-            if not isinstance(ranker, ServedRanker):
+            if not isinstance(ranker, RemoteRanker):
                 _self_test(ranker, located, self.device)
             return LoadedModel(ranker, replace(info, relevance=relevance_curves(located, info)))
         except BaseException as error:  # a panic of Rust's code, for one, is not an Exception
@@ -151,11 +151,11 @@ def _check_window(model: ModelConfig, info: RankerInfo) -> None:
 
 def _load(
     model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder
-) -> Ranker | ServedRanker:
+) -> Ranker | RemoteRanker:
     if isinstance(model, E2RankModel) and model.served_by:
         return _load_served_e2rank(model, encoder)
     if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
-        return load_served(model)
+        return load_remote(model)
     return load_ranker(model, encoder, device, sparse_encoder)
 
 
@@ -267,10 +267,10 @@ def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
     return EncoderConfig(name=str(model.path), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
 
 
-def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> ServedE2Rank:
+def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> RemoteE2Rank:
     served = _on_servers(model)
     template = _styled(model.template, model.prompt)
-    return ServedE2Rank(
+    return RemoteE2Rank(
         served,
         lambda tokens: E2RankPrompts(served.tokenizer, tokens, template, model.instruction, model.prompt_passages),
         E2RANK_END_TOKEN,
@@ -288,7 +288,7 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
     return FirstRanker(model.path, template, *options)
 
 
-def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
+def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
     """Makes the ranker of a model that servers run; none of them is contacted.
 
     Raises:
@@ -303,12 +303,12 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
     tokenizer = served.tokenizer
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
-        return ServedGeneration(
+        return RemoteGeneration(
             served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.generation)
         )
     settings = first_settings(model)
     template = _styled(settings.template, model.prompt)
-    return ServedFirst(
+    return RemoteFirst(
         served,
         lambda tokens: FirstPrompts(
             tokenizer, tokens, template, settings.identifiers, model.order_prior, settings.passage_tokens
@@ -316,7 +316,7 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
     )
 
 
-def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> ModelOnServers:
+def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> RemoteModel:
     if model.served_by is None or model.path is None:
         raise ConfigError(f"model {model.name} has no served_by or no path; this is a bug")
     tokenizer = load_tokenizer_of(model.tokenizer or model.path)
@@ -324,7 +324,7 @@ def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> ModelOnSer
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)
     check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
-    return ModelOnServers(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
+    return RemoteModel(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
 
 
 def _styled(template: str, prompt: PromptConfig) -> Template:

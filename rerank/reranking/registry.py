@@ -10,7 +10,7 @@ from rerank.config import ModelConfig
 from rerank.config.cascades import possible_prerankers
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
-from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
+from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.reranking.relevance import check_min_relevance, gives_relevance, signal_encoders, usable
 from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
@@ -24,7 +24,7 @@ class LoadedModel:
         memory_bytes: by how much the process, and the memory of a GPU, grew; 0: not known, or not loaded yet.
     """
 
-    ranker: Ranker | ServedRanker
+    ranker: Ranker | RemoteRanker
     info: RankerInfo
     load_s: float = 0.0
     memory_bytes: int = 0
@@ -70,12 +70,12 @@ class ModelRegistry:
     def __init__(
         self,
         models: Sequence[ModelConfig],
-        rankers: Mapping[str, Ranker | ServedRanker],
+        rankers: Mapping[str, Ranker | RemoteRanker],
         infos: Mapping[str, RankerInfo] | None = None,
     ) -> None:
         self._models = {model.name: model for model in models}
         unloaded = {name: UnloadedRanker(name, model.ranker) for name, model in self._models.items()}
-        self.rankers: dict[str, Ranker | ServedRanker] = {**unloaded, **rankers}
+        self.rankers: dict[str, Ranker | RemoteRanker] = {**unloaded, **rankers}
         self.infos = {name: ranker.info for name, ranker in self.rankers.items()} | dict(infos or {})
         self._costs = dict.fromkeys(self._models, (0.0, 0))
         self._curves: dict[str, RelevanceCurves] = {}
@@ -166,7 +166,7 @@ class ModelRegistry:
     def _own_problem(self, name: str) -> str:
         """Says why the model itself cannot rank; empty if it can."""
         ranker = self.rankers[name]
-        return ranker.problem if isinstance(ranker, ServedRanker | FailedRanker) else ""
+        return ranker.problem if isinstance(ranker, RemoteRanker | FailedRanker) else ""
 
     def _check_served(self, name: str, options: RankOptions) -> None:
         ranker = self.rankers[name]

@@ -17,7 +17,7 @@ from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, Not
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.vector_cache import VectorCache
-from rerank.rankers.base import Ranker, ServedRanker
+from rerank.rankers.base import Ranker, RemoteRanker
 from rerank.rankers.failed import FailedRanker
 from rerank.readers.candidates import candidate_source
 from rerank.reranking.lazy_models import LazyModels
@@ -127,7 +127,7 @@ class AsyncReranker:
         return self._encoder.vector_cache
 
     @property
-    def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
+    def rankers(self) -> Mapping[str, Ranker | RemoteRanker]:
         """The rankers of the models by name, for code that runs windows without the engine."""
         return self._models.rankers
 

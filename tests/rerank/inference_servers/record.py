@@ -12,7 +12,7 @@ import httpx2
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.reranking.load_models import load_served
+from rerank.reranking.load_models import load_remote
 from tests.rerank.inference_servers.cases import RECORDED
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, key_of, stand_in
 
@@ -47,7 +47,7 @@ async def record(kind: str, url: str, out: Path) -> None:
 
 
 async def rank(server: StandIn, model: Any, request: Any) -> None:
-    ranker = load_served(model)
+    ranker = load_remote(model)
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         print(model.served_by.model, ranker.problem or "can be used")
         ranking = await engine.run(request)

@@ -21,8 +21,8 @@ from rerank.errors import DeadlineExceeded, ModelServerUnfit
 from rerank.inference_servers import pool, server
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import NoAnswer, Server, client_of
-from rerank.rankers.base import ServedRanker
-from rerank.reranking.load_models import load_served
+from rerank.rankers.base import RemoteRanker
+from rerank.reranking.load_models import load_remote
 from rerank.types import Candidate, Passage
 from tests.rerank.inference_servers.cases import QUERY, plain
 from tests.rerank.inference_servers.hostile_servers import ENDLESS, LONG, SLOW, Answer, hostile, whole
@@ -46,9 +46,9 @@ def api_at(url: str, kind: str = "jina") -> ApiModel:
     return ApiModel(name="zephyr", ranker="api", served_by=RerankServers(kind=kind, urls=(url,), model="x"))
 
 
-def model_at(url: str, kind: str) -> ServedRanker:
+def model_at(url: str, kind: str) -> RemoteRanker:
     """A model of this kind of server, or of a rerank API."""
-    return load_served(api_at(url, "infinity") if kind == "api" else plain(url, {"kind": kind}))
+    return load_remote(api_at(url, "infinity") if kind == "api" else plain(url, {"kind": kind}))
 
 
 @pytest.mark.parametrize("answer", LONG.values(), ids=LONG)

@@ -12,14 +12,14 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single
 from rerank.models.encoder import Encoder
 from rerank.models.smollm2 import locate_causal_lm
-from rerank.reranking.load_models import load_ranker, load_served
+from rerank.reranking.load_models import load_ranker, load_remote
 from rerank.types import Ranking
 from tests.rerank.inference_servers.cases import WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import StandIn
 
 
 async def ranked(model: FirstModel | GenerationModel, work: RankRequest) -> Ranking:
-    async with Engine({"zephyr": load_served(model)}, EngineConfig()) as engine:
+    async with Engine({"zephyr": load_remote(model)}, EngineConfig()) as engine:
         return await engine.run(work)
 
 

@@ -24,7 +24,7 @@ from rerank.config import ApiModel, EngineConfig, RerankServers
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
-from rerank.reranking.load_models import load_served
+from rerank.reranking.load_models import load_remote
 from rerank.types import Candidate, Passage, Query, Ranking
 from tests.rerank.inference_servers.random_rerankers import scores_here
 
@@ -60,7 +60,7 @@ async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings:
     servers = {"kind": "vllm", "urls": [url], "model": folder.name} | settings
     model = ApiModel(name="api", ranker="api", served_by=RerankServers.model_validate(servers))
     candidates = tuple(Candidate(Passage(f"d{place}", text)) for place, text in enumerate(texts(n)))
-    async with Engine({"api": load_served(model)}, EngineConfig()) as engine:
+    async with Engine({"api": load_remote(model)}, EngineConfig()) as engine:
         return await engine.run(RankRequest(Query(QUERY), candidates, (Step("api", strategy),)))
 
 

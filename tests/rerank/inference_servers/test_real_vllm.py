@@ -33,8 +33,8 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, TopDown
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
-from rerank.rankers.base import Ranker, ServedRanker, rank_windows
-from rerank.reranking.load_models import load_ranker, load_served
+from rerank.rankers.base import Ranker, RemoteRanker, rank_windows
+from rerank.reranking.load_models import load_ranker, load_remote
 from rerank.types import Candidate, Completeness, Passage, Query, Window
 from tests.rerank.inference_servers.cases import QUERY, adapter, generation
 from tests.rerank.inference_servers.stand_in import until
@@ -71,8 +71,8 @@ def here() -> Ranker:
     return load_ranker(model, Encoder(device="cpu"), "cpu")
 
 
-def served(url: str, **settings: object) -> ServedRanker:
-    return load_served(adapter(url, **settings))
+def served(url: str, **settings: object) -> RemoteRanker:
+    return load_remote(adapter(url, **settings))
 
 
 def running(url: str) -> float:
@@ -126,7 +126,7 @@ async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
 
 async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
     """Of requests that generate, in many steps. The step that runs ends first: a slow CPU gets a second more for it."""
-    async with Engine({"zephyr": load_served(generation(url))}, EngineConfig()) as engine:
+    async with Engine({"zephyr": load_remote(generation(url))}, EngineConfig()) as engine:
         tasks = [asyncio.create_task(engine.run(request_of(20, seed))) for seed in range(8)]
         before, end_s = 0.0, time.perf_counter() + 60
         while before < 3 and time.perf_counter() < end_s:
@@ -152,7 +152,7 @@ async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_
     tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
     tokenizer.save_pretrained(tmp_path)
     settings = {"tokenizer": str(tmp_path), "generation": AnswerConfig(thinking_tokens=50)}
-    ranker = load_served(generation(url).model_copy(update={**settings, "path": tmp_path}))
+    ranker = load_remote(generation(url).model_copy(update={**settings, "path": tmp_path}))
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         await until(lambda: not ranker.problem, within_s=900)
         before = await asyncio.to_thread(metric, url, "generation_tokens_total")

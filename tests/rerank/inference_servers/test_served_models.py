@@ -14,15 +14,15 @@ from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.vllm import VllmApi
-from rerank.rankers.base import ServedRanker
-from rerank.reranking.load_models import load_served
+from rerank.rankers.base import RemoteRanker
+from rerank.reranking.load_models import load_remote
 from tests.rerank.inference_servers.cases import adapter, plain, request
 from tests.rerank.inference_servers.stand_in import StandIn
 
 
 @asynccontextmanager
-async def opened(model: ApiModel | FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, ServedRanker]]:
-    ranker = load_served(model)
+async def opened(model: ApiModel | FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, RemoteRanker]]:
+    ranker = load_remote(model)
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         yield engine, ranker
 
@@ -107,6 +107,6 @@ async def test_prompts_fit_the_length_that_the_server_reads(vllm: StandIn) -> No
 async def test_windows_hold_as_many_passages_as_the_server_scores(
     vllm: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load_served(plain(vllm.url)).info.max_window_size == 52
+    assert load_remote(plain(vllm.url)).info.max_window_size == 52
     monkeypatch.setattr(VllmApi, "most_token_ids", 20)
-    assert load_served(plain(vllm.url)).info.max_window_size == 20
+    assert load_remote(plain(vllm.url)).info.max_window_size == 20

@@ -11,7 +11,7 @@ import pytest
 from rerank.config import EngineConfig, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single, Sliding
-from rerank.reranking.load_models import load_served
+from rerank.reranking.load_models import load_remote
 from rerank.types import Completeness, Ranking
 from tests.fakes import NumberRanker
 from tests.rerank.inference_servers.cases import WINDOW, request, served_by
@@ -44,7 +44,7 @@ async def engine_at(vllm: StandIn, write: Callable[[int], str], delay_s: float =
         return Reply(200, reply, delay_s=delay) if is_completion else None
 
     vllm.fault = complete
-    async with Engine({"zephyr": load_served(model), "number": NumberRanker()}, EngineConfig()) as engine:
+    async with Engine({"zephyr": load_remote(model), "number": NumberRanker()}, EngineConfig()) as engine:
         vllm.requests.clear()
         yield engine
 

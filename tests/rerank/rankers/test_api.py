@@ -17,7 +17,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
-from rerank.reranking.load_models import load_served
+from rerank.reranking.load_models import load_remote
 from rerank.types import Candidate, Passage, Query, Ranking, ScoreKind
 from tests.fakes import NumberRanker, number_in
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in
@@ -65,7 +65,7 @@ def http(encoder: Encoder) -> Iterator[HttpClient]:
 
 @asynccontextmanager
 async def engine_over(*models: ApiModel, **others: Any) -> AsyncIterator[Engine]:
-    rankers = {"bge": load_served(models[0]), **others}
+    rankers = {"bge": load_remote(models[0]), **others}
     async with Engine(rankers, EngineConfig()) as engine:
         yield engine
 
@@ -89,7 +89,7 @@ async def test_our_own_port_is_served_by_in_all_its_dialects(http: HttpClient, k
 
 
 async def test_wrong_model_name_shows_before_the_first_request(http: HttpClient) -> None:
-    ranker = load_served(model_at(f"http://{http.address}", model="nubmer"))
+    ranker = load_remote(model_at(f"http://{http.address}", model="nubmer"))
     await ranker.open()
     await ranker.close()
     assert "nubmer" in ranker.problem
@@ -167,7 +167,7 @@ async def test_wrong_answer_is_an_error_that_says_what_came(
             server.fault = lambda path, body: reply if body else numbers(path, body)
             with pytest.raises(error, match=text) as caught:
                 await engine.run(request_of([1, 2]))
-        ranker = load_served(model)
+        ranker = load_remote(model)
         await ranker.open()
         assert ranker.problem
         await ranker.close()
@@ -177,7 +177,7 @@ async def test_wrong_answer_is_an_error_that_says_what_came(
 def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENDPOINT_KEY", raising=False)
     with pytest.raises(ConfigError, match="environment variable ENDPOINT_KEY, which is not set; set it"):
-        load_served(model_at("http://127.0.0.1:1", api_key_env="ENDPOINT_KEY"))
+        load_remote(model_at("http://127.0.0.1:1", api_key_env="ENDPOINT_KEY"))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from rerank.inference_servers.server import Server, client_of
 T = TypeVar("T")
 
 
-class OnServers(ABC):
-    """Holds the servers of a ranker; see `rerank.rankers.base.ServedRanker`.
+class RemoteServers(ABC):
+    """Holds the servers of a ranker; see `rerank.rankers.base.RemoteRanker`.
 
     Args:
         name: of the model in the configuration.

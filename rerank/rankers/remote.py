@@ -33,7 +33,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.e2rank import E2RankPrompts, by_cosine
 from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
-from rerank.rankers.on_servers import OnServers, read_answer
+from rerank.rankers.remote_servers import RemoteServers, read_answer
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Vector, Window, WindowRanking
 
@@ -51,7 +51,7 @@ P = TypeVar("P", bound=TextPrompts)
 
 
 @dataclass(frozen=True)
-class ModelOnServers:
+class RemoteModel:
     """A model that inference servers run, as it is configured.
 
     Attributes:
@@ -71,8 +71,8 @@ class ModelOnServers:
     self_test: Callable[[Ranker], None]
 
 
-class _ServedRanker(OnServers, Generic[P]):
-    """Sends the windows of a ranker to its servers; see `rerank.rankers.base.ServedRanker`.
+class _RemotePromptRanker(RemoteServers, Generic[P]):
+    """Sends the windows of a ranker to its servers; see `rerank.rankers.base.RemoteRanker`.
 
     Args:
         model: the model and its servers.
@@ -80,7 +80,7 @@ class _ServedRanker(OnServers, Generic[P]):
             and the servers may say fewer.
     """
 
-    def __init__(self, model: ModelOnServers, make_prompts: Callable[[int], P]) -> None:
+    def __init__(self, model: RemoteModel, make_prompts: Callable[[int], P]) -> None:
         self._model = model
         self._api = APIS[model.served_by.kind](model.served_by.model)
         self._make_prompts = make_prompts
@@ -111,7 +111,7 @@ class _ServedRanker(OnServers, Generic[P]):
         await self._check_name_and_length(server)
         await self._check_tokenizer(server)
         await self._check_answers(server)
-        on_server = _OnServer(self._for_self_test(), server, asyncio.get_running_loop())
+        on_server = _OnOneServer(self._for_self_test(), server, asyncio.get_running_loop())
         try:
             await asyncio.to_thread(self._model.self_test, on_server)
         except SelfTestFailed as error:
@@ -159,15 +159,15 @@ class _ServedRanker(OnServers, Generic[P]):
             )
 
 
-class ServedFirst(_ServedRanker[FirstPrompts]):
+class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
     """Ranks by FIRST, by the log-probabilities of a served model.
 
     Args:
         model: the model and its servers.
-        make_prompts: see _ServedRanker.
+        make_prompts: see _RemotePromptRanker.
     """
 
-    def __init__(self, model: ModelOnServers, make_prompts: Callable[[int], FirstPrompts]) -> None:
+    def __init__(self, model: RemoteModel, make_prompts: Callable[[int], FirstPrompts]) -> None:
         super().__init__(model, make_prompts)
         limit = min(self.info.max_window_size, self._api.most_token_ids)
         self.info = replace(self.info, max_window_size=limit)
@@ -201,7 +201,7 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
         return row
 
 
-class ServedGeneration(_ServedRanker[GenerationPrompts]):
+class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
     """Ranks by the permutation that a served model generates."""
 
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
@@ -219,11 +219,11 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
         return other
 
 
-class ServedE2Rank(_ServedRanker[E2RankPrompts]):
+class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
     """Ranks by E2Rank, by the vectors that a served model gives of prompts, and of passages that have none.
 
     Args:
-        model, make_prompts: see _ServedRanker.
+        model, make_prompts: see _RemotePromptRanker.
         end_token: behind each passage.
         encoder: that of the service if it has the same weights, so that passages have its vectors; None: the server
             encodes all passages.
@@ -234,7 +234,7 @@ class ServedE2Rank(_ServedRanker[E2RankPrompts]):
 
     def __init__(
         self,
-        model: ModelOnServers,
+        model: RemoteModel,
         make_prompts: Callable[[int], E2RankPrompts],
         end_token: str,
         encoder: Encoder | None,
@@ -298,10 +298,10 @@ class ServedE2Rank(_ServedRanker[E2RankPrompts]):
         return list(vectors / lengths)
 
 
-class _OnServer:
+class _OnOneServer:
     """A served ranker on one of its servers, for the self-test, which runs on a thread."""
 
-    def __init__(self, ranker: _ServedRanker[Any], server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, ranker: _RemotePromptRanker[Any], server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.info = ranker.info
         self.prepare = ranker.prepare
         self.encode = ranker.encode
