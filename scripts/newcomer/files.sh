@@ -70,5 +70,4 @@ step "wrong line of judgements" fails_with "test.tsv:2 has 2 columns; expected T
 step "lists with BEIR's judgements" output_has "1 lists" "${lists[@]}" lists-beir.jsonl --qrels test.tsv
 step "wrong first line of a collection" report_first_line
 step "lists from a compressed collection" output_has "10 lists" \
-  build-lists --collection compressed --queries file --split test --teacher qrels --passages 2 \
-  --random-share 1 --out lists-compressed.jsonl
+  build-lists --collection compressed --split test --teacher qrels --passages 2 --out lists-compressed.jsonl

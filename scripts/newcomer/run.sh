@@ -169,7 +169,7 @@ step "stop the service" stop_service
 bundled=$(python -c 'from rerank.checkpoints.bundled import FIRST; print(FIRST)')
 train=(train-first --lists lists.jsonl --eval-lists lists-held-out.jsonl --base "$bundled" --output-dir run --use-cpu true
   --per-device-train-batch-size 2 --max-steps 4 --logging-steps 1 --save-steps 1 --eval-steps 1)
-step "training lists" build-lists --collection collection --queries sentences --teacher qrels --passages 4 \
+step "training lists" build-lists --collection collection --split test --teacher qrels --passages 4 \
   --held-out-share 0.2 --out lists.jsonl
 step "train, and kill the run" train_until_second_save
 step "resume" output_has "[Rr]esum" "${train[@]}"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
-from rerank_training.build_lists import build_lists
+from rerank_training.build_lists import app, build_lists
 from rerank_training.lists.building import build_list
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.sampling import ListSampling, make_pool
-from rerank_training.lists.settings import BuildListsSettings, QuerySource, TeacherName
+from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.teachers import by_grades
 from rerank_training.lists.training_list import TrainingList
+from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Candidate, Passage, Query
@@ -50,9 +54,9 @@ def ids(item: TrainingList) -> list[str]:
 
 def test_list_without_anything_to_learn_is_refused() -> None:
     with pytest.raises(CollectionError, match="all passages equally relevant"):
-        build_list(POOL, [], lambda _, passages: (1.0,) * len(passages), ListSampling(3, 3), Random(0))
+        build_list(POOL, lambda _, passages: (1.0,) * len(passages), ListSampling(3, 3), Random(0))
     with pytest.raises(CollectionError, match="fewer than two passages"):
-        build_list(make_pool(Query("q?"), [], {}), [], by_grades, ListSampling(3, 3), Random(0))
+        build_list(make_pool(Query("q?"), [], {}), by_grades, ListSampling(3, 3), Random(0))
 
 
 def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
@@ -66,44 +70,69 @@ def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
         assert list(item.relevance) == [grades.get(doc_id, 0.0) for doc_id in ids(item)]
 
 
-def test_collection_with_sentences(beir_folder: Path, tmp_path: Path) -> None:
-    lists = built(tmp_path / "out.jsonl", "cosine", collection=str(beir_folder), depth=5, passages="5")
-    assert len(lists) == 12
+def test_fusion_prefers_passages_that_both_prefer(requests: Path, tmp_path: Path) -> None:
+    (item,) = built(tmp_path / "out.jsonl", "fusion", requests=requests, passages="5")
+    assert ids(item) == ["d0", "d1", "d2", "d3", "d4"]
+    assert max(item.relevance) == item.relevance[1]
+    assert min(item.relevance) == item.relevance[4]
+
+
+@pytest.fixture
+def collection(beir_folder: Path, tmp_path: Path) -> Path:
+    """Four judged queries, one of which is near to none of the passages that are relevant for it, and another query."""
+    folder = tmp_path / "mine"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
+    texts = ["pull of the moon", "four strings", "dry places", "insects", "not judged"]
+    rows = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
+    (folder / "queries.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    judged = "".join(f"{number}\tviolin\t2\n" for number in range(4))
+    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", encoding="utf-8")
+    return folder
+
+
+def test_lists_of_a_collection_hold_the_nearest_passages_and_a_relevant_one(collection: Path, tmp_path: Path) -> None:
+    lists = built(tmp_path / "out.jsonl", "qrels", collection=str(collection), depth=3, name="mine")
+    assert [item.query.query_id for item in lists] == ["mine/0", "mine/1", "mine/2", "mine/3"]
     for item in lists:
-        assert item.query.query_id == f"twelve/{ids(item)[0]}/sentences"  # no passage is closer than its own
-        assert list(item.relevance) == sorted(item.relevance, reverse=True)
+        assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
+    (nearest, *_) = built(tmp_path / "fused.jsonl", "fusion", collection=str(collection), depth=12, passages="12")
+    assert list(nearest.relevance) == sorted(nearest.relevance, reverse=True)
 
 
-def test_collection_with_judged_queries_of_a_file(beir_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
-    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "pull of the moon"}\n', encoding="utf-8")
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "train.tsv").write_text("q\td\ts\n1\tviolin\t2\n", encoding="utf-8")
-    options = {"queries": QuerySource.FILE, "depth": 3, "name": "mine"}
-    (item,) = built(tmp_path / "out.jsonl", "qrels", collection=str(tmp_path), **options)
-    assert item.query.query_id == "mine/1"
-    assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
-
-
-def test_questions_with_answers_graded_by_a_reranker(tmp_path: Path) -> None:
-    rows = [{"_id": str(n), "question": f"what is number {n}?", "answer": f"it is {n} of many"} for n in range(6)]
-    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+def test_reranker_grades_lists_by_its_order(requests: Path, tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("models: [{name: identity, ranker: identity}]", encoding="utf-8")
-    options = {"medquad": tmp_path / "qa.jsonl", "limit": 4, "depth": 4, "config": tmp_path / "models.yaml"}
-    lists = built(tmp_path / "out.jsonl", "reranker", **options, model="identity")
+    options = {"requests": requests, "config": tmp_path / "models.yaml", "model": "identity", "lists_per_query": 4}
+    lists = built(tmp_path / "out.jsonl", "reranker", **options)
     assert [item.relevance for item in lists] == [(3.0, 2.0, 1.0)] * 4
-    assert {doc_id for item in lists for doc_id in ids(item)} == {item.query.query_id.split("/")[1] for item in lists}
 
 
-def test_skipped_lists_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"_id": str(n), "question": f"why {n}?", "answer": answer} for n, answer in enumerate(["a", "b", "a"])]
-    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    options = {"medquad": tmp_path / "qa.jsonl", "random_share": 1.0, "lists_per_query": 2, "passages": "2"}
-    assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 6
-    assert "skipped lists" not in capsys.readouterr().out
-    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, [*rows[:2], {**rows[2], "question": "b"}])))
-    assert len(built(tmp_path / "fewer.jsonl", "qrels", **options)) == 4
+def test_same_seed_gives_the_same_file_and_another_seed_another(requests: Path, tmp_path: Path) -> None:
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt", "lists_per_query": 10}
+    texts = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        built(tmp_path / name, "qrels", **files, seed=seed)
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_skipped_lists_are_reported(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = json.loads(requests.read_text(encoding="utf-8"))
+    other["query"]["qid"], other["candidates"] = "8", other["candidates"][:1]
+    requests.write_text(requests.read_text(encoding="utf-8") + "\n" + json.dumps(other), encoding="utf-8")
+    qrels = requests.parent / "qrels.txt"
+    qrels.write_text(qrels.read_text(encoding="utf-8") + "8 0 d0 1\n", encoding="utf-8")
+    options = {"requests": requests, "qrels": qrels, "lists_per_query": 2}
+    assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 2
     assert "skipped lists: 2, fewer than two passages" in capsys.readouterr().out
+
+
+def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
+    qrels = tmp_path / "none.txt"
+    qrels.write_text("7 0 d1 0\n", encoding="utf-8")
+    with pytest.raises(CollectionError, match="no list can be made of 1 queries; skipped lists: 2, all"):
+        built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path) -> None:
@@ -113,6 +142,16 @@ def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path)
         CollectionError, match=r"none of the 1 queries is judged in .*other\.txt \(2 queries\); give .*'7'.*'8'"
     ):
         built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels)
+
+
+def test_queries_without_judgement_are_counted(
+    requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = requests.read_text(encoding="utf-8").replace('"qid": "7"', '"qid": "8"')
+    requests.write_text(requests.read_text(encoding="utf-8") + "\n" + other, encoding="utf-8")
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+    assert len(built(tmp_path / "out.jsonl", "qrels", **files)) == 1
+    assert "1 of 2 queries are judged in" in capsys.readouterr().out
 
 
 def test_existing_file_is_not_replaced(requests: Path, tmp_path: Path) -> None:
@@ -125,13 +164,13 @@ def test_existing_file_is_not_replaced(requests: Path, tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
 
-def test_held_out_share_writes_two_files_without_a_common_query(beir_folder: Path, tmp_path: Path) -> None:
-    options = {"collection": str(beir_folder), "random_share": 1.0, "lists_per_query": 3, "held_out_share": 0.25}
+def test_held_out_share_writes_two_files_without_a_common_query(collection: Path, tmp_path: Path) -> None:
+    options = {"collection": str(collection), "lists_per_query": 3, "held_out_share": 0.25}
     lists = built(tmp_path / "out.jsonl", "qrels", **options)
     held_out = read_lists(tmp_path / "out-held-out.jsonl")
-    assert (len(lists), len(held_out)) == (27, 9)
+    assert (len(lists), len(held_out)) == (9, 3)
     queries, others = ({item.query.query_id.partition("#")[0] for item in part} for part in (lists, held_out))
-    assert (len(queries), len(others), queries & others) == (9, 3, set())
+    assert (len(queries), len(others), queries & others) == (3, 1, set())
 
 
 def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, tmp_path: Path) -> None:
@@ -144,20 +183,30 @@ def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give exactly one of --requests, --collection and --medquad"),
-        ({"requests": Path("r"), "collection": "c"}, "give exactly one of"),
+        ({}, "give either --requests or --collection"),
+        ({"requests": Path("r"), "collection": "c"}, "give either"),
         ({"requests": Path("r"), "teacher": "qrels"}, "give --qrels"),
-        ({"medquad": Path("m"), "qrels": Path("q")}, "--qrels is for --requests"),
-        ({"medquad": Path("m"), "teacher": "fusion"}, "--teacher fusion needs first-stage scores"),
+        ({"collection": "c", "qrels": Path("q")}, "--qrels is for --requests"),
         ({"requests": Path("r"), "passages": "1"}, "--passages 1: expected a number of at least 2"),
         ({"requests": Path("r"), "passages": "9-5"}, "--passages 9-5: expected"),
         ({"requests": Path("r"), "passages": "many"}, "--passages many: expected"),
-        (
-            {"requests": Path("r"), "depth": 10, "passages": "20"},
-            "lists of 20 passages need 20 candidates, but",
-        ),
+        ({"requests": Path("r"), "depth": 10, "passages": "20"}, "lists of 20 passages need as many candidates"),
     ],
 )
 def test_contradicting_options_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        settings(tmp_path / "out.jsonl", **{"teacher": "cosine", **options})  # type: ignore[arg-type]
+        settings(tmp_path / "out.jsonl", **{"teacher": "fusion", **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spelled", [str, lambda flag: flag.replace("-", "_").replace("__", "--")])
+def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Callable[[str], str]) -> None:
+    files = {"--out": tmp_path / "out", "--requests": requests, "--qrels": requests.parent / "qrels.txt"}
+    flags = {**files, "--teacher": "qrels", "--lists-per-query": 2, "--passages": 3, "--order": "first-stage"}
+    result = CliRunner().invoke(app, [part for flag, value in flags.items() for part in (spelled(flag), str(value))])
+    assert result.exit_code == 0, result.output
+    assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
+
+
+def test_help_needs_no_torch() -> None:
+    script = "import sys, rerank_training.build_lists as command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,8 +1,7 @@
-"""`build-lists`: makes training lists from requests, a collection, or questions with answers.
+"""`build-lists`: makes training lists from requests, or from a collection with judged queries.
 
 build-lists --requests requests.jsonl --qrels qrels.txt --teacher fusion --lists-per-query 5 --out lists/dl21.jsonl
-build-lists --collection cranfield --queries sentences --remove-share 0.5 --teacher cosine --out lists/cranfield.jsonl
-build-lists --medquad qa.jsonl.gz --passages 4 --random-share 1 --teacher qrels --limit 2000 --out lists/easy.jsonl
+build-lists --collection collections/mine --split train --teacher qrels --out lists/mine.jsonl
 """
 
 from __future__ import annotations

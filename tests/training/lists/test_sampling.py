@@ -1,78 +1,65 @@
-"""Sampled lists: size, share of random negatives, order, and always a relevant passage."""
+"""Sampled lists: size, order, and always a relevant passage."""
 
 from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_training.lists.sampling import (
-    ListSampling,
-    Pool,
-    make_pool,
-    sample_passages,
-    sliding_order,
-)
+from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, cosine, make_pool, sample_passages
 
 from rerank.types import Candidate, Passage, Query
 
-COLLECTION = [Passage(f"s{number}", f"other {number}") for number in range(100)]
 
-
-def pool(n: int, grades: dict[str, float] | None = None, query: str = "q?") -> Pool:
+def pool(n: int, grades: dict[str, float] | None = None) -> Pool:
     candidates = [Candidate(Passage(f"c{number}", f"candidate {number}"), -number) for number in range(n)]
-    return make_pool(Query(query), candidates, grades or {})
+    return make_pool(Query("q?"), candidates, grades or {})
 
 
 def ids(passages: tuple[Passage, ...]) -> list[str]:
     return [passage.doc_id for passage in passages]
 
 
-@given(n=st.integers(2, 20), share=st.floats(0, 1), seed=st.integers())
-def test_random_share_is_of_the_passages_other_than_the_relevant_one(n: int, share: float, seed: int) -> None:
-    sampled = ids(sample_passages(pool(30, {"c7": 1.0}), COLLECTION, ListSampling(n, n, share), Random(seed)))
-    assert len(set(sampled)) == n
-    assert sum(doc_id.startswith("s") for doc_id in sampled) == round(share * (n - 1))
+@given(seed=st.integers())
+def test_candidates_keep_their_order(seed: int) -> None:
+    sampled = [int(doc_id[1:]) for doc_id in ids(sample_passages(pool(30), ListSampling(10, 10), Random(seed)))]
+    assert sampled == sorted(set(sampled))
+    assert len(sampled) == 10
 
 
-@given(n=st.integers(2, 20), seed=st.integers())
-def test_sliding_order_keeps_the_first_half_and_sorts_the_second_nearly(n: int, seed: int) -> None:
-    random = Random(seed)
-    relevance = [random.random() for _ in range(n)]
-    order = sliding_order(relevance, random)
-    half = n // 2
-    assert order[:half] == list(range(half))
-    assert sorted(order[half:]) == list(range(half, n))
+def test_cosine_order_samples_the_same_passages() -> None:
+    vectors = np.eye(10, dtype=np.float32)
+    query = Query("q?", vector=np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 0], dtype=np.float32))
+    passages = [Passage(f"c{number}", f"candidate {number}", vector=vectors[number]) for number in range(10)]
+    ranked = make_pool(query, [Candidate(passage, None) for passage in passages], {})
+    sampled = sample_passages(ranked, ListSampling(6, 6, ListOrder.COSINE), Random(0))
+    cosines = [cosine(query, passage) for passage in sampled]
+    assert cosines == sorted(cosines, reverse=True)
+    assert set(ids(sampled)) == set(ids(sample_passages(ranked, ListSampling(6, 6), Random(0))))
+
+
+def test_random_order_puts_the_relevant_passage_at_every_position() -> None:
+    sampling = ListSampling(4, 4, ListOrder.RANDOM)
+    sampled = [ids(sample_passages(pool(4, {"c0": 1.0}), sampling, Random(seed))) for seed in range(100)]
+    assert {doc_ids.index("c0") for doc_ids in sampled} == {0, 1, 2, 3}
 
 
 @given(seed=st.integers())
 def test_one_relevant_candidate_is_always_sampled(seed: int) -> None:
-    sampled = ids(sample_passages(pool(100, {"c50": 2.0, "c99": 1.0}), [], ListSampling(2, 3), Random(seed)))
+    sampled = ids(sample_passages(pool(100, {"c50": 2.0, "c99": 1.0}), ListSampling(2, 3), Random(seed)))
     assert {"c50", "c99"} & set(sampled)
 
 
-@pytest.mark.parametrize(("candidates", "collection", "expected"), [(0, 0, 0), (1, 0, 1), (3, 1, 4)])
-def test_list_is_shorter_when_passages_are_missing(candidates: int, collection: int, expected: int) -> None:
-    assert (
-        len(sample_passages(pool(candidates), COLLECTION[:collection], ListSampling(10, 10, 0.5), Random(0)))
-        == expected
-    )
+def test_every_size_of_the_range_occurs() -> None:
+    sizes = {len(sample_passages(pool(10), ListSampling(2, 4), Random(seed))) for seed in range(100)}
+    assert sizes == {2, 3, 4}
 
 
-def test_random_negative_is_not_a_candidate_not_relevant_and_without_the_query() -> None:
-    collection = [
-        Passage("c0", "other text, same id"),
-        Passage("s1", "candidate 0"),
-        Passage("s2", "judged relevant"),
-        Passage("s3", "how long? is asked here"),
-        Passage("s4", "fine"),
-        Passage("s5", "fine"),
-    ]
-    sampled = sample_passages(
-        pool(1, {"c0": 1.0, "s2": 3.0}, query="how long?"), collection, ListSampling(6, 6, 1.0), Random(0)
-    )
-    assert [passage.text for passage in sampled] == ["candidate 0", "fine"]
+@pytest.mark.parametrize("candidates", [0, 1, 3])
+def test_list_is_shorter_when_passages_are_missing(candidates: int) -> None:
+    assert len(sample_passages(pool(candidates), ListSampling(10, 10), Random(0))) == candidates
 
 
 def test_pool_keeps_the_first_of_equal_texts_with_the_better_grade() -> None:

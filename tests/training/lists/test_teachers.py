@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rerank_training.lists.sampling import Pool, make_pool
-from rerank_training.lists.teachers import by_fusion, by_reranker
+from rerank_training.lists.teachers import by_fusion, by_grades, by_reranker
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
@@ -36,11 +36,22 @@ def z(values: Sequence[float]) -> np.ndarray:
     return (np.array(values) - np.mean(values)) / np.std(values)
 
 
-@pytest.mark.parametrize("weight", [0.3, 0.8])
+def test_grades_default_to_0() -> None:
+    created = pool({"b": 3.0})
+    assert by_grades(created, [*passages(created), Passage("other", "x")]) == (0.0, 3.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.8])
 def test_fusion_is_the_weighted_sum_of_z_scores_over_the_pool(weight: float) -> None:
     created = pool()
     expected = z(list(COSINES.values())) + weight * z(list(BM25.values()))
     assert by_fusion(created, passages(created)[1:], weight) == pytest.approx(tuple(expected[1:]))
+
+
+def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:
+    created = pool()
+    expected = z([*COSINES.values(), 0.7]) + 0.3 * np.append(z(list(BM25.values())), min(z(list(BM25.values()))))
+    assert by_fusion(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
 
 
 @pytest.fixture(scope="module")

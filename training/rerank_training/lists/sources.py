@@ -1,110 +1,123 @@
-"""Sources of queries and passages for training lists: request files, collections, and questions with answers."""
+"""Sources of training lists: requests with their candidates, or a collection with judged queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
+
+import numpy as np
 
 from rerank.collections import beir
-from rerank.readers.lines import parsed_lines
-from rerank.readers.qrels import Qrel, grades_by_query
-from rerank.readers.requests import Request
-from rerank.readers.rows import id_of, json_object, text_of
+from rerank.commands.run import console
+from rerank.errors import CollectionError
+from rerank.models.encoder import Encoder
+from rerank.readers.qrels import grades_by_query, read_qrels
+from rerank.readers.requests import Request, read_requests
 from rerank.types import Candidate, Passage, Query
-from rerank_training.lists.encoding import Encode
+from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, request_passages
-from rerank_training.lists.neighbours import CollectionQuery
-from rerank_training.lists.pseudo_queries import remove, sentence, truncate_words
 from rerank_training.lists.sampling import Pool, make_pool
+from rerank_training.lists.settings import BuildListsSettings, TeacherName
+from rerank_training.lists.vector_table import VectorTable
 
 
-def read_medquad(path: Path, name: str, words: int) -> tuple[list[CollectionQuery], list[Passage]]:
-    """Reads questions with answers from JSONL or gzipped JSONL: {"_id", "question", "answer"}.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Candidate pools of a number of queries, created one by one."""
+
+    pools: Iterable[Pool]
+    queries: int
+
+
+def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source:
+    """The source that the settings name.
 
     Args:
-        name: prefix of the query_ids.
-        words: number of words to which an answer is truncated; 0: no truncation.
+        encoder: gives queries and passages vectors; a collection needs it.
 
     Raises:
-        CollectionError: the file or one of its lines cannot be read; the message names the line.
+        CollectionError: a file cannot be read, or none of the queries is judged.
     """
-    rows = [row for _, row in parsed_lines(path, _medquad_row)]
-    passages = _non_empty(Passage(row["_id"], truncate_words(row["answer"], words)) for row in rows)
-    queries = [CollectionQuery(Query(row["question"], f"{name}/{row['_id']}"), {row["_id"]: 1.0}) for row in rows]
-    return queries, passages
+    if settings.requests:
+        return _from_requests(settings.requests, settings, encoder)
+    if encoder is None:
+        raise ValueError("a collection has no candidates without an encoder; this is a bug")
+    return _from_collection(beir.checked_folder(settings.collection), settings, encoder)
 
 
-def read_collection(folder: Path, words: int) -> list[Passage]:
-    """The non-empty passages of a BEIR folder, truncated to `words` words (0: not). Raises: CollectionError."""
-    passages = beir.passages(folder)
-    return _non_empty(replace(passage, text=truncate_words(passage.text, words)) for passage in passages)
+def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
+    """For each request, its first `depth` candidates that have a text."""
+    requests = read_requests(path)
+    grades = grades_by_query(read_qrels(settings.qrels)) if settings.qrels else {}
+    if settings.qrels and settings.teacher is TeacherName.QRELS:
+        requests = _judged(requests, grades, settings.qrels)
+    return Source(_request_pools(requests, grades, settings, encoder), len(requests))
 
 
-def judged_queries(queries: Iterable[Query], qrels: Iterable[Qrel], name: str) -> list[CollectionQuery]:
-    """The queries that have judgements, with `name` as prefix of their query_ids."""
-    grades = grades_by_query(qrels)
-    return [
-        CollectionQuery(replace(query, query_id=f"{name}/{query.query_id}"), grades[query.query_id])
-        for query in queries
-        if query.query_id in grades
-    ]
+def _judged(requests: list[Request], grades: Grades, qrels: Path) -> list[Request]:
+    """The requests whose query is judged. Raises: CollectionError when there is none."""
+    judged = [request for request in requests if request.query.query_id in grades]
+    if not judged:
+        examples = [repr(next(iter(ids), "")) for ids in ((r.query.query_id for r in requests), grades)]
+        raise CollectionError(
+            f"none of the {len(requests)} queries is judged in {qrels} ({len(grades)} queries); give the judgements of "
+            f"these requests: their query_ids are like {examples[0]}, those of the judgements like {examples[1]}"
+        )
+    if len(judged) < len(requests):
+        console.print(f"{len(judged):,} of {len(requests):,} queries are judged in {qrels}; the others give no lists")
+    return judged
 
 
-def pseudo_queries(passages: Sequence[Passage], remove_share: float, seed: int, name: str) -> list[CollectionQuery]:
-    """One query for each passage that has a sentence to serve as one.
-
-    Args:
-        remove_share: share of the passages from which the query is removed, unless too little would be left.
-        name: prefix of the query_ids, which continue with the doc_id ("cranfield/184/sentences-removed").
-    """
-    queries = []
-    for passage in passages:
-        random = Random(f"{seed}:{passage.doc_id}")
-        if text := sentence(passage.text, random):
-            remaining = remove(passage.text, text) if random.random() < remove_share else None
-            query_id = f"{name}/{passage.doc_id}/sentences{'-removed' if remaining else ''}"
-            replacement = Passage(passage.doc_id, remaining) if remaining else None
-            queries.append(CollectionQuery(Query(text, query_id), {passage.doc_id: 1.0}, replacement))
-    return queries
-
-
-def request_collection(requests: Iterable[Request], words: int) -> list[Passage]:
-    """All distinct, non-empty candidates of the requests, truncated to `words` words (0: not)."""
-    by_id = {passage.doc_id: passage for request in requests for passage in request_passages(request)}
-    return _non_empty(replace(passage, text=truncate_words(passage.text, words)) for passage in by_id.values())
-
-
-def request_pools(
-    requests: Sequence[Request],
-    passages: Iterable[Passage],
-    grades: Grades,
-    depth: int,
-    encode: Encode | None,
-    name: str,
+def _request_pools(
+    requests: Sequence[Request], grades: Grades, settings: BuildListsSettings, encoder: Encoder | None
 ) -> Iterator[Pool]:
-    """For each request, its first `depth` candidates.
-
-    Args:
-        passages: the result of `request_collection`, with vectors if `encode` is given.
-        encode: computes the vectors of the queries; None: they get none.
-        name: prefix of the query_ids.
-    """
-    by_id = {passage.doc_id: passage for passage in passages}
+    texts = [passage.text for request in requests for passage in request_passages(request)[: settings.depth]]
+    table = VectorTable(encoder.encode_passages, filter(str.strip, texts), console) if encoder else None
     for request in requests:
-        found = [c for c in request.candidates[:depth] if c.doc_id in by_id]
-        query = replace(request.query, query_id=f"{name}/{request.query.query_id}")
-        if encode:
-            query = replace(query, vector=encode([query.text])[0])
-        candidates = [Candidate(by_id[c.doc_id], c.score) for c in found]
+        query = replace(request.query, query_id=f"{settings.prefix}/{request.query.query_id}")
+        if encoder:
+            query = replace(query, vector=encoder.encode_queries([query.text])[0])
+        pairs = zip(request_passages(request), request.candidates, strict=True)
+        shown = [(passage, row.score) for passage, row in list(pairs)[: settings.depth] if passage.text.strip()]
+        candidates = [
+            Candidate(replace(passage, vector=table([passage.text])[0]) if table else passage, score)
+            for passage, score in shown
+        ]
         yield make_pool(query, candidates, grades.get(request.query.query_id, {}))
 
 
-def _non_empty(passages: Iterable[Passage]) -> list[Passage]:
-    return [passage for passage in passages if passage.text.strip()]
+def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encoder) -> Source:
+    """For each judged query, the `depth` nearest passages by the encoder's cosine, and all relevant ones."""
+    grades, queries = grades_by_query(beir.qrels(folder, settings.split)), beir.queries(folder)
+    judged = [query for query in queries if query.query_id in grades]
+    if not judged:
+        raise CollectionError(
+            f"none of the {len(queries)} queries of {folder} is judged in qrels/{settings.split}.tsv; give another "
+            "--split"
+        )
+    passages = [passage for passage in beir.passages(folder) if passage.text.strip()]
+    return Source(_neighbour_pools(judged, grades, passages, settings, encoder), len(judged))
 
 
-def _medquad_row(line: str) -> dict[str, str]:
-    row = json_object(line)
-    return {"_id": id_of(row, ["_id"])} | {field: text_of(row, field) for field in ("question", "answer")}
+def _neighbour_pools(
+    queries: Sequence[Query],
+    grades: Mapping[str, Mapping[str, int]],
+    passages: Sequence[Passage],
+    settings: BuildListsSettings,
+    encoder: Encoder,
+) -> Iterator[Pool]:
+    vectors = encode_texts(encoder.encode_passages, [passage.text for passage in passages], console)  # (N, D)
+    rows = {passage.doc_id: row for row, passage in enumerate(passages)}
+    for query in queries:
+        of_query = grades[query.query_id]
+        vector = encoder.encode_queries([query.text])[0]
+        cosines = vectors @ vector
+        relevant = [rows[doc_id] for doc_id, grade in of_query.items() if grade > 0 and doc_id in rows]
+        found = {*np.argsort(-cosines, kind="stable")[: settings.depth].tolist(), *relevant}
+        candidates = [
+            Candidate(replace(passages[row], vector=vectors[row]), float(cosines[row]))
+            for row in sorted(found, key=lambda row: (-cosines[row], row))
+        ]
+        named = replace(query, query_id=f"{settings.prefix}/{query.query_id}", vector=vector)
+        yield make_pool(named, candidates, of_query)

@@ -18,22 +18,13 @@ from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.training_list import relevance_from_ranking
 
-#: Grades that a fused score of 1 is worth.
-_FUSION_SHARE = 0.3
-
-
 #: Gives the relevance of each of the passages that were sampled for the query of the pool; higher is better.
 Teacher: TypeAlias = Callable[[Pool, Sequence[Passage]], tuple[float, ...]]
 
 
 def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-    """The grades of the pool: judgements, or 1 for the passage that the query was taken from; otherwise 0."""
+    """The judged grades of the pool; 0 for a passage without one."""
     return tuple(float(pool.grades.get(passage.doc_id, 0)) for passage in passages)
-
-
-def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-    """The encoder's cosine similarity; query and passages must have vectors."""
-    return tuple(cosine(pool.query, passage) for passage in passages)
 
 
 def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
@@ -42,22 +33,13 @@ def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> t
     A passage that is not in the pool gets the lowest of the pool's first-stage scores.
 
     Args:
-        weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more.
+        weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more. 0: the cosine alone.
     """
     first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
     by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-    cosines = dict(zip(by_id, by_cosine(pool, list(by_id.values())), strict=True))
+    cosines = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
     fused = z_score_sum([first_stage, cosines], [weight, 1.0])
     return tuple(fused[passage.doc_id] for passage in passages)
-
-
-def by_grades_and_fusion(pool: Pool, passages: Sequence[Passage], fusion: Teacher = by_fusion) -> tuple[float, ...]:
-    """The grade of each passage + 0.3 * its fused score, which orders the passages of a grade.
-
-    Fused scores are sums of z-scores, so that a grade is worth some three standard deviations.
-    """
-    grades, fused = by_grades(pool, passages), fusion(pool, passages)
-    return tuple(grade + _FUSION_SHARE * score for grade, score in zip(grades, fused, strict=True))
 
 
 def by_reranker(
@@ -98,19 +80,14 @@ def open_teacher(
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
-        fusion_weight: fusion and qrels-fusion only: weight of the first stage's scores.
+        fusion_weight: fusion only: weight of the first stage's scores.
         reads_scores: reranker only, see `by_reranker`.
     """
-    fusion = partial(by_fusion, weight=fusion_weight)
     match name:
         case TeacherName.QRELS:
             yield by_grades
-        case TeacherName.COSINE:
-            yield by_cosine
         case TeacherName.FUSION:
-            yield fusion
-        case TeacherName.QRELS_FUSION:
-            yield partial(by_grades_and_fusion, fusion=fusion)
+            yield partial(by_fusion, weight=fusion_weight)
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
                 yield partial(by_reranker, reranker=reranker, model=model, reads_scores=reads_scores)
