@@ -34,7 +34,7 @@ TORCH_FREE = (
 NEED_ALL_PACKAGES = (
     "tests/eval/test_commands.py::test_evaluation_of_served_systems_imports_no_torch",
     "tests/eval/test_commands.py::test_unreadable_file_ends_with_one_line",
-    "tests/scripts/test_bench_engine.py",
+    "tests/scripts/test_bench.py",
     "tests/scripts/test_attacks.py::test_attack_is_measured_on_a_service_of_its_own",
     "tests/rerank/commands/test_rank.py",
     "tests/rerank/service/test_startup.py",

@@ -1,1 +1,1 @@
-"""Benchmarks of the rankers, the engine and two checkouts of the service (`python -m scripts.bench`)."""
+"""Benchmarks of the rankers, and of two checkouts of the service (`python -m scripts.bench`)."""

@@ -1,11 +1,10 @@
-"""Benchmark of the rankers and the engine, compared with the usual implementations.
+"""Benchmark of the rankers, compared with the usual implementations.
 
     python -m scripts.bench [--requests requests.jsonl] [--only first,pe] [--quick]
 
 Writes bench.json. Variants run in turn in one process with one torch thread, and CPU time of
 the process is compared, so that other work on the machine has little effect. Weights are random: time does not depend
-on them. A ratio is the other implementation's time divided by ours; that of at_once is ours divided
-by the other. `compare_checkouts` measures what the service adds.
+on them. A ratio is the other implementation's time divided by ours. `compare_checkouts` measures what the service adds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.cold import measure_cold
 from scripts.bench.e2rank import measure_e2rank
-from scripts.bench.engine import measure_concurrency, measure_memory
 from scripts.bench.rankers import measure_first, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
@@ -34,8 +32,6 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "first": measure_first,
     "pe": measure_pe_rank,
     "e2rank": measure_e2rank,
-    "at_once": measure_concurrency,
-    "memory": measure_memory,
 }
 
 RATIO = "times"
@@ -44,7 +40,6 @@ UNITS = {
     "cold": "ms",
     "warm": "ms",
     "encoding all passages": "ms",
-    "memory": "MB",
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
@@ -27,20 +27,6 @@ def time_in_turns(
             run()
             if repeat:
                 seconds[name].append(clock() - start)
-    return seconds
-
-
-async def time_in_turns_async(
-    variants: Mapping[str, Callable[[], Awaitable[object]]], repeats: int, warms_up: bool = True
-) -> Values:
-    """CPU seconds of coroutine functions; otherwise as `time_in_turns`."""
-    seconds: Values = {name: [] for name in variants}
-    for repeat in range(0 if warms_up else 1, repeats + 1):
-        for name, run in variants.items():
-            start = time.process_time()
-            await run()
-            if repeat:
-                seconds[name].append(time.process_time() - start)
     return seconds
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -12,7 +11,7 @@ from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.types import Query
-from rerank_training.lists.files import write_split_lists
+from rerank_training.lists.files import write_lists
 from rerank_training.lists.sampling import ListSampling, Pool, sample_passages
 from rerank_training.lists.settings import BuildListsSettings
 from rerank_training.lists.sources import Source, open_source
@@ -35,9 +34,9 @@ def build(settings: BuildListsSettings) -> None:
     source = open_source(settings, encoder)
     skipped: Counter[str] = Counter()
     with open_teacher(settings.teacher, settings.config, settings.model, settings.fusion_weight) as teacher:
-        counts = write_split_lists(paths, _build_lists(source, teacher, settings, skipped))
-    for path, count in zip(paths, counts, strict=True):
-        console.print(f"{path}: {count:,} lists")
+        parts = _build_lists(source, teacher, settings, skipped)
+    for path, lists in zip(paths, parts, strict=False):
+        console.print(f"{path}: {write_lists(path, lists):,} lists")
     console.print(f"made from {source.queries:,} queries, with the teacher {settings.teacher}")
     if skipped:
         console.print(_summary(skipped))
@@ -63,8 +62,8 @@ def build_list(pool: Pool, teacher: Teacher, sampling: ListSampling, random: Ran
 
 def _build_lists(
     source: Source, teacher: Teacher, settings: BuildListsSettings, skipped: Counter[str]
-) -> Iterator[tuple[int, TrainingList]]:
-    """All lists of a source, each with 1 if it is held out and 0 if not; lists of the same query stay together.
+) -> tuple[list[TrainingList], list[TrainingList]]:
+    """The lists of a source to train on and those that are held out; lists of the same query stay together.
 
     Lists that cannot be made are counted in `skipped` by reason.
 
@@ -72,26 +71,23 @@ def _build_lists(
         CollectionError: not a single list can be made, or none of the held-out queries or none of the others.
     """
     held_out = _held_out_queries(source.queries, settings)
-    built = [0, 0]
-    pools = with_progress(source.pools, "queries", source.queries, console)
-    for position, pool in enumerate(pools):
+    parts: tuple[list[TrainingList], list[TrainingList]] = ([], [])
+    for position, pool in enumerate(with_progress(source.pools, "queries", source.queries, console)):
         random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on those before it
         for number in range(1, settings.lists_per_query + 1):
             try:
                 item = build_list(pool, teacher, settings.sampling, random, number)
+                parts[position in held_out].append(item)
             except CollectionError as error:
                 skipped[str(error)] += 1
-                continue
-            part = int(position in held_out)
-            built[part] += 1
-            yield part, item
-    if not sum(built):
+    if not any(parts):
         raise CollectionError(f"no list can be made of {source.queries} queries; {_summary(skipped) or 'give some'}")
-    if held_out and not all(built):
+    if held_out and not all(parts):
         raise CollectionError(
-            f"--held-out-share {settings.held_out_share} leaves {built[0]} lists to train on and {built[1]} held out, "
-            f"of {source.queries} queries; give more queries or another share"
+            f"--held-out-share {settings.held_out_share} leaves {len(parts[0])} lists to train on and {len(parts[1])} "
+            f"held out, of {source.queries} queries; give more queries or another share"
         )
+    return parts
 
 
 def _held_out_queries(queries: int, settings: BuildListsSettings) -> set[int]:

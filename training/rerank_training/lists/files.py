@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -72,33 +71,18 @@ def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = 
 
 
 def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:
-    """Writes lists in our own format and returns their number. `path` is replaced once all of them are written."""
-    return write_split_lists([path], ((0, item) for item in lists))[0]
+    """Writes lists in our own format and returns their number. `path` is replaced once all of them are written.
 
-
-def write_split_lists(paths: Sequence[Path], lists: Iterable[tuple[int, TrainingList]]) -> list[int]:
-    """Writes each list to the file with its number, in our own format, and returns the number of lists in each file.
-
-    The files are replaced once all lists are written.
-
-    Raises:
-        ConfigError: a file cannot be written.
+    Raises: ConfigError when the file cannot be written.
     """
-    counts = [0] * len(paths)
-    with ExitStack() as stack:
-        stack.enter_context(report_disk_errors(paths[0], "free disk space and give the same command again"))
-        files = [stack.enter_context(_replaced(path.absolute())) for path in paths]
-        for number, item in lists:
-            files[number].write(json.dumps(_row(item), ensure_ascii=False) + "\n")
-            counts[number] += 1
-    return counts
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[TextIO]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        yield file
+    path, count = path.absolute(), 0
+    with report_disk_errors(path, "free disk space and give the same command again"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for item in lists:
+                file.write(json.dumps(_row(item), ensure_ascii=False) + "\n")
+                count += 1
+    return count
 
 
 def graded_list(request: Request, grades: Grades) -> TrainingList:
