@@ -6,9 +6,8 @@ The model is any that sentence-transformers' `CrossEncoder` loads; its scores ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from rerank.checkpoints.manifest import model_id
@@ -27,8 +26,6 @@ _MOST_PASSAGES = 1000
 _LEAST_PASSAGE_TOKENS = 16
 #: Tokens of a batch of pairs, between which other requests take their turns.
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 512, 16_384
-#: Pairs share a forward pass as long as padding is at most this share of its positions, or it has few of them.
-_MOST_PADDING, _FEW_POSITIONS = 0.15, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +134,11 @@ class CrossEncoderRanker:
         return window.batches
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[PairBatch]) -> list[tuple[float, ...]]:
-        """Returns the scores of each batch. Pairs of similar lengths share a forward pass."""
-        pairs = [pair for batch in pieces for pair in batch.pairs]
-        scores = [0.0] * len(pairs)
-        for group in _groups([len(pair["input_ids"]) for pair in pairs]):
-            for place, score in zip(group, self._scorer.scores([pairs[place] for place in group]), strict=True):
-                scores[place] = score
-        rest = iter(scores)
-        return [tuple(islice(rest, len(batch.pairs))) for batch in pieces]
+    def read(self, pieces: Sequence[PairBatch]) -> list[list[float]]:
+        """Returns the scores of each batch."""
+        return [self._scorer.scores(batch.pairs) for batch in pieces]
 
-    def ranking(self, window: EncodedPairs, results: Sequence[tuple[float, ...]]) -> WindowRanking:
+    def ranking(self, window: EncodedPairs, results: Sequence[Sequence[float]]) -> WindowRanking:
         """Puts the scores of the batches in the order of the passages."""
         scores = [0.0] * len(window.window.passages)
         for batch, found in zip(window.batches, results, strict=True):
@@ -159,17 +150,3 @@ class CrossEncoderRanker:
         """Cuts off what can never be read: the end of a text, or its beginning where the tokenizer truncates there."""
         part = ending if self._scorer.tokenizer.truncation_side == "left" else beginning
         return part(text, self._scorer.max_tokens, self._scorer.count)
-
-
-def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Groups indices by length, the longest first, to limit padding."""
-    group, tokens = list[int](), 0
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        positions = lengths[group[0]] * (len(group) + 1) if group else 0
-        if positions > _FEW_POSITIONS and positions - tokens - lengths[place] > _MOST_PADDING * positions:
-            yield group
-            group, tokens = [], 0
-        group.append(place)
-        tokens += lengths[place]
-    if group:
-        yield group
