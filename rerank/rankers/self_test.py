@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError, SelfTestFailed
 from rerank.rankers.base import Ranker, rank_windows
@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 GOLDEN = "golden.json"
 _GOLDEN_FILES = "golden*.json"
-#: Settings that no longer exist, with the only value that they now stand for: earlier files name them.
-_FORMER_SETTINGS = {"calibration": "none", "permutations": "1", "identifier_tokens": "bare"}
 #: Tolerances of log-probabilities in float32 between one batch and another, on a CPU and on CUDA.
 CPU_TOLERANCE = 1e-4
 CUDA_TOLERANCE = 1e-2
@@ -62,11 +60,6 @@ class Golden(BaseModel):
     scores: Scores
     #: The largest accepted difference, in float32.
     tolerance: float
-
-    @field_validator("made_with")
-    @classmethod
-    def _without_former_settings(cls, made_with: dict[str, str]) -> dict[str, str]:
-        return {key: value for key, value in made_with.items() if _FORMER_SETTINGS.get(key) != value}
 
 
 def tolerance(device_type: str, precision: str) -> float:
