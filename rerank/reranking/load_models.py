@@ -66,8 +66,6 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: Behind the passages of E2Rank, whose published tokenizers write none.
 E2RANK_END_TOKEN = "<|endoftext|>"
-#: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
-_LATER_DEFAULTS = (("order_prior", 0.0), ("early_exit", False))
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,7 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
     of_schedule = {"strategy", "window_size", "stride", "preranker", "first_stage_weight", "relevance"}
     of_schedule |= {"load", "unload_after_s"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
-    settings = model.model_dump(mode="json", exclude=excluded)
-    return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}
+    return model.model_dump(mode="json", exclude=excluded)
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:

@@ -55,7 +55,7 @@ PE_RANK = shlex.split(
     "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --report-to none --use-cpu true"
 )
 FUSION = shlex.split(
-    "--cosine-depth 3 --unscored-share 0 --max-steps 3 --warmup-steps 0 --save-steps 3 --logging-steps 1 "
+    "--cosine-depth 3 --max-steps 3 --warmup-steps 0 --save-steps 3 --logging-steps 1 "
     "--learning-rate 1e-3 --report-to none --use-cpu true"
 )
 #: In two rounds: mining, training, encoding and the report.

@@ -53,7 +53,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(inputs: Path, **changed: Any) -> FusionArguments:
-    plain: dict[str, Any] = {"cosine_depth": 0, "width": 16, "correction_lists": 0}
+    plain: dict[str, Any] = {"cosine_depth": 0, "correction_lists": 0}
     plain |= {"lists": str(inputs / "requests.jsonl"), "qrels": str(inputs / "qrels.txt")}
     return FusionArguments(**(plain | changed))
 
@@ -170,9 +170,7 @@ def test_sources_that_are_missing_or_contradict_each_other_are_refused(given: di
     ("changed", "message"),
     [
         ({"held_out_share": 0.95}, r"--held-out-share 0\.95 is out of range; use 0 to 0\.9"),
-        ({"unscored_share": -0.1}, r"--unscored-share -0\.1 is out of range; use 0 to 1"),
         ({"cosine_depth": 1}, "--cosine-depth 1 ranks nothing; use 2 or more, or 0 for all passages"),
-        ({"width": 0}, "--width 0 is out of range; use 1 to 4096"),
         ({"depth": 1}, "--depth 1 is out of range; use 2 to 1000"),
     ],
 )

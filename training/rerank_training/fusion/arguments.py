@@ -55,21 +55,13 @@ class FusionArguments(ListFiles):
         "Number of best passages of a list that are read, as in the settings of the fusion; a window has as many, or "
         "more. 0: all passages, as with --index.",
     ] = 30
-    unscored_share: Annotated[
-        float, "Share of windows that are trained without the first stage's scores, as some clients send them, 0-1."
-    ] = 0.2
-    width: Annotated[int, "Width of the network's hidden layer."] = 128
     rank_loss: RankLossName = "softmax"
 
     def __post_init__(self) -> None:
-        shares = (("held-out-share", self.held_out_share, 0.9), ("unscored-share", self.unscored_share, 1.0))
-        for name, share, largest in shares:
-            if not 0 <= share <= largest:
-                raise ConfigError(f"--{name} {share} is out of range; use 0 to {largest:g}")
+        if not 0 <= self.held_out_share <= 0.9:
+            raise ConfigError(f"--held-out-share {self.held_out_share} is out of range; use 0 to 0.9")
         if self.cosine_depth < 0 or self.cosine_depth == 1:
             raise ConfigError(f"--cosine-depth {self.cosine_depth} ranks nothing; use 2 or more, or 0 for all passages")
-        if not 1 <= self.width <= 4096:
-            raise ConfigError(f"--width {self.width} is out of range; use 1 to 4096")
         if not 2 <= self.depth <= _MAX_DEPTH:
             raise ConfigError(f"--depth {self.depth} is out of range; use 2 to {_MAX_DEPTH}")
 

@@ -127,12 +127,12 @@ class ExampleSampling:
     Attributes:
         settings: of the fusion; `cosine_depth` is the size of the smallest window.
         first_stage_weight: of the first stage's z-scores.
-        unscored_share: share of windows without the scores of the first stage, in 0–1.
+        unscored_share: share of windows without the scores of the first stage, as some clients send them, in 0–1.
     """
 
     settings: FusionModel
     first_stage_weight: float
-    unscored_share: float
+    unscored_share: float = 0.2
 
     def __call__(self, item: SignalList, seed: str) -> Example:
         """Samples a window: the best passages by the signals that need no vector, as many as `cosine_depth` or more."""

@@ -120,14 +120,13 @@ def _train_correction(
     Returns:
         (held-out lists,) nDCG@10 with it, and the folder of its checkpoint, which a service loads.
     """
-    sampling = ExampleSampling(model, _weight(model, arguments.kind), arguments.unscored_share)
+    sampling = ExampleSampling(model, _weight(model, arguments.kind))
     set_seed(settings.seed)  # for the initial weights
     config = CorrectionConfig(
         encoder_name=encoder.id.name,
         encoder_sha256=encoder.id.vectors_sha256,
         sparse_encoder_sha256=sparse_encoder.id.sha256,
         dimension=encoder.id.dimension,
-        width=arguments.width,
     )
     network = FusionCorrection(config).to(settings.device)
     select_checkpoint(settings, held_out=False)  # on few lists, the best of many saves is best by chance
