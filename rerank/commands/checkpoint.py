@@ -45,10 +45,6 @@ def pack(
     share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the trained weights in the interpolation with --start, 0-1.")
     ] = 1.0,
-    save: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder `checkpoint-N` of the same run. Repeatable: packs the mean of these saves."),
-    ] = None,
 ) -> None:
     """Pack a trained checkpoint for distribution: weights in float16, in files of limited size."""
     from rerank.models.checkpoint_packing import pack as write_packed
@@ -57,7 +53,7 @@ def pack(
     if (start is None) != (share == 1.0):
         raise typer.BadParameter("give --start and a --share below 1 together, or neither")
     with atomic_folder(out) as folder:
-        write_packed(checkpoint, folder, max_shard_size, start, share, save or ())
+        write_packed(checkpoint, folder, max_shard_size, start, share)
         size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{out}: {size / 2**20:.1f} MiB")
 

@@ -1,14 +1,12 @@
 """Packs a trained checkpoint for distribution: weights in float16, in files of limited size.
 
 With a `start` and a `share` the weights are interpolated between the start and the end of the training (WiSE-FT,
-Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's. With `saves`
-the weights are the mean of several saves of the run (Izmailov et al., UAI 2018), which ranks better than the last one.
+Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,33 +26,23 @@ Weights: TypeAlias = dict[str, torch.Tensor]
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-def pack(
-    checkpoint: Path,
-    out: Path,
-    max_shard_size: str,
-    start: Path | None = None,
-    share: float = 1.0,
-    saves: Sequence[Path] = (),
-) -> None:
+def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = None, share: float = 1.0) -> None:
     """Writes the packed checkpoint to the empty folder `out`, with the hash of the new weights in its manifest.
 
     Raises:
         CheckpointError: the checkpoint has no manifest or does not match it, its weights have other names or shapes
-            than those of `start` or `saves`, or a number exceeds the range of float16.
+            than those of `start`, or a number exceeds the range of float16.
     """
     manifest = read_manifest(checkpoint)
     if manifest is None:
         raise CheckpointError(f"{checkpoint} holds no {MANIFEST_FILE}; give the `final` folder of a training run")
     trained = _read(checkpoint)
-    steps = [f"--save {save.name}" for save in saves]
-    if saves:
-        trained = _mean([_read(save) for save in saves], like=trained)
     if start is not None:
         trained = _interpolated(trained, _read(start), share)
-        steps.append(f"--start {start.name} --share {share}")
-    if steps:  # the metrics are those of the last weights
-        command = f"{manifest.command} && rerank checkpoint pack {' '.join(steps)}"
-        manifest = manifest.model_copy(update={"command": command, "metrics": {}})
+        command = f"{manifest.command} && rerank checkpoint pack --start {start.name} --share {share}"
+        manifest = manifest.model_copy(
+            update={"command": command, "metrics": {}}
+        )  # which are those of the last weights
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     if _is_adapter(checkpoint):
         save_file(weights, out / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
@@ -80,26 +68,16 @@ def _is_adapter(checkpoint: Path) -> bool:
     return (checkpoint / ADAPTER_FILE).is_file()
 
 
-def _mean(saves: Sequence[Weights], like: Weights) -> Weights:
-    """Returns the mean of each weight. Raises: CheckpointError when names or shapes differ from those of `like`."""
-    for save in saves:
-        _check_same_shapes(like, save, "--save must be a save of the same run")
-    return {name: torch.stack([save[name].float() for save in saves]).mean(dim=0) for name in like}
-
-
 def _interpolated(trained: Weights, start: Weights, share: float) -> Weights:
     """start + share (trained - start). Raises: CheckpointError when names or shapes differ."""
-    _check_same_shapes(trained, start, "--start must be the --base of the training")
-    return {name: torch.lerp(start[name].float(), tensor.float(), share) for name, tensor in trained.items()}
-
-
-def _check_same_shapes(trained: Weights, other: Weights, way_out: str) -> None:
-    if differing := sorted(trained.keys() ^ other.keys()):
+    way_out = "--start must be the --base of the training"
+    if differing := sorted(trained.keys() ^ start.keys()):
         raise CheckpointError(f"{differing[0]} is in only one of the two checkpoints; {way_out}")
     for name, tensor in trained.items():
-        if tensor.shape != other[name].shape:
-            shapes = f"{tuple(tensor.shape)} and {tuple(other[name].shape)}"
+        if tensor.shape != start[name].shape:
+            shapes = f"{tuple(tensor.shape)} and {tuple(start[name].shape)}"
             raise CheckpointError(f"{name} has the shapes {shapes}; {way_out}")
+    return {name: torch.lerp(start[name].float(), tensor.float(), share) for name, tensor in trained.items()}
 
 
 def _to_float16(name: str, tensor: torch.Tensor) -> torch.Tensor:

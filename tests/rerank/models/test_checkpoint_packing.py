@@ -84,26 +84,11 @@ def test_share_of_the_training_lies_between_start_and_end(
     assert f"--share {share}" in manifest.command
 
 
-def test_mean_of_saves_replaces_the_last_weights(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
-    saves = [checkpoint, write_perturbed(tmp_path / "save", checkpoint), trained]
-    out = tmp_path / "out"
-    out.mkdir()
-    pack(trained, out, "36MB", saves=saves)
-    weights = [load_file(save / "model.safetensors") for save in saves]
-    for name, tensor in load_file(out / "model.safetensors").items():
-        torch.testing.assert_close(tensor, (sum(weight[name] for weight in weights) / 3).half())
-    manifest = read_manifest(out)
-    assert manifest is not None
-    assert manifest.command.endswith("rerank checkpoint pack " + " ".join(f"--save {save.name}" for save in saves))
-
-
-def test_start_or_save_of_another_training_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
     other = write_perturbed(tmp_path / "other", checkpoint)
     change_weights(other, {"projector.up.bias": torch.zeros(3)})
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes .* --save must be a save"):
-        pack(trained, out, "36MB", saves=[checkpoint, other])
     with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes"):
         pack(trained, out, "36MB", other, 0.5)
 
