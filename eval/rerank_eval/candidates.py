@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rerank.errors import CollectionError
-from rerank.readers.requests import Request
+from rerank.readers.requests import CandidateList
 from rerank.readers.runs import read_run
 from rerank.readers.trec_ids import known_ids, to_column
 from rerank.types import CandidateSource, Passage, Query
 from rerank_eval.datasets import Dataset
 
 
-def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[list[Request], list[str]]:
+def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[list[CandidateList], list[str]]:
     """The first `depth` candidates (0: all) of each judged query in a TREC run, with their texts.
 
     They are sorted as trec_eval sorts them, by score and equal scores by descending doc_id; the rank column is ignored.
@@ -43,7 +43,9 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
     return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
 
 
-def prepared(request: Request, depth: int = 0, in_index: bool = False, without_scores: bool = False) -> Request:
+def prepared(
+    request: CandidateList, depth: int = 0, in_index: bool = False, without_scores: bool = False
+) -> CandidateList:
     """The request with its first `depth` candidates (0: all), as they are sent.
 
     Args:
@@ -68,6 +70,8 @@ def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:
     return {query_ids[q]: {doc_ids.get(d, d): score for d, score in row.items()} for q, row in scores.items()}
 
 
-def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> Request:
+def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> CandidateList:
     found = [(passages[doc_id], score) for doc_id, score in docs]
-    return Request(query, tuple(CandidateSource(p.doc_id, p.text, score=score, title=p.title) for p, score in found))
+    return CandidateList(
+        query, tuple(CandidateSource(p.doc_id, p.text, score=score, title=p.title) for p, score in found)
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
-from rerank.readers.requests import Request
+from rerank.readers.requests import CandidateList
 from rerank.retrieval.store import PassageStore
 from rerank_eval.measures import Run
 from rerank_eval.trace import Response
@@ -50,7 +50,7 @@ def judgements_of(
     return [qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes)
 
 
-def check_lists(lists: Iterable[Request], qrels: Collection[Qrel], source: str) -> None:
+def check_lists(lists: Iterable[CandidateList], qrels: Collection[Qrel], source: str) -> None:
     """Raises: CollectionError if no candidate is judged, so that every measure would be 0."""
     _check_doc_ids(candidate_ids(lists), qrels, f"candidates of {source}")
 
@@ -81,7 +81,7 @@ def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, .
     )
 
 
-def nothing_to_rank(lists: Iterable[Request]) -> tuple[str, ...]:
+def nothing_to_rank(lists: Iterable[CandidateList]) -> tuple[str, ...]:
     """A note if queries have no text or no candidates, for which no system is asked."""
     empty = [item.query.query_id for item in lists if not item.candidates or not item.query.text.strip()]
     if not empty:
@@ -89,7 +89,7 @@ def nothing_to_rank(lists: Iterable[Request]) -> tuple[str, ...]:
     return (f"Queries without text or candidates, which count as 0: {len(empty)} ({_listed(empty)}).",)
 
 
-def candidate_ids(requests: Iterable[Request]) -> set[str]:
+def candidate_ids(requests: Iterable[CandidateList]) -> set[str]:
     return {candidate.doc_id for request in requests for candidate in request.candidates}
 
 

@@ -23,7 +23,7 @@ from rerank.config import ServiceConfig, load_config
 from rerank.config.named import config_of_model
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query
-from rerank.readers.requests import Request, read_requests
+from rerank.readers.requests import CandidateList, read_requests
 from rerank.reranking.blocking import Reranker
 from rerank.reranking.relevance import signal_encoders, signals_by_text
 from rerank.types import Query, RankOptions
@@ -122,7 +122,7 @@ def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
     return config, settings.model
 
 
-def _read(path: Path, judgements: str, depth: int) -> tuple[list[Request], Sequence[Qrel]]:
+def _read(path: Path, judgements: str, depth: int) -> tuple[list[CandidateList], Sequence[Qrel]]:
     """The lists of the judged queries, and the judgements."""
     if is_collection(judgements):
         dataset = open_dataset(judgements)
@@ -138,7 +138,12 @@ def _read(path: Path, judgements: str, depth: int) -> tuple[list[Request], Seque
 
 
 def _ranked(
-    reranker: Reranker, model: str, requests: Sequence[Request], qrels: Sequence[Qrel], relevant_from: int, shift: int
+    reranker: Reranker,
+    model: str,
+    requests: Sequence[CandidateList],
+    qrels: Sequence[Qrel],
+    relevant_from: int,
+    shift: int,
 ) -> list[JudgedList]:
     """The lists after ranking, each with the query of the list `shift` places before it, modulo their number.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from rerank.readers.requests import Request
+from rerank.readers.requests import CandidateList
 from rerank.types import FirstStage, Query, ScoredDoc
 from rerank_eval.measures import Run
 from rerank_eval.orders import ORIGINAL, Order
@@ -30,7 +30,7 @@ class GivenLists:
         seed: of the shuffled orders.
     """
 
-    requests: Mapping[str, Request]
+    requests: Mapping[str, CandidateList]
     fingerprint: Mapping[str, object]
     orders: Sequence[Order] = (ORIGINAL,)
     seed: int = 0
@@ -61,7 +61,7 @@ class GivenLists:
             for order in self.orders
         }
 
-    def _permutation(self, request: Request, order: Order) -> list[int]:
+    def _permutation(self, request: CandidateList, order: Order) -> list[int]:
         return order.permutation(len(request.candidates), request.query.query_id, self.seed)
 
     def _rerank(self, system: System, order: Order, query_id: str) -> RankedList:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
-from rerank.readers.requests import Request, read_requests
+from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import FirstStage, Query
 from rerank.util.files import sha256_of_files
 from rerank_eval.candidates import candidates_of_run, prepared
@@ -160,7 +160,9 @@ def _open(given: _Given, settings: _Settings) -> Task:
     )
 
 
-def _requests(given: _Given, dataset: Dataset | None, settings: _Settings) -> tuple[Sequence[Request], Sequence[str]]:
+def _requests(
+    given: _Given, dataset: Dataset | None, settings: _Settings
+) -> tuple[Sequence[CandidateList], Sequence[str]]:
     """The lists of a file, and its queries without judgements as far as a run has them; none for a search."""
     if given.lists is None:
         return [], []
@@ -174,7 +176,9 @@ def _requests(given: _Given, dataset: Dataset | None, settings: _Settings) -> tu
     return list(map(changed, requests)), unjudged
 
 
-def _judgements(given: _Given, dataset: Dataset | None, requests: Sequence[Request]) -> tuple[Sequence[Qrel], str]:
+def _judgements(
+    given: _Given, dataset: Dataset | None, requests: Sequence[CandidateList]
+) -> tuple[Sequence[Qrel], str]:
     """The judgements, and their SHA-256."""
     if given.qrels:
         return open_qrels(given.qrels, candidate_ids(requests))
@@ -187,7 +191,7 @@ def _source(
     given: _Given,
     settings: _Settings,
     fingerprint: Mapping[str, object],
-    requests: Sequence[Request],
+    requests: Sequence[CandidateList],
     queries: Mapping[str, Query],
     qrels: Sequence[Qrel],
 ) -> tuple[Source, tuple[str, ...]]:
@@ -197,7 +201,7 @@ def _source(
         feedback = settings.second_search if isinstance(settings, BeirSettings) else None
         return Search(queries, fingerprint, given.first_stage, settings.depth, feedback), notes
     by_id = {request.query.query_id: request.candidates for request in requests}
-    lists = {query_id: Request(query, by_id[query_id]) for query_id, query in queries.items()}
+    lists = {query_id: CandidateList(query, by_id[query_id]) for query_id, query in queries.items()}
     check_lists(lists.values(), qrels, given.origin)
     return GivenLists(lists, fingerprint, given.orders, settings.seed), nothing_to_rank(lists.values())
 

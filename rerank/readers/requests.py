@@ -33,14 +33,14 @@ _CANDIDATE_ID_FIELDS = ("docid", "doc_id", "_id", "id")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CandidateList:
     """A query and its candidates in first-stage order."""
 
     query: Query
     candidates: tuple[CandidateSource, ...]
 
 
-def read_requests(path: Path) -> list[Request]:
+def read_requests(path: Path) -> list[CandidateList]:
     """Reads {"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}, one per line or in one array.
 
     A `doc` is a text, or an object with the text and, optionally, a "title", which is put before the text. RankLLM's
@@ -54,26 +54,26 @@ def read_requests(path: Path) -> list[Request]:
     return list(distinct(path, rows, lambda request: request.query.query_id, "query"))
 
 
-def request_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], Request]]:
+def request_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], CandidateList]]:
     """The rows of a request file, in the form that `read_requests` shows first, and their requests.
 
     Queries and candidates may repeat. Otherwise raises as `read_requests`.
     """
 
-    def parse(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], Request]:
+    def parse(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], CandidateList]:
         row = _newer_form(row)
         return row, parse_request(row)
 
     return (row for _, row in json_rows(path, parse, _request_object))
 
 
-def parse_request(row: object) -> Request:
+def parse_request(row: object) -> CandidateList:
     """The request in one row of a file. Raises: BadRow."""
     row = _newer_form(as_object(row))
     query = object_of(row, "query")
     with within("query"):
         asked = Query(text_of(query, "text"), query_id=id_of(query, _QUERY_ID_FIELDS))
-    return Request(
+    return CandidateList(
         asked, tuple(_candidate(candidate, place) for place, candidate in enumerate(list_of(row, "candidates")))
     )
 
@@ -107,7 +107,7 @@ def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"query": {"qid": query_ids.pop(), "text": text_of(row, "query")}, "candidates": candidates}
 
 
-def _without_repeats(request: Request) -> Request:
+def _without_repeats(request: CandidateList) -> CandidateList:
     """The request. Raises: BadRow if two of its candidates have the same id."""
     places: dict[str, int] = {}
     for place, candidate in enumerate(request.candidates):

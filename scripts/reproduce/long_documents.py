@@ -17,7 +17,7 @@ import typer
 from rerank.commands.run import run
 from rerank.config.named import config_of_model
 from rerank.readers.qrels import read_qrels
-from rerank.readers.requests import Request, read_requests
+from rerank.readers.requests import CandidateList, read_requests
 from rerank.reranking.blocking import Reranker
 from rerank.types import CandidateSource, Query, RankedCandidate, RankOptions
 
@@ -63,7 +63,7 @@ def main(
     print(f"unrelated documents pass: {sum(relevance >= threshold for relevance in unrelated)} of {len(unrelated)}")
 
 
-def _questions(lists: Sequence[Request], qrels: Path) -> Iterator[Question]:
+def _questions(lists: Sequence[CandidateList], qrels: Path) -> Iterator[Question]:
     """The queries with a candidate of the highest grade. The passages of others are drawn by a fixed seed."""
     grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in read_qrels(qrels)}
     highest, draw = max(grades.values()), Random(0)

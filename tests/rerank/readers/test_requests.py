@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers.requests import Request, read_requests
+from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import CandidateSource, Query
 
 
@@ -81,8 +81,8 @@ def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
 
 def test_files_that_rankllm_writes_are_read_in_all_forms(tmp_path: Path) -> None:
     expected = [
-        Request(Query("q?", "7"), (CandidateSource("3", "c", score=1.5), CandidateSource("4", "d", score=1.0))),
-        Request(Query("q!", "8"), (CandidateSource("3", "c", score=2.0),)),
+        CandidateList(Query("q?", "7"), (CandidateSource("3", "c", score=1.5), CandidateSource("4", "d", score=1.0))),
+        CandidateList(Query("q!", "8"), (CandidateSource("3", "c", score=2.0),)),
     ]
     newer = [
         {

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
 from rerank.readers.lines import json_rows
-from rerank.readers.requests import Request, parse_request
+from rerank.readers.requests import CandidateList, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
 from rerank.util.files import atomic_file, report_disk_errors
@@ -85,7 +85,7 @@ def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:
     return count
 
 
-def graded_list(request: Request, grades: Grades) -> TrainingList:
+def graded_list(request: CandidateList, grades: Grades) -> TrainingList:
     """The training list of a request, with its grades as relevance; an unjudged candidate has grade 0.
 
     It has the scores of the candidates if all of them have one.
@@ -102,7 +102,7 @@ def graded_list(request: Request, grades: Grades) -> TrainingList:
     return TrainingList(request.query, passages, relevance, tuple(scores) if len(scores) == len(passages) else ())
 
 
-def request_passages(request: Request) -> tuple[Passage, ...]:
+def request_passages(request: CandidateList) -> tuple[Passage, ...]:
     """The candidates of a request as passages, in first-stage order."""
     return tuple(Passage(candidate.doc_id, candidate.text or "") for candidate in request.candidates)
 

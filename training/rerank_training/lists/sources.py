@@ -13,7 +13,7 @@ from rerank.commands.run import console
 from rerank.errors import CollectionError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank.readers.requests import Request, read_requests
+from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import Candidate, Passage, Query
 from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, request_passages
@@ -55,7 +55,7 @@ def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | 
     return Source(_request_pools(requests, grades, settings, encoder), len(requests))
 
 
-def _judged(requests: list[Request], grades: Grades, qrels: Path) -> list[Request]:
+def _judged(requests: list[CandidateList], grades: Grades, qrels: Path) -> list[CandidateList]:
     """The requests whose query is judged. Raises: CollectionError when there is none."""
     judged = [request for request in requests if request.query.query_id in grades]
     if not judged:
@@ -70,7 +70,7 @@ def _judged(requests: list[Request], grades: Grades, qrels: Path) -> list[Reques
 
 
 def _request_pools(
-    requests: Sequence[Request], grades: Grades, settings: BuildListsSettings, encoder: Encoder | None
+    requests: Sequence[CandidateList], grades: Grades, settings: BuildListsSettings, encoder: Encoder | None
 ) -> Iterator[Pool]:
     texts = [passage.text for request in requests for passage in request_passages(request)[: settings.depth]]
     table = VectorTable(encoder.encode_passages, filter(str.strip, texts), console) if encoder else None
