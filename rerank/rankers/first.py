@@ -15,11 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
+from rerank.errors import CheckpointError
+from rerank.models.early_exit import exit_after
 from rerank.models.identifier_head import IdentifierHead
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.packing_check import make_last_token_reader
-from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
+from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, find_identifiers
 from rerank.prompting.templates import Template
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
@@ -80,16 +82,20 @@ class FirstPrompts(TextPrompts):
 
 
 class FirstRanker(FirstPrompts):
-    """Ranks windows by the identifier logits of a causal LM.
+    """Ranks windows by the identifier logits of a causal LM, or by the scores of an early layer at the identifiers.
+
+    The latter needs neither the layers above nor the end of the prompt; see `rerank.models.early_exit`.
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
         template, identifiers, order_prior, passage_tokens: see FirstPrompts.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
+        exit_layer: the early layer, counted from 1; 0: none.
 
     Raises:
-        CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
+        CheckpointError: the checkpoint holds no causal LM, or no such layer, or its tokenizer has too few single-token
+            identifiers.
         ConfigError: there is no such template.
     """
 
@@ -102,7 +108,9 @@ class FirstRanker(FirstPrompts):
         device: str = "auto",
         precision: Precision = "auto",
         passage_tokens: int = 0,
+        exit_layer: int = 0,
     ) -> None:
+        self._exit_layer = exit_layer
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, order_prior, passage_tokens)
@@ -115,16 +123,42 @@ class FirstRanker(FirstPrompts):
             on_accelerator=self._device.type == "cuda",
         )
 
+    def encode(self, window: Window) -> EncodedWindow:
+        """Renders the prompt up to the bracket of the answer, or for an early exit to its last passage's identifier."""
+        encoded = super().encode(window)
+        if not self._exit_layer:
+            return encoded
+        (prompt,) = encoded.prompts
+        prompt = prompt[: self._positions(prompt, len(window.passages))[-1] + 1]
+        return replace(encoded, prompts=(prompt,), tokens=len(prompt))
+
     @translate_out_of_memory()
     def read(self, pieces: Sequence[EncodedWindow]) -> list[torch.Tensor]:
-        """Returns the logits of the identifiers for each window."""
+        """Returns the logits of the identifiers for each window, or the scores of its passages in the early layer."""
         prompts = [torch.tensor(prompt, device=self._device) for window in pieces for prompt in window.prompts]
-        return list(self._reader.read(prompts).cpu())
+        if not self._exit_layer:
+            return list(self._reader.read(prompts).cpu())
+        counts = [len(window.window.passages) for window in pieces]
+        positions = [self._positions(window.prompts[0], n) for window, n in zip(pieces, counts, strict=True)]
+        return list(self._reader.read_at(prompts, positions)[:, 0].cpu().split(counts))
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         self._reader.between_layers = function
 
     def _replace_head(self, model: PreTrainedModel) -> None:
-        """Makes the model compute the logits of the identifiers alone, instead of those of the whole vocabulary."""
+        """Makes the model compute what is read alone, instead of the logits of the whole vocabulary."""
+        if self._exit_layer:
+            exit_after(model, self._exit_layer)
+            return
         head = IdentifierHead(model.get_output_embeddings(), self.identifiers.token_ids)
         model.set_output_embeddings(head.to(self._device))
+
+    def _positions(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+        """Returns the positions of the identifiers behind the passages."""
+        found = find_identifiers(self._tokenizer, prompt, self.identifiers.token_ids[:count])
+        if len(found) < count:
+            raise CheckpointError(
+                f"identifier {len(found) + 1} of {count} is not a token of its own in the prompt of this tokenizer, so "
+                "no score can be read at it; leave early_exit out"
+            )
+        return found

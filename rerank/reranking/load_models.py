@@ -48,7 +48,6 @@ from rerank.rankers.e2rank import E2RankPrompts, E2RankRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
 from rerank.rankers.first import FirstPrompts, FirstRanker
 from rerank.rankers.first_checkpoint import first_settings
-from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
@@ -280,9 +279,7 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
     settings = first_settings(model)
     template = _styled(settings.template, model.prompt)
     options = (settings.identifiers, model.order_prior, device, model.precision, settings.passage_tokens)
-    if settings.early_exit_layer:
-        return EarlyExitFirstRanker(model.path, settings.early_exit_layer, template, *options)
-    return FirstRanker(model.path, template, *options)
+    return FirstRanker(model.path, template, *options, settings.early_exit_layer)
 
 
 def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
