@@ -15,11 +15,10 @@ from rerank.models.encoder import Encoder
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import Candidate, Passage, Query
-from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, request_passages
 from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
-from rerank_training.lists.vector_table import VectorTable
+from rerank_training.lists.vector_table import VectorTable, encode_texts
 
 
 @dataclass(frozen=True, slots=True)

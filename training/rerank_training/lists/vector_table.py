@@ -1,16 +1,29 @@
-"""The vectors of a training's texts, computed once."""
+"""Encodes many texts with a progress bar, and keeps the vectors of a training's texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Literal
+from typing import Literal, TypeAlias
 
+import numpy as np
 from rich.console import Console
 
+from rerank.commands.progress import with_progress
 from rerank.types import Matrix
-from rerank_training.lists.encoding import Encode, encode_texts
 from rerank_training.lists.training_list import TrainingList
+
+#: Texts → (N, D) unit vectors.
+Encode: TypeAlias = Callable[[Sequence[str]], Matrix]
+
+#: Texts between two updates of the progress bar.
+_CHUNK = 512
+
+
+def encode_texts(encode: Encode, texts: Sequence[str], console: Console) -> Matrix:
+    """(len(texts), D) unit vectors. On two CPU cores, some 70 passages per second."""
+    chunks = [texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK)]
+    return np.concatenate([encode([]), *map(encode, with_progress(chunks, "texts", len(chunks), console))])
 
 
 def texts_of(parts: Iterable[Sequence[TrainingList]], kind: Literal["queries", "passages"]) -> Iterator[str]:
