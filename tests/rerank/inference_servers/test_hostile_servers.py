@@ -26,7 +26,7 @@ from rerank.reranking.load_models import load_remote
 from rerank.types import Candidate, Passage
 from tests.rerank.inference_servers.cases import QUERY, plain
 from tests.rerank.inference_servers.hostile_servers import ENDLESS, LONG, SLOW, Answer, hostile, whole
-from tests.rerank.inference_servers.test_served_models import engine_time, opened
+from tests.rerank.inference_servers.test_served_models import opened
 
 ASK = Post("/ask", {})
 OK = whole(b"{}")
@@ -129,7 +129,8 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
         noting = asyncio.create_task(note_pauses())
         start_s = time.perf_counter()
         steps = (Step("zephyr", Single(1000)),)
-        asked = [RankRequest(QUERY, candidates, steps, deadline_s=engine_time() + 1.0) for _ in range(30)]
+        deadline_s = asyncio.get_running_loop().time() + 1.0
+        asked = [RankRequest(QUERY, candidates, steps, deadline_s=deadline_s) for _ in range(30)]
         outcomes = await asyncio.gather(*map(engine.run, asked), return_exceptions=True)
         noting.cancel()
     assert all(isinstance(outcome, ModelServerUnfit | DeadlineExceeded) for outcome in outcomes), outcomes
