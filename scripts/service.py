@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -48,13 +47,6 @@ class Service:
     def log_mb(self) -> float:
         """The size of its log so far."""
         return self.log.stat().st_size / 1e6
-
-
-def free_port() -> int:
-    """A port of the loopback that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

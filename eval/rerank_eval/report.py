@@ -80,7 +80,7 @@ def write_report(report: Report, out: Path, console: Console) -> None:
     """
     write_text(out / "report.md", markdown(report))
     _print(report, console)
-    console.print(f"report: {out / 'report.md'}; `rerank inspect {out}` shows each query")
+    console.print(f"report: {out / 'report.md'}")
 
 
 def markdown(report: Report) -> str:

@@ -36,11 +36,11 @@ class _Files(StaticFiles):
         return response
 
 
-def page_routes(name: str) -> list[BaseRoute]:
-    """The routes of a page at /, and of the styles and scripts of all pages below /inspector/static."""
+def page_routes() -> list[BaseRoute]:
+    """The routes of the page at /, and of its styles and scripts below /inspector/static."""
     folder = str(files("rerank.integrations.inspector") / "static")
 
     async def page(request: Request) -> Response:
-        return FileResponse(f"{folder}/{name}", headers=_HEADERS)
+        return FileResponse(f"{folder}/index.html", headers=_HEADERS)
 
     return [Route("/", page, methods=["GET"]), Mount("/inspector/static", _Files(directory=folder))]

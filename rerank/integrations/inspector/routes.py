@@ -41,7 +41,7 @@ def inspector_routes(service: HttpService) -> list[BaseRoute]:
         return await limited(lambda: {"grades": dict(judgements.of_query(query))}, request)
 
     return [
-        *page_routes("index.html"),
+        *page_routes(),
         Route("/inspector/service", partial(limited, describe), methods=["GET"]),
         Route("/inspector/judgements", grades, methods=["GET"]),
     ]

@@ -1,6 +1,5 @@
 // The form: its fields, filled with what the service offers, and the state that it holds.
 
-import { choices } from "./choices.js";
 import { element } from "./dom.js";
 import { SYSTEM } from "./state.js";
 
@@ -105,6 +104,15 @@ export class Form {
       ),
     );
   }
+}
+
+/** A function from a name and a value to a select element with these titles by value. */
+function choices(titles) {
+  return (name, value) => {
+    const known = Object.hasOwn(titles, value) ? titles : { ...titles, [value]: value };
+    const options = Object.entries(known).map(([key, title]) => element("option", { value: key, selected: key === value }, title));
+    return element("select", { name }, options);
+  };
 }
 
 function numbers(limits) {

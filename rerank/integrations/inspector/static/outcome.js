@@ -1,17 +1,5 @@
 // What a system answered: its passages, and their order at each step from the first stage to the result.
 
-/** Fields of Execution (rerank.proto) that JSON leaves out where they are empty. */
-const NOTHING_RAN = {
-  strategy: "",
-  truncated_doc_ids: [],
-  windows: 0,
-  rounds: 0,
-  queue_ms: 0,
-  prepare_ms: 0,
-  model_ms: 0,
-  total_ms: 0,
-};
-
 /**
  * The answer of a system in the form in which the page shows it.
  *
@@ -20,12 +8,12 @@ const NOTHING_RAN = {
  * - firstStage, input, result: doc_ids in the order of the first stage, as the ranking received them, and of the result;
  *   with relevance feedback, the passages that only the second retrieval found come last in the first two
  *
- * @param reply a SearchResponse or RerankResponse in JSON; an evaluation keeps no trace and no kind of scores
- * @param wallMs the time until the reply arrived, in milliseconds; 0 if it was not measured
+ * @param reply a SearchResponse or RerankResponse in JSON, with its trace
+ * @param wallMs the time until the reply arrived, in milliseconds
  * @param sent the texts of the candidates, if they were sent: a title of their own is not part of them
  */
 export function outcomeOf(name, reply, wallMs, sent = []) {
-  const execution = { ...NOTHING_RAN, ...reply.execution };
+  const { execution, trace } = reply;
   const truncated = new Set(execution.truncated_doc_ids);
   const hits = reply.first_stage_hits ?? reply.results.length;
   const passages = new Map();
@@ -44,7 +32,7 @@ export function outcomeOf(name, reply, wallMs, sent = []) {
   });
   const byPosition = new Map([...passages.values()].map((passage) => [passage.position, passage.docId]));
   const firstStage = [...byPosition.keys()].sort((one, other) => one - other).map((place) => byPosition.get(place));
-  const input = (reply.trace?.input_order ?? []).map((position) => byPosition.get(position));
+  const input = trace.input_order.map((position) => byPosition.get(position));
   return {
     name,
     passages,
@@ -56,8 +44,7 @@ export function outcomeOf(name, reply, wallMs, sent = []) {
     feedback: reply.feedback ?? null,
     firstStageName: reply.first_stage ?? null,
     firstStageMs: reply.first_stage_ms ?? 0,
-    hasTrace: Boolean(reply.trace),
-    windows: (reply.trace?.windows ?? []).map((window) => windowOf(window, byPosition)),
+    windows: trace.windows.map((window) => windowOf(window, byPosition)),
     wallMs,
   };
 }
@@ -117,5 +104,5 @@ export function scoreMeaning(kind) {
     SCORE_KIND_POINTWISE_PROBABILITY: "probability of the passage alone",
     SCORE_KIND_WINDOW_SCORE: "the model's score",
   };
-  return kind in meanings ? `score: ${meanings[kind]}` : "";
+  return `score: ${meanings[kind]}`;
 }

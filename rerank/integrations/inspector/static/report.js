@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 import { firstStageTitle, scoreMeaning } from "./outcome.js";
 import { rankingView } from "./ranking.js";
 import { summaryView } from "./summary.js";
-import { stepsOf, timingView } from "./timing.js";
+import { timingView } from "./timing.js";
 import { windowsView } from "./windows.js";
 
 const SHOWN = 20;
@@ -73,8 +73,8 @@ export function reportView(outcomes, grades, state, change, open) {
     Object.keys(pairs).length > 1 ? viewSwitch(pairs, name, change) : null,
     rankingView(...orders, shown, open),
     total > SHOWN ? allSwitch(total, Boolean(state.all), change) : null,
-    ...outcomes.filter((each) => stepsOf(each).length).map((each) => timingView(each, headingOf("Where the time went", each, outcomes))),
-    ...detailed.filter((each) => each.hasTrace).map((each) => windowsView(each, headingOf("Windows, round by round", each, outcomes), open)),
+    ...outcomes.map((each) => timingView(each, headingOf("Where the time went", each, outcomes))),
+    ...detailed.map((each) => windowsView(each, headingOf("Windows, round by round", each, outcomes), open)),
   ].filter(Boolean);
 }
 

@@ -42,7 +42,7 @@ function changes(outcome) {
     [`new in the top ${top}`, String(risen)],
     ...found,
     ["windows", `${execution.windows} in ${count(execution.rounds, "round")}`],
-    ["time", duration(outcome.wallMs || outcome.execution.total_ms)],
+    ["time", duration(outcome.wallMs)],
   ];
 }
 

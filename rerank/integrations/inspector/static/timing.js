@@ -4,7 +4,7 @@ import { element, svg } from "./dom.js";
 import { duration } from "./format.js";
 
 /** The steps of an answer with their milliseconds, in the order in which they ran. */
-export function stepsOf(outcome) {
+function stepsOf(outcome) {
   const { execution, feedback, firstStageMs } = outcome;
   const ranking = Number(execution.total_ms);
   const steps = firstStageMs ? [["first stage", firstStageMs]] : [];

@@ -19,7 +19,7 @@ SCRIPTS = sorted(STATIC.glob("*.js"))
 
 @pytest.fixture
 def client() -> TestClient:
-    return TestClient(Starlette(routes=page_routes("index.html")))
+    return TestClient(Starlette(routes=page_routes()))
 
 
 def directives(policy: str) -> dict[str, list[str]]:

@@ -11,8 +11,8 @@ import pytest
 from rerank.config.http import HttpConfig
 from rerank.rankers.identity import IdentityRanker
 from tests.browser_tabs import Tab, new_tab
+from tests.eval.data import judged_collection
 from tests.fakes import NumberRanker
-from tests.rerank.integrations.inspector.results import write_collection
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def collection(beir_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PASSAGES in BEIR layout, with queries and judgements."""
-    return write_collection(tmp_path_factory.mktemp("judged") / "twelve", beir_folder)
+    queries = {"q1": "tides of the moon", "q2": "who bites whom"}
+    grades = {"q1": {"moon": 1, "tides": 2, "desert": 0}, "q2": {"flea-bite": 1}}
+    folder = tmp_path_factory.mktemp("judged") / "twelve"
+    return judged_collection(folder, beir_folder / "corpus.jsonl", queries, grades)
 
 
 @pytest.fixture(scope="session")

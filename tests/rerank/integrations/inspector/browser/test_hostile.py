@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rerank_eval.trace import RankedList, Response, TraceFile
 
 from rerank.config.http import HttpConfig
-from rerank.integrations.inspector.evaluation import read_evaluation
-from rerank.integrations.inspector.evaluation_app import evaluation_app
 from tests.browser_tabs import Tab, new_tab
 from tests.fakes import NumberRanker
-from tests.rerank.integrations.inspector.browser.test_evaluation import serving_app
 from tests.rerank.integrations.inspector.browser.test_inspector import compressed_passages
 
 if TYPE_CHECKING:
@@ -204,83 +200,12 @@ def test_a_lone_surrogate_in_the_query_is_answered_or_refused(live: Watched) -> 
     live.assert_harmless()
 
 
-# --- an evaluation
-
-
-@pytest.fixture(scope="module")
-def evaluation_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `rerank inspect` for hostile systems, queries, judgements, rankings and titles."""
-    root = tmp_path_factory.mktemp("evaluated")
-    folder = write_hostile_collection(root)
-    doc_ids = (*IDS.values(), "no-such-passage<b>")
-    queries = {f"q{number}": doc_ids for number in range(len(HOSTILE))}
-    for number, text in enumerate(HOSTILE.values()):
-        name = text.replace("/", "∕")[:100]
-        write_hostile_system(root / "results" / name, folder, queries, number, text)
-    summary = {"title": HOSTILE["end of a script"] + HOSTILE["right to left"]}
-    (root / "results" / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    with serving_app(evaluation_app(read_evaluation(root / "results"), "127.0.0.1:8081")) as address:
-        yield address
-
-
-def write_hostile_system(
-    out: Path, collection: Path, queries: dict[str, tuple[str, ...]], turn: int, text: str
-) -> None:
-    """The results of a system that turns the first stage's order by so many places."""
-    execution = {"model": text, "strategy": text, "reason": text, "model_warning": text, "truncated_doc_ids": [text]}
-    trace = TraceFile(out / "trace.jsonl", {})
-    for query_id, doc_ids in queries.items():
-        turned = (*doc_ids[turn:], *doc_ids[:turn])
-        scores = tuple(float(len(turned) - rank) for rank in range(len(turned)))
-        ranking = RankedList(turned, scores, tuple(map(doc_ids.index, turned)), execution)
-        trace.add(Response(query_id, 3.0, 0.0, ranking))
-    values = {query_id: {"nDCG@10": 0.5 + turn / 100} for query_id in queries}
-    settings = {"qrels_sha256": "0" * 64, "collection": str(collection), "split": "test", "ranker": text}
-    measures = {"settings": settings, "per_query": values}
-    (out / "measures.json").write_text(json.dumps(measures), encoding="utf-8")
-
-
-@pytest.fixture
-def evaluated(chromium: Any, evaluation_base: str) -> Iterator[Watched]:
-    yield from watched(chromium, evaluation_base)
-
-
-def test_hostile_queries_and_systems_of_an_evaluation_are_shown_as_written(evaluated: Watched) -> None:
-    page = evaluated.tab.open()
-    page.locator(".queries").wait_for()
-    shown = page.locator(".queries tbody .name").all_text_contents()
-    assert sorted(shown) == sorted(f"water {text}" for text in HOSTILE.values())
-    assert page.locator("#about").text_content() == HOSTILE["end of a script"] + HOSTILE["right to left"]
-    names = page.get_by_label("System").locator("option").all_text_contents()
-    assert len(names) == len(HOSTILE)
-    evaluated.assert_harmless()
-
-
-@pytest.mark.parametrize("place", range(len(HOSTILE)), ids=HOSTILE)
-def test_hostile_ranking_of_an_evaluation_is_shown_as_written(evaluated: Watched, place: int) -> None:
-    page = evaluated.tab.open()
-    page.locator(".queries").wait_for()
-    page.get_by_label("System").select_option(index=place)
-    page.get_by_label("Compared with").select_option(index=len(HOSTILE) - 1 - place)
-    page.locator(".queries tbody .name").nth(place).click()
-    page.locator(".ranking").wait_for()
-    assert len(evaluated.tab.names("after")) == len(IDS) + 1
-    page.locator(".order.after button.passage").first.click()
-    evaluated.assert_harmless()
-    page.keyboard.press("Escape")
-    page.reload()
-    page.locator(".ranking").wait_for()
-    evaluated.assert_harmless()
-
-
 # --- the direction of writing
 
 
-@pytest.mark.parametrize("fixture", ["live", "evaluated"])
-def test_right_to_left_override_does_not_turn_the_words_beside_it(fixture: str, request: pytest.FixtureRequest) -> None:
-    found: Watched = request.getfixturevalue(fixture)
+def test_right_to_left_override_does_not_turn_the_words_beside_it(live: Watched) -> None:
     override = "\u202eabc"
-    page = found.tab.open()
+    page = live.tab.open()
     page.locator(".masthead").wait_for()
     turned = page.evaluate(
         """async (text) => {
@@ -302,4 +227,4 @@ def test_right_to_left_override_does_not_turn_the_words_beside_it(fixture: str, 
         override,
     )
     assert not turned
-    found.assert_harmless()
+    live.assert_harmless()
