@@ -26,7 +26,7 @@ def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) ->
 
     Raises: ConfigError.
     """
-    family, kind, protocol, _, address = _resolved(listen, option)
+    family, kind, protocol, _, address = _resolved(listen, option)[0]
     try:
         bound = new(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
@@ -47,8 +47,8 @@ def check_address(listen: str, option: str, binds: bool) -> None:
         _resolved(listen, option)
 
 
-def _resolved(listen: str, option: str) -> tuple[int, int, int, str, Any]:
-    """The first address of a name, as socket.getaddrinfo gives it."""
+def _resolved(listen: str, option: str) -> list[tuple[int, int, int, str, Any]]:
+    """The addresses of a name, as socket.getaddrinfo gives them."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
@@ -56,7 +56,7 @@ def _resolved(listen: str, option: str) -> tuple[int, int, int, str, Any]:
     try:
         if int(port) > _MAX_PORT:  # getaddrinfo takes it modulo 65536
             raise OverflowError(f"the port is above {_MAX_PORT}")
-        return socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        return list(socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM))
     except (OSError, OverflowError, ValueError) as error:
         raise _cannot_listen(listen, option, error) from error
 
@@ -65,22 +65,12 @@ def _cannot_listen(listen: str, option: str, reason: Exception) -> ConfigError:
     return ConfigError(f"cannot listen on {listen[:100]}: {reason}; choose another {option} HOST:PORT")
 
 
-def check_loopback(name: str, address: str, danger: str, guard: str = "") -> None:
-    """Refuses an address that other machines may reach.
-
-    Args:
-        name: the option or setting of the address.
-        address: HOST:PORT.
-        danger: what anyone who reaches the address could do.
-        guard: the settings that would guard it, which the error names first.
-
-    Raises:
-        ConfigError: the address is not of this machine's loopback, or cannot be resolved.
-    """
-    if not _is_loopback(address):
+def check_loopback(name: str, address: str) -> None:
+    """Raises: ConfigError if `address`, HOST:PORT of the setting `name`, is not of this machine's loopback."""
+    if any(not ipaddress.ip_address(str(found[4][0])).is_loopback for found in _resolved(address, name)):
         raise ConfigError(
-            f"{name} {address}: anyone who reaches this address could {danger}; {guard}listen on 127.0.0.1, or accept "
-            "that with --insecure"
+            f"{name} {address}: anyone who reaches this address could call the service; require keys (--keys FILE, see "
+            "`rerank keys add`), listen on 127.0.0.1, or accept that with --insecure"
         )
 
 
@@ -88,12 +78,3 @@ def reachable(address: str) -> str:
     """HOST:PORT at which a client on this machine finds a service that listens at an address."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK_OF.get(host, host)}:{port}"
-
-
-def _is_loopback(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {address}: {error}; choose another HOST:PORT") from error
-    return all(ipaddress.ip_address(str(result[4][0])).is_loopback for result in found)

@@ -137,4 +137,4 @@ def _check_access(config: ServiceConfig) -> None:
     if config.http is not None:
         addresses["http"] = config.http.listen
     for name, address in addresses.items():
-        check_loopback(name, address, "call the service", "require keys (--keys FILE, see `rerank keys add`), ")
+        check_loopback(name, address)

@@ -87,13 +87,6 @@ async def divided_requests_to_default(target: Target) -> Counter[str]:
     return await _divided(target, "default", words(random.Random(0), _CHARS))
 
 
-async def mcp_large_calls(target: Target) -> Counter[str]:
-    """Calls of the tool rerank of 4 MB, with 20 long texts, on eight connections."""
-    arguments = {"query": "q", "model": "identity", "candidates": ["some words " * 18_000] * 20}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rerank", "arguments": arguments}}
-    return await _posted(target, "/mcp", json.dumps(call).encode(), requests=200, at_once=8)
-
-
 async def _divided(target: Target, model: str, text: str) -> Counter[str]:
     documents = [f"{place} {text}" for place in range(_DOCUMENTS)]
     body = {"model": model, "query": "history", "documents": documents, "max_chunks_per_doc": _PARTS}
@@ -118,7 +111,6 @@ async def _posted(
         f"POST {path} HTTP/1.1",
         "host: localhost",
         "content-type: application/json",
-        "accept: application/json, text/event-stream, */*",
         length or f"content-length: {len(body)}",
     )
     message = "\r\n".join([*lines, "", ""]).encode() + body
@@ -159,5 +151,4 @@ ATTACKS: tuple[Attack, ...] = (
     divided_requests,
     divided_words,
     divided_requests_to_default,
-    mcp_large_calls,
 )

@@ -1,1 +1,1 @@
-"""Tools of the Model Context Protocol, over standard input and output or over HTTP."""
+"""Tools of the Model Context Protocol, over standard input and output."""

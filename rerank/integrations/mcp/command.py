@@ -25,7 +25,7 @@ class McpSettings:
     target: Annotated[
         str | None,
         typer.Option(
-            help="HOST:PORT of a running service that answers, in place of models in this process. RERANK_API_KEY is "
+            help="HOST:PORT of a running service that answers, in place of one that is started here. RERANK_API_KEY is "
             "its key."
         ),
     ] = None
@@ -33,39 +33,41 @@ class McpSettings:
 
 
 def mcp(settings: McpSettings) -> None:
-    """Offer search and rerank as tools to an MCP client, over stdio.
+    """Offer search and rerank as tools to an MCP client, over standard input and output.
 
-    With the extra `mcp`, `rerank serve --http` offers them at /mcp, too.
+    Without --target it starts a service in a child process, which ends with it.
     """
     import asyncio
     import signal
 
-    from rerank.access.credentials import Credentials
+    from rerank.access.credentials import PLAIN, Credentials
+    from rerank.commands.service_process import service_process
     from rerank.config import load_config
-    from rerank.integrations.mcp.stdio import serve_models, serve_target
+    from rerank.integrations.mcp.tools import serve_tools
     from rerank.service.startup import check_before_loading
-    from rerank.telemetry.logs import set_up_logging
 
-    if settings.target and (settings.index or settings.config):
-        raise ConfigError("--target is a service with models and an index of its own; leave out --index and --config")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that waits for standard input would hold up the end
-    given = load_config(settings.config, index=settings.index)
-    set_up_logging(given.telemetry)
     if settings.target:
-        asyncio.run(serve_target(settings.target, Credentials.from_environment(settings.tls_ca)))
+        if settings.index or settings.config:
+            raise ConfigError(
+                "--target is a service with models and an index of its own; leave out --index and --config"
+            )
+        asyncio.run(serve_tools(settings.target, Credentials.from_environment(settings.tls_ca)))
         return
+    given = load_config(settings.config, index=settings.index)
     no_ports = {"listen": "127.0.0.1:0", "http": None, "keys": None, "tls": None}
     telemetry = given.telemetry.model_copy(update={"metrics": None, "traces": False})
     config = given.model_copy(update=no_ports | {"telemetry": telemetry})
     check_before_loading(config)
-    asyncio.run(serve_models(config))
+    with service_process(config) as address:
+        asyncio.run(serve_tools(address, PLAIN))
 
 
 def add_to(app: CommandApp) -> None:
     """Adds the command to `rerank`."""
     app.command(
         example="""
-rerank mcp --index indexes/pydoc                      # loads the models itself
+rerank mcp --index indexes/pydoc                      # starts a service of its own
 rerank mcp --target 127.0.0.1:50051                   # asks a running service; RERANK_API_KEY is its key
 """
     )(flags(McpSettings)(mcp))

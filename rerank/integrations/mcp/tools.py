@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
 import reprlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import mcp.types as types
 from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
 
 from rerank import __version__
-from rerank.client.client import rerank_request
-from rerank.client.error_details import ServiceError
-from rerank.config import Limits
-from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound, RerankError, grpc_status_of, too_many
+from rerank.access.credentials import Credentials
+from rerank.client.client import AsyncRerankClient
+from rerank.client.retries import DEFAULT_ATTEMPTS
+from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound, RerankError
 from rerank.names import DEFAULT_FIRST_STAGE, FirstStage, did_you_mean
-from rerank.protobuf.fields import request_message
-from rerank.protobuf.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 
-log = logging.getLogger(__name__)
-
-ToolRequest: TypeAlias = pb.SearchRequest | pb.RerankRequest
 ToolResponse: TypeAlias = pb.SearchResponse | pb.RerankResponse
 
 #: Results of a search that asks for no number: a language model reads all of them.
@@ -62,51 +56,36 @@ _ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "first_stage": {"type": "string", "enum": [*FirstStage], "description": f"Default: {DEFAULT_FIRST_STAGE}."},
     },
 }
-_REQUESTS: dict[str, type[ToolRequest]] = {"rerank": pb.RerankRequest, "search": pb.SearchRequest}
 #: Types of JSON's schemas and of Python.
 _TYPES = {"string": str, "integer": int, "boolean": bool, "array": list}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """The results and the model that ran, as a JSON object and as its text."""
+async def serve_tools(target: str, credentials: Credentials) -> None:
+    """Serves the tools of the service at an address over standard input and output, until the input ends.
 
-    structured: dict[str, Any]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolService:
-    """The service behind the tools.
-
-    Attributes:
-        ask: answers a request. Its second argument is the HTTP request that brought the call, or None over standard
-            input.
-        models: describes the models and the index.
-        limits: the limits that hold before the arguments become a request; None if the service is elsewhere.
+    Raises: see `AsyncRerankClient` and `AsyncRerankClient.list_models`.
     """
+    async with AsyncRerankClient(target, credentials, DEFAULT_ATTEMPTS) as client:
+        server = await tool_server(client)
+        async with stdio_server() as (requests, answers):
+            await server.run(requests, answers, server.create_initialization_options())
 
-    ask: Callable[[ToolRequest, Any], Awaitable[ToolAnswer]]
-    models: Callable[[], pb.ListModelsResponse]
-    limits: Callable[[], Limits | None]
 
-
-def tool_server(service: ToolService) -> Server[Any]:
-    """An MCP server with the tools. It offers the search if the service has an index."""
+async def tool_server(client: AsyncRerankClient) -> Server[Any]:
+    """An MCP server with the tools. It offers the search if the service has an index. Raises: ServiceError."""
+    tools = _tools(await client.list_models())
 
     async def list_tools(_: ServerRequestContext[Any], __: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=_tools(service.models()))
+        return types.ListToolsResult(tools=tools)
 
-    async def call_tool(context: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(_: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            request = _request(call.name, call.arguments or {}, service.limits())
-            answer = await service.ask(request, context.request)
-            content = types.TextContent(type="text", text=answer.text)
-            return types.CallToolResult(content=[content], structured_content=answer.structured)
-        except Exception as error:
-            if not isinstance(error, RerankError):
-                log.exception("bug in the tool %s", call.name[:100])
-            return _refusal(error)
+            answer = _answer(await _ask(client, call.name, call.arguments or {}))
+        except RerankError as error:
+            content = types.TextContent(type="text", text=f"{error.grpc_status}: {error}")
+            return types.CallToolResult(content=[content], is_error=True)
+        text = types.TextContent(type="text", text=json.dumps(answer, ensure_ascii=False))
+        return types.CallToolResult(content=[text], structured_content=answer)
 
     return Server("rerank", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -128,40 +107,36 @@ def _tool(name: str, description: str, model: dict[str, Any], *required: str) ->
     return types.Tool(name=name, description=description, input_schema=schema, annotations=read_only)
 
 
-def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> ToolRequest:
-    """The request of a call. An argument may be any field of the request, also one that the tool does not describe.
-
-    Raises: NotFound if there is no such tool; InvalidRequest.
-    """
+async def _ask(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any]) -> ToolResponse:
+    """The response to a call. Raises: NotFound if there is no such tool; InvalidRequest; ServiceError."""
     if tool not in _ARGUMENTS:
         raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
     _check_arguments(tool, arguments)
+    options = dict(arguments)
+    query = options.pop("query", "")
     if tool == "search":
-        return request_message(pb.SearchRequest, {"top_n": _SEARCH_TOP_N, "return_passages": True} | dict(arguments))
-    options = {"ordered": False} | dict(arguments)
-    candidates, query = options.pop("candidates", []), options.pop("query", "")
-    if limits is not None and isinstance(candidates, list) and len(candidates) > limits.max_candidates:
-        raise too_many("candidates", len(candidates), limits.max_candidates, "candidates")
+        return await client.search(query, **{"top_n": _SEARCH_TOP_N, "return_passages": True} | options)
+    candidates = options.pop("candidates", [])
     try:
-        return rerank_request(query, candidates, options)
-    except (TypeError, ValueError) as error:
+        return await client.rerank(query, candidates, **{"ordered": False} | options)
+    except TypeError as error:
         raise InvalidRequest("candidates", str(error)) from error
 
 
 def _check_arguments(tool: str, arguments: Mapping[str, Any]) -> None:
     """Refuses arguments in the words of the tool's description. Raises: InvalidRequest."""
-    described, known = _ARGUMENTS[tool], _REQUESTS[tool].DESCRIPTOR.fields_by_name
+    described = _ARGUMENTS[tool]
     for name, value in arguments.items():
-        if name not in known:
+        if name not in described:
             hint = did_you_mean(name, described)
             problem = f"the tool {tool} has no such argument;{hint} its arguments are {', '.join(described)}"
             raise InvalidRequest(name[:MAX_QUOTED_CHARS], problem)
-        kind = described[name]["type"] if name in described else ""
-        if kind and (not isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, bool))):
+        kind = described[name]["type"]
+        if not isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, bool)):
             raise InvalidRequest(name, f"{reprlib.repr(value)} is not of the type {kind}; send one")
 
 
-def tool_answer(response: ToolResponse) -> ToolAnswer:
+def _answer(response: ToolResponse) -> dict[str, Any]:
     """The answer to a client: the results, the model, and how much it ranked."""
     execution = response.execution
     found: dict[str, Any] = {
@@ -170,20 +145,9 @@ def tool_answer(response: ToolResponse) -> ToolAnswer:
         "completeness": pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower(),
         "total_ms": round(execution.total_ms, 1),
     }
-    if execution.reason:
-        found["reason"] = execution.reason
-    return ToolAnswer(found, json.dumps(found, ensure_ascii=False))
+    return found | ({"reason": execution.reason} if execution.reason else {})
 
 
 def _item(rank: int, item: pb.RankedCandidate) -> dict[str, Any]:
     found = {"rank": rank, "doc_id": item.doc_id, "score": round(item.score, 6)}
     return found | ({"text": item.text} if item.HasField("text") else {})
-
-
-def _refusal(error: Exception) -> types.CallToolResult:
-    """The error of a tool, with the status and the message that a gRPC client gets."""
-    if isinstance(error, ServiceError):
-        text = f"{error.code.name}: {error}"
-    else:
-        text = f"{grpc_status_of(type(error))}: {status_of(error).message}"
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

@@ -41,14 +41,10 @@ class HttpService:
 
     Attributes:
         reranker: answers the requests; its configuration has the limits and the aliases of models.
-        calls: the calls in flight, with their limits and keys; shared with gRPC.
-        on_end: observes each call that has ended.
         limited: answers a GET request within the limits.
     """
 
     reranker: AsyncReranker
-    calls: CallsInFlight
-    on_end: OnEnd
     limited: Limited
 
 
@@ -73,11 +69,10 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         for path, of_path in by_path.items()
     ]
     refuse = partial(_refusal, by_path)
-    service = HttpService(reranker, calls, on_end, limited_by(calls, refuse))
+    service = HttpService(reranker, limited_by(calls, refuse))
     own_hosts = []
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
-        http, way_out = config.http, "--allowed-host NAME, or with keys (--keys FILE)"
-        own_hosts = [Middleware(OwnHosts, http.listen, refuse, way_out, http.allowed_hosts)]
+        own_hosts = [Middleware(OwnHosts, config.http, refuse)]
     app = Starlette(
         routes=[
             *routes,

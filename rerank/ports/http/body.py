@@ -29,7 +29,14 @@ def json_object(
             candidates need.
     """
     text = _in_utf_8(body, charset)
-    check_number_of_values(text, max_candidates)
+    limit = max_candidates * _VALUES_PER_CANDIDATE + _VALUES_OF_OPTIONS
+    if has_more_values(text, limit):
+        raise InvalidRequest(
+            "body",
+            f"it has more than {limit} values, which are allowed for {max_candidates} candidates, or too long numbers; "
+            f"send at most {max_candidates} candidates, and only the fields of them that are needed",
+            {"limit": str(limit)},
+        )
     try:
         return _OBJECT.validate_json(text), []
     except ValidationError as error:
@@ -62,15 +69,3 @@ def _without_halves(text: bytes | bytearray) -> dict[str, Any] | None:
         return _OBJECT.validate_json(whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     except (ValueError, RecursionError):
         return None
-
-
-def check_number_of_values(body: bytes | bytearray, max_candidates: int) -> None:
-    """Raises: InvalidRequest if a body has many more values than `max_candidates` candidates need."""
-    limit = max_candidates * _VALUES_PER_CANDIDATE + _VALUES_OF_OPTIONS
-    if has_more_values(body, limit):
-        raise InvalidRequest(
-            "body",
-            f"it has more than {limit} values, which are allowed for {max_candidates} candidates, or too long numbers; "
-            f"send at most {max_candidates} candidates, and only the fields of them that are needed",
-            {"limit": str(limit)},
-        )

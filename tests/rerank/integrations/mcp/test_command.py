@@ -23,4 +23,4 @@ def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path, e
     with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
         refused = rerank("mcp", "--target", served.address)
         assert (refused.code, refused.out) == (2, "")
-        assert "\nerror: this service needs an API key; send the header" in refused.err
+        assert refused.err.startswith("error: this service needs an API key; send the header")

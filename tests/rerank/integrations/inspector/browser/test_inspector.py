@@ -254,7 +254,11 @@ def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
         const { outcomeOf } = await import("/inspector/static/outcome.js");
         const { openPassage } = await import("/inspector/static/passage.js");
         const result = { doc_id: "a", text: "T 🙂🙂 one. Two 🙂. Three.", original_position: 0, score: 1 };
-        const reply = { results: [{ ...result, span: { start: 8, end: 15 } }], execution: {} };
+        const reply = {
+                results: [{ ...result, span: { start: 8, end: 15 } }],
+                execution: { truncated_doc_ids: [] },
+                trace: { windows: [], input_order: [] },
+            };
         openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, sent)]);
         return [...document.querySelectorAll("#passage mark")].map((mark) => mark.textContent);
     }"""
