@@ -25,7 +25,7 @@ check: lint
 
 # Search, training and evaluation as a new user would, with the mistakes that one makes, from the wheel. Some minutes.
 newcomer: $(VENV)/ready
-	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer/run.sh
+	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
 
 # The documentation as a site in build/site, with its links checked.
 docs: $(VENV)/ready

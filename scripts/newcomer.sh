@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Walks through search, training and evaluation as a new user would, in a fresh environment that has the wheel.
 #
-#   scripts/newcomer/run.sh           # takes the dependencies of the environment of PYTHON (.venv): some minutes
-#   FULL=1 scripts/newcomer/run.sh    # installs the dependencies from the package index: gigabytes
+#   scripts/newcomer.sh           # takes the dependencies of the environment of PYTHON (.venv): some minutes
+#   FULL=1 scripts/newcomer.sh    # installs the dependencies from the package index: gigabytes
 #
 # Prints one line for each step. The first step that fails ends the script with its output and exit code 1.
 set -euo pipefail
 
-checkout=$(cd "$(dirname "$0")/../.." && pwd)
+checkout=$(cd "$(dirname "$0")/.." && pwd)
 python=$(realpath -s "${PYTHON:-$checkout/.venv/bin/python}")
 work=$(mktemp -d -t rerank-newcomer.XXXXXX)
 service=
@@ -42,16 +42,6 @@ output_has() {
   shift
   "$@" >output 2>&1 || { cat output; return 1; }
   cat output
-  grep -qE "$pattern" output || { echo "newcomer: the output lacks: $pattern"; return 1; }
-}
-
-# fails_with PATTERN COMMAND...: runs the command, which must fail with output that matches the pattern and no traceback.
-fails_with() {
-  local pattern=$1
-  shift
-  if "$@" >output 2>&1; then cat output; echo "newcomer: the command did not fail"; return 1; fi
-  cat output
-  if grep -q Traceback output; then echo "newcomer: the output is a traceback"; return 1; fi
   grep -qE "$pattern" output || { echo "newcomer: the output lacks: $pattern"; return 1; }
 }
 
@@ -182,19 +172,4 @@ step "evaluate it" output_has nDCG eval-beir --collection collection --target "$
 step "report" test -s results/report.md
 step "stop the service" stop_service
 
-# What a newcomer gets wrong or does differently, a file for each subject. They use the functions and files above.
-# subjects NAME...: the steps of these files.
-subjects() {
-  local name
-  for name in "$@"; do
-    # shellcheck source=/dev/null
-    source "$checkout/scripts/newcomer/$name.sh"
-  done
-}
-
-subjects configuration evaluation training
-step "serve with HTTP" start_service --index index --http 127.0.0.1:0
-http_address=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' serve.log | head -n 1 | cut -d/ -f3)
-subjects commands files ordered python
-step "stop the service" stop_service
 echo "All steps passed in $SECONDS s"
