@@ -41,7 +41,7 @@ class OwnHosts:
             return
         host = f"the host {given[:100]!r}" if given else "the header Host, which is missing,"
         message = (
-            f"{host} is not one of {', '.join(sorted(self._names))}, to which this port answers; use one of these names, "
-            "or have it started with --allowed-host NAME, or with keys (--keys FILE)"
+            f"{host} is not one of {', '.join(sorted(self._names))}, to which this port answers; use one of these "
+            "names, or have it started with --allowed-host NAME, or with keys (--keys FILE)"
         )
         await self._refuse(RefusedByHttp(HTTPStatus.BAD_REQUEST, message))(scope, receive, send)
