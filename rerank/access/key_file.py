@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from rerank.access.callers import CallerLimits
 from rerank.errors import ConfigError
 from rerank.util.files import atomic_file, read_text
-from rerank.util.validation import joined, problems_of
+from rerank.util.validation import problems_of
 from rerank.util.yaml_files import parse_yaml
 
 #: A prefix by which scanners for secrets can find keys that were committed or logged.
@@ -71,9 +71,9 @@ def _parsed(text: str, path: Path) -> tuple[APIKey, ...] | None:
     try:
         keys = _KEYS.validate_python(file.content)
     except ValidationError as error:
-        problems = problems_of(error, tuple[APIKey, ...], quote=False)
+        problems = problems_of(error, file.content, tuple[APIKey, ...], file.place_of, quote=False)
         form = "the file is a list with one dash per entry, of name, sha256 and limits"
-        raise ConfigError(f"{joined(problems, file.place_of)}; {form}") from error
+        raise ConfigError(f"{problems}; {form}") from error
     names = [key.name for key in keys]
     if repeated := {name for name, count in Counter(names).items() if count > 1}:
         raise ConfigError(f"keys: {path}: {', '.join(sorted(repeated))} has several entries; give each another name")

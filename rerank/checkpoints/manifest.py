@@ -14,7 +14,7 @@ from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import atomic_file, looked_for_model, sha256_of_files
 from rerank.util.json_files import read_json
-from rerank.util.validation import joined, problems_of
+from rerank.util.validation import problems_of
 
 _CROSS_ENCODER = "cross-encoder"
 MANIFEST_FILE = "rerank.json"
@@ -161,11 +161,12 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
     if not path.is_file():
         return None
     try:
-        manifest = CheckpointManifest.model_validate(read_json(path))
+        content = read_json(path)
+        manifest = CheckpointManifest.model_validate(content)
     except ConfigError as error:
         raise CheckpointError(f"{error}; {_WAY_OUT}") from error
     except ValidationError as error:
-        problems = joined(problems_of(error, CheckpointManifest), lambda _: str(path))
+        problems = problems_of(error, content, CheckpointManifest, lambda _: str(path))
         raise CheckpointError(f"{problems}; {_WAY_OUT}") from error
     _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
     if manifest.template_sha256:

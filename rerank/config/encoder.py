@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
-from rerank.util.validation import joined, problems_of
+from rerank.util.validation import problems_of
 from rerank.util.yaml_files import parse_yaml
 
 #: Poolings of token states, as sentence-transformers names them.
@@ -58,4 +58,5 @@ class EncoderConfig(Settings):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise ConfigError(joined(problems_of(error, cls), lambda _: "encoder")) from error
+            settings = parse_yaml(given, "encoder").content if isinstance(given, str) else given
+            raise ConfigError(problems_of(error, settings, cls, lambda _: "encoder")) from error

@@ -12,7 +12,7 @@ from rerank.config.cascades import MAX_STAGES, possible_prerankers
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
-from rerank.util.validation import joined, problems_of, suggestion
+from rerank.util.validation import problems_of, suggestion
 from rerank.util.yaml_files import YamlFile, read_yaml
 
 
@@ -40,7 +40,7 @@ def load_config(
     try:
         config = ServiceConfig.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(joined(problems_of(error, ServiceConfig), place_of)) from error
+        raise ConfigError(problems_of(error, settings, ServiceConfig, place_of)) from error
     _check_names(config, place_of)
     return config
 

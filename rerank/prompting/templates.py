@@ -17,7 +17,7 @@ from rerank.errors import ConfigError
 from rerank.prompting.published import PREFIX, read_published
 from rerank.prompting.style import PromptStyle
 from rerank.util.files import looked_for, read_text
-from rerank.util.validation import joined, problems_of, suggestion
+from rerank.util.validation import problems_of, suggestion
 from rerank.util.yaml_files import parse_yaml
 
 #: Any name in braces. An unknown one is refused, because the model would read it as it is written.
@@ -135,7 +135,7 @@ def _load(name_or_path: str) -> Template:
         parts = _TemplateFile.model_validate(file.content)
         _check_fields(parts)
     except ValidationError as error:
-        raise ConfigError(joined(problems_of(error, _TemplateFile), file.place_of)) from error
+        raise ConfigError(problems_of(error, file.content, _TemplateFile, file.place_of)) from error
     except ConfigError as error:
         raise ConfigError(f"template {name_or_path}: {error}") from error
     content = source.encode()

@@ -24,7 +24,7 @@ from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Candidate, FirstStage, Precision, Query, ScoredDoc
-from rerank.util.validation import joined, problems_of
+from rerank.util.validation import problems_of
 
 #: Weights of the retrievers in the sum of z-scores, by the mean over five collections (docs/evidence/results.md).
 _Z_WEIGHTS = {FirstStage.BM25: 0.6, FirstStage.DENSE: 1.0, FirstStage.LEARNED_SPARSE: 0.5}
@@ -174,10 +174,11 @@ def verify_index(folder: Path) -> IndexManifest:
 
 def read_manifest(folder: Path) -> IndexManifest:
     """The manifest of an index. Raises: IndexMismatch when `folder` has no manifest of this format."""
+    content = read_index_settings(folder)
     try:
-        return IndexManifest.model_validate(read_index_settings(folder))
+        return IndexManifest.model_validate(content)
     except ValidationError as error:
-        problems = joined(problems_of(error, IndexManifest), lambda _: str(folder / MANIFEST_FILE))
+        problems = problems_of(error, content, IndexManifest, lambda _: str(folder / MANIFEST_FILE))
         raise IndexMismatch(f"{problems}; build the index again") from error
 
 

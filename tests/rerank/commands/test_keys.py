@@ -31,7 +31,7 @@ def test_key_may_have_answers_in_the_place_of_failures_by_default(rerank: Comman
     path.write_text(path.read_text().replace("first-stage", "first_stage"))
     assert read_keys(path)[0].on_failure is OnFailure.FIRST_STAGE
     path.write_text(path.read_text().replace("first_stage", "fallback"))
-    with pytest.raises(ConfigError, match=r"on_failure: expected one of error, first-stage"):
+    with pytest.raises(ConfigError, match=r"on_failure: Input should be 'error' or 'first-stage'"):
         read_keys(path)
 
 

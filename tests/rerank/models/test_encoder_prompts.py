@@ -180,8 +180,8 @@ def test_folder_with_prompts_for_other_uses_runs_with_a_setting(qwen: Path) -> N
     ("given", "message"),
     [
         ("{name: a, prompt: b}", r"encoder: prompt: unknown setting"),
-        ("{name: [", "encoder: .*encoder"),
-        ("", "1 or more"),
+        ("{name: [", "encoder: line 1: while parsing"),
+        ("", "at least 1 character"),
     ],
 )
 def test_settings_that_cannot_be_read_are_named(given: str, message: str) -> None:

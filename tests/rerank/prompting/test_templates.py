@@ -45,9 +45,9 @@ def test_template_of_a_file_has_its_parts_and_hash(path: Path) -> None:
         ),
         (
             "{prefix: p, body: '{candidate}', suffix: s, method: pairwise}",
-            r"method: expected one of singleturn_listwise",
+            r"method: Input should be 'singleturn_listwise",
         ),
-        ("", r"line 1: expected a mapping with prefix, body, .*, given nothing"),
+        ("", r"line 1: Input should be a valid dictionary .*, given None"),
         ("prefix: [", r"while parsing a flow node"),
     ],
 )
