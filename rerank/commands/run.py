@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from rerank.commands.console import PlainConsole
-from rerank.commands.output import OutputLost, guard_output
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.util.terminal import VisibleFormatter
 
@@ -27,6 +28,8 @@ _EXIT_CODES = {
     "DEADLINE_EXCEEDED": _LATE,
     "RESOURCE_EXHAUSTED": _REFUSED,
 }
+#: Errors of standard output: a pipe whose reader has ended, as `head` does, and a full or broken disk.
+_OUTPUT_LOST = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _BROKEN_MODELS = {error.reason for error in (CheckpointError, ModelServerUnfit, SelfTestFailed)}
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
@@ -54,7 +57,6 @@ def run(command: Callable[[], object]) -> None:
 
     A command whose output nobody reads any more ends with 1 and without a line.
     """
-    guard_output()
     if logging.lastResort:  # writes the warnings of commands that do not set up a log
         logging.lastResort.setFormatter(VisibleFormatter())
     try:
@@ -63,10 +65,13 @@ def run(command: Callable[[], object]) -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except OutputLost as error:
-        if error.reader_has_gone:
-            sys.exit(1)
-        _fail(str(error), exit_code(error))
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_LOST:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest of its buffer when it ends
+        if error.errno == errno.EPIPE:
+            sys.exit(FAILED)
+        _fail(f"standard output cannot be written: {error.strerror}; send it elsewhere", FAILED)
     except RerankError as error:
         _fail(str(error), exit_code(error))
     except ModuleNotFoundError as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 
 import grpc
 import pytest
 
 from rerank.client.error_details import ServiceError
-from rerank.commands.output import OutputLost
 from rerank.commands.run import run
 from rerank.errors import CheckpointError, ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
 
@@ -53,7 +51,6 @@ def from_service(status: grpc.StatusCode) -> ServiceError:
         (CheckpointError("of a model"), 1),
         (SelfTestFailed("of a model"), 1),
         (from_service(grpc.StatusCode.INTERNAL), 1),
-        (OutputLost(OSError(errno.ENOSPC, "full")), 1),
         (ConfigError("of a call"), 2),
         (from_service(grpc.StatusCode.INVALID_ARGUMENT), 2),
         (from_service(grpc.StatusCode.UNAUTHENTICATED), 2),
