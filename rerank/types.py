@@ -24,7 +24,7 @@ from rerank.names import StrategyKind as StrategyKind
 from rerank.names import first_stage_weight
 from rerank.util.sparse_vectors import SparseText as SparseText
 from rerank.util.sparse_vectors import SparseVector as SparseVector
-from rerank.util.text_table import ShownAsTable, TableRow
+from rerank.util.text_table import TableRow, ranking_table
 
 T = TypeVar("T")
 
@@ -482,7 +482,7 @@ class RankedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking(ShownAsTable):
+class Ranking:
     """The reranked list of one request, best first.
 
     Scores decrease strictly, except that equal texts of an unordered list have equal scores.
@@ -497,9 +497,10 @@ class Ranking(ShownAsTable):
         more = ", …" if len(self.ranked) > 3 else ""
         return f"<Ranking: {len(self.ranked)} results by {self.trace.model}, {self.trace.strategy}: {best}{more}>"
 
-    def table_rows(self) -> list[TableRow]:
+    def __str__(self) -> str:
+        """A short table of rank, score, doc_id and the beginning of the text."""
         passages = [(item.score, item.candidate.passage) for item in self.ranked]
-        return [TableRow(score, passage.doc_id, passage.text) for score, passage in passages]
+        return ranking_table([TableRow(score, passage.doc_id, passage.text) for score, passage in passages])
 
 
 #: Control characters, among them tabs and line ends, and Unicode's separators of lines and paragraphs.

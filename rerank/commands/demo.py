@@ -10,19 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import quantiles
 from threading import Event
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlencode
 
 import ir_measures
 from ir_measures import RR, nDCG
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 
 from rerank import __version__
 from rerank.client.client import RerankClient
 from rerank.collections import open_collection, pydoc
 from rerank.commands.display import execution_line, one_line
-from rerank.commands.progress import show_progress
+from rerank.commands.progress import Progress
 from rerank.commands.service_process import service_process
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
@@ -34,9 +34,6 @@ from rerank.types import Query
 _HTTP_PORT = 8080
 _EXAMPLE = "parse a date string with a known format"
 _MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
-#: Lists by which cold and warm texts are timed.
-_TIMED_LISTS = 20
-
 
 #: The systems that are compared: a first stage, and a model with its default strategy; none: the service's default.
 _SYSTEMS = {
@@ -72,7 +69,6 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
         console.print(f"service  gRPC at {address}, in a child process\n")
         _show_example(client, console)
         console.print(_comparison(client))
-        console.print(_cold_and_warm(client))
         default = next(model for model in client.list_models().models if model.is_default)
         console.print(f"default model: {default.name}, {default.default_strategy}")
         minutes, seconds = divmod(round(time.perf_counter() - start_s), 60)
@@ -109,9 +105,8 @@ def _index(folder: Path, console: Console) -> IndexManifest:
     from rerank.models.sparse_encoder import SparseEncoder
 
     shutil.rmtree(folder, ignore_errors=True)
-    with show_progress(console, "passages") as progress:
-        settings = BuildSettings(encoder_dtype="auto")
-        return build_index(collection, folder, Encoder(), progress.report, settings, SparseEncoder())
+    progress, settings = Progress(console.print, "passages"), BuildSettings(encoder_dtype="auto")
+    return build_index(collection, folder, Encoder(), progress.report, settings, SparseEncoder())
 
 
 def _show_example(client: RerankClient, console: Console) -> None:
@@ -145,27 +140,6 @@ def _comparison(client: RerankClient) -> Table:
         run, latencies_ms = _run(client, options, queries)
         means = ir_measures.calc_aggregate(_MEASURES, judgements, run)
         table.add_row(name, *(f"{means[measure]:.3f}" for measure in _MEASURES), *_percentiles(latencies_ms))
-    return table
-
-
-def _cold_and_warm(client: RerankClient) -> Table:
-    """A table with the latency of the default model for texts that it has never seen, and for the same texts again."""
-    calls = [
-        (query.text, client.search(query.text, depth=100, model="identity", return_passages=True).results)
-        for query in pydoc.queries()[:_TIMED_LISTS]
-    ]
-    table = Table(title="the default model over 100 passages that come as texts", title_justify="left")
-    for column, justify in (("texts", "left"), ("p50 ms", "right"), ("p95 ms", "right")):
-        table.add_column(column, justify=cast(JustifyMethod, justify))
-    for name in ("never seen before (cold)", "seen before (warm)"):
-        latencies_ms = []
-        for number, (query, hits) in enumerate(calls):
-            # A number in front makes a text new that is in several lists.
-            candidates = [{"doc_id": hit.doc_id, "text": f"{number}. {hit.text}"} for hit in hits]
-            start = time.perf_counter()
-            client.rerank(query, candidates)
-            latencies_ms.append((time.perf_counter() - start) * 1000)
-        table.add_row(name, *_percentiles(latencies_ms))
     return table
 
 

@@ -41,7 +41,6 @@ from rerank.types import (
     candidate_list,
     with_title,
 )
-from rerank.util.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -50,7 +49,7 @@ Found: TypeAlias = tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult(ShownAsTable):
+class SearchResult:
     """The ranking of the passages that the first stage found, possibly none."""
 
     ranking: Ranking
@@ -63,8 +62,8 @@ class SearchResult(ShownAsTable):
     def __repr__(self) -> str:
         return f"<SearchResult: {self.hits} hits of {self.first_stage}, {self.ranking!r}>"
 
-    def table_rows(self) -> list[TableRow]:
-        return self.ranking.table_rows()
+    def __str__(self) -> str:
+        return str(self.ranking)
 
 
 class AsyncReranker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.util.text_table import TableRow, ranking_html, ranking_table
+from rerank.util.text_table import TableRow, ranking_table
 
 
 def test_table_has_rank_score_doc_id_and_text_without_trailing_blanks() -> None:
@@ -22,12 +22,3 @@ def test_long_or_hostile_texts_stay_short_and_on_their_line() -> None:
     assert row.isprintable()
     assert "first second [2J" in row
     assert row.endswith("…")
-
-
-def test_html_has_the_same_rows_with_every_text_escaped() -> None:
-    html = ranking_html([TableRow(1.5, "<b>", 'x < y & "z" <script>alert(1)</script>'), TableRow(-0.25, "d1", "")])
-    assert html.count("<tr>") == 3
-    assert "<td>1</td><td>1.5</td><td>&lt;b&gt;</td>" in html
-    assert "x &lt; y &amp; &quot;z&quot; &lt;script&gt;alert(1)&lt;/script&gt;" in html
-    assert ranking_html([]) == "<p>no results</p>"
-    assert "… and 990 more" in ranking_html([TableRow(float(-n), f"d{n}", "t") for n in range(1000)])

@@ -43,7 +43,6 @@ export function outcomeOf(name, reply, wallMs, sent = []) {
     execution,
     feedback: reply.feedback ?? null,
     firstStageName: reply.first_stage ?? null,
-    firstStageMs: reply.first_stage_ms ?? 0,
     windows: trace.windows.map((window) => windowOf(window, byPosition)),
     wallMs,
   };

@@ -1,10 +1,9 @@
-// The answers of one or two systems to a query: figures, orders side by side, time and windows.
+// The answers of one or two systems to a query: figures, orders side by side and windows.
 
 import { element } from "./dom.js";
 import { firstStageTitle, scoreMeaning } from "./outcome.js";
 import { rankingView } from "./ranking.js";
 import { summaryView } from "./summary.js";
-import { timingView } from "./timing.js";
 import { windowsView } from "./windows.js";
 
 const SHOWN = 20;
@@ -73,7 +72,6 @@ export function reportView(outcomes, grades, state, change, open) {
     Object.keys(pairs).length > 1 ? viewSwitch(pairs, name, change) : null,
     rankingView(...orders, shown, open),
     total > SHOWN ? allSwitch(total, Boolean(state.all), change) : null,
-    ...outcomes.map((each) => timingView(each, headingOf("Where the time went", each, outcomes))),
     ...detailed.map((each) => windowsView(each, headingOf("Windows, round by round", each, outcomes), open)),
   ].filter(Boolean);
 }
