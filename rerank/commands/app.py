@@ -1,4 +1,4 @@
-"""Typer applications of the installed commands: help in plain text, with examples and undivided values."""
+"""Typer applications of the installed commands: help in plain text, with examples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-#: Looks like a hyphen, and no line is broken at it.
-_NON_BREAKING_HYPHEN = "\u2011"
 #: No sentence has so many characters.
 _LONGEST = 1000
 
@@ -20,23 +18,10 @@ def example_in(docstring: str | None) -> str:
 
 
 class Command(TyperCommand):
-    """A command whose help breaks no line inside a value such as pe-rank, and asks for <int>, not for <int range>."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        write_dl = formatter.write_dl
-        formatter.write_dl = lambda rows, *args, **kwargs: write_dl([*map(_undivided, rows)], *args, **kwargs)
-        super().format_help(ctx, formatter)
-        formatter.buffer = [text.replace(_NON_BREAKING_HYPHEN, "-") for text in formatter.buffer]
+    """A command that the list of commands shows with its first sentence."""
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        """The first sentence of the help, which the list of commands shows whole."""
         return super().get_short_help_str(_LONGEST)
-
-
-def _undivided(row: tuple[str, str]) -> tuple[str, str]:
-    """A row of the help, an option with its text, without places where a value could be divided."""
-    option, text = row
-    return option.replace(" range>", ">"), text.replace("-", _NON_BREAKING_HYPHEN)
 
 
 class CommandApp(typer.Typer):

@@ -1,4 +1,4 @@
-"""Help of the installed commands: an example for each, undivided values, and no wrapped errors."""
+"""Help of the installed commands: an example for each, and no wrapped errors."""
 
 from __future__ import annotations
 

@@ -325,19 +325,3 @@ def test_fields_of_cohere_and_jina_divide_documents(ports: tuple[Served, HttpCli
     for too_many in (501, 2**70):
         reply = http.post(path, request | {"max_chunks_per_doc": too_many})
         assert "max_chunks_per_doc is 500, the most for 2 documents" in reply.json["meta"]["warnings"]
-
-
-def test_relevant_spans_are_of_the_text_of_the_document(ports: tuple[Served, HttpClient]) -> None:
-    document = {"title": "Fleas", "text": LONG}
-    enabled = {"mode": "enabled", "max_spans": 3}
-    request = {"query": QUERY, "documents": ["It lives 3 years.", document], "relevant_spans": enabled}
-    _, http = ports
-    first, second = http.post("/v2/rerank", request).json["results"]
-    (span,), (whole,) = first["relevant_spans"], second["relevant_spans"]
-    assert FLEA in LONG[span["start"] : span["end"]]
-    assert span["score"] == first["relevance_score"]
-    assert (whole["start"], whole["end"]) == (0, len("It lives 3 years."))
-    high = request | {"relevant_spans": enabled | {"threshold": 1.1}}
-    assert [result["relevant_spans"] for result in http.post("/v2/rerank", high).json["results"]] == [[], []]
-    off = request | {"relevant_spans": {"mode": "disabled"}}
-    assert all("relevant_spans" not in result for result in http.post("/v2/rerank", off).json["results"])

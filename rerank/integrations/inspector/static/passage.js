@@ -38,8 +38,8 @@ function historyView(outcome, docId) {
     [passage.isNew ? "second retrieval" : "first stage", passage.position + 1, passage.firstStageScore],
     ...outcome.windows.flatMap((window) =>
       window.passages
-        .filter((each) => each.docId === docId)
-        .map((each) => [`round ${window.round + 1}, ${window.model}`, `${each.before} → ${each.after}`, each.score]),
+        .filter((row) => row.docId === docId)
+        .map((row) => [`round ${window.round + 1}, ${window.model}`, `${row.before} → ${row.after}`, row.score]),
     ),
     ["result", passage.rank, passage.score],
   ];

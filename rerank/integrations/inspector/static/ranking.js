@@ -104,7 +104,7 @@ function linkRows(view, places, lineOf) {
   for (const [docId, items] of places) {
     const mark = (on) => {
       view.classList.toggle("linking", on);
-      for (const each of [...items, lineOf.get(docId)]) each?.classList.toggle("linked", on);
+      for (const part of [...items, lineOf.get(docId)]) part?.classList.toggle("linked", on);
       if (on && lineOf.has(docId)) lineOf.get(docId).parentNode.append(lineOf.get(docId));
     };
     for (const item of items) {

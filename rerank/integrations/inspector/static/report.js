@@ -29,7 +29,7 @@ function pairsOf(outcomes) {
 
 function firstStageOrder(outcome) {
   const note = firstStageTitle(outcome) || "as given";
-  return { title: "First stage", note, outcome, docIds: outcome.firstStage, scoreOf: (each) => each.firstStageScore };
+  return { title: "First stage", note, outcome, docIds: outcome.firstStage, scoreOf: (passage) => passage.firstStageScore };
 }
 
 function firstRankingOrder(outcome) {
@@ -37,7 +37,7 @@ function firstRankingOrder(outcome) {
 }
 
 function resultOrder(outcome) {
-  return { title: outcome.name, note: scoreMeaning(outcome.scoreKind), outcome, docIds: outcome.result, scoreOf: (each) => each.score };
+  return { title: outcome.name, note: scoreMeaning(outcome.scoreKind), outcome, docIds: outcome.result, scoreOf: (passage) => passage.score };
 }
 
 function rowsOf({ outcome, docIds, scoreOf }, grades) {
@@ -68,11 +68,11 @@ export function reportView(outcomes, grades, state, change, open) {
   const total = Math.max(...orders.map((order) => order.rows.length));
   const shown = state.all ? total : SHOWN;
   return [
-    element("div", { class: "summaries" }, outcomes.map((each) => summaryView(each, grades))),
+    element("div", { class: "summaries" }, outcomes.map((outcome) => summaryView(outcome, grades))),
     Object.keys(pairs).length > 1 ? viewSwitch(pairs, name, change) : null,
     rankingView(...orders, shown, open),
     total > SHOWN ? allSwitch(total, Boolean(state.all), change) : null,
-    ...detailed.map((each) => windowsView(each, headingOf("Windows, round by round", each, outcomes), open)),
+    ...detailed.map((outcome) => windowsView(outcome, headingOf("Windows, round by round", outcome, outcomes), open)),
   ].filter(Boolean);
 }
 

@@ -17,24 +17,14 @@ from rerank.ports.http.dialects.documents import (
     as_object,
     candidates_of,
 )
-from rerank.ports.http.dialects.options import Flag, Options, StrictModel, TopN, validated
-from rerank.ports.http.dialects.scores import Ranked, Scored, scored
+from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
+from rerank.ports.http.dialects.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import CandidateSource, Ranking, with_title
 
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
-#: Cohere's former default of max_chunks_per_doc.
-_SPAN_CHUNKS = 10
-
-
-class RelevantSpans(StrictModel):
-    """An option of Cohere's models from v5 on: results have the part of the document that decided."""
-
-    mode: Literal["enabled", "disabled"] = "disabled"
-    threshold: Annotated[float | None, Field(description="Results with a lower relevance_score have no span.")] = None
-    max_spans: Annotated[Positive | None, Field(description="At least 1: a result has one span at most.")] = None
 
 
 class DocumentsRequest(Options):
@@ -52,24 +42,9 @@ class DocumentsRequest(Options):
         Positive | None,
         Field(
             description="Documents that are longer than the model reads are divided into up to so many parts, and "
-            "ranked by their best one; 1: only their beginning is read; none: 1, or 10 with relevant_spans."
+            "ranked by their best one; none or 1: only their beginning is read."
         ),
     ] = None
-    relevant_spans: Annotated[
-        RelevantSpans | None, Field(description="enabled: results have the span of the part by which they are ranked.")
-    ] = None
-
-    @property
-    def has_spans(self) -> bool:
-        return self.relevant_spans is not None and self.relevant_spans.mode == "enabled"
-
-
-class RelevantSpan(BaseModel):
-    """A part of a document's text, in characters, with the relevance of the document."""
-
-    start: int
-    end: int
-    score: float
 
 
 class CohereResult(BaseModel):
@@ -85,7 +60,6 @@ class CohereResult(BaseModel):
     ]
     ranked: Ranked = None
     document: dict[str, Any] | None = None
-    relevant_spans: list[RelevantSpan] | None = None
 
 
 class DocumentsReply(BaseModel):
@@ -118,9 +92,8 @@ class CohereDialect(Dialect):
         candidates = candidates_of(request.documents, request.rank_fields)
         if request.max_tokens_per_doc is not None:
             candidates = self._shortened(candidates, request.max_tokens_per_doc)
-        chunks = request.max_chunks_per_doc or (_SPAN_CHUNKS if request.has_spans else 0)
-        reply = partial(self._reply, request, candidates)
-        return request.translated({request.query: candidates}, reply, request.top_n, chunks)
+        lists, reply = {request.query: candidates}, partial(self._reply, request)
+        return request.translated(lists, reply, request.top_n, request.max_chunks_per_doc or 0)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""
@@ -131,20 +104,13 @@ class CohereDialect(Dialect):
         triples = zip(candidates, wholes, self._cut(wholes, tokens), strict=True)
         return [_cut_to(candidate, whole, text) for candidate, whole, text in triples]
 
-    def _reply(
-        self,
-        request: DocumentsRequest,
-        candidates: Sequence[CandidateSource],
-        ranking: Ranking,
-        warnings: Sequence[str],
-    ) -> bytes:
+    def _reply(self, request: DocumentsRequest, ranking: Ranking, warnings: Sequence[str]) -> bytes:
         results = [
             CohereResult(
                 index=result.index,
                 relevance_score=result.score,
                 ranked=result.ranked,
                 document=as_object(request.documents[result.index]) if request.return_documents else None,
-                relevant_spans=_spans(request, candidates[result.index], result) if request.has_spans else None,
             )
             for result in scored(ranking, len(request.documents), request.relative_scores)
         ]
@@ -171,12 +137,3 @@ def _cut_to(candidate: CandidateSource, whole: str, text: str) -> CandidateSourc
     if len(text) > title_chars:
         return replace(candidate, text=text[title_chars:])
     return replace(candidate, text=text, title="")
-
-
-def _spans(request: DocumentsRequest, candidate: CandidateSource, scored: Scored) -> list[RelevantSpan]:
-    """The part that decided, in the document's text without its title. It is the whole text if this was not divided."""
-    threshold = request.relevant_spans.threshold if request.relevant_spans else None
-    if threshold is not None and scored.score < threshold:
-        return []
-    start, end = scored.result.span or (0, len(candidate.text or ""))
-    return [RelevantSpan(start=start, end=end, score=scored.score)]

@@ -166,7 +166,6 @@ _HUGE = "1" + "0" * 400
         ("/search", "min_cosine", '"feedback": {"min_cosine": NUMBER}'),
         ("/search", "steps", '"feedback": {"steps": NUMBER}'),
         ("/v2/rerank", "top_n", '"documents": ["a"], "top_n": NUMBER'),
-        ("/v1/rerank", "relevant_spans.threshold", '"documents": ["a"], "relevant_spans": {"threshold": NUMBER}'),
     ],
 )
 def test_number_of_hundreds_of_digits_is_refused_by_name(
