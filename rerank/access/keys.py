@@ -65,19 +65,16 @@ class KeyStore:
         """The caller of this name; None if no valid key has it."""
         return self._callers.get(name)
 
-    def reload(self) -> None:
-        """Reads the file now. An invalid file is logged and changes nothing."""
-        self._version = file_version(self._path)
+    def _reload_if_changed(self) -> None:
+        self._checked_s = time.monotonic()
+        if (version := file_version(self._path)) == self._version:
+            return
+        self._version = version
         try:
             self._set(read_keys(self._path))
             log.info("%d API keys read from %s", len(self._hashes), self._path)
         except ConfigError as error:
             log.error("%s; the keys that were read before stay valid", error)
-
-    def _reload_if_changed(self) -> None:
-        self._checked_s = time.monotonic()
-        if file_version(self._path) != self._version:
-            self.reload()
 
     def _set(self, keys: tuple[APIKey, ...]) -> None:
         callers = {key.name: self._callers.get(key.name) or Caller(key.name, key) for key in keys}

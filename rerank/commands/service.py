@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -133,8 +132,7 @@ def serve(settings: ServeSettings) -> None:
     from rerank.service.startup import check_before_loading, overlooked_models
 
     models = [named_model(name_and_path) for name_and_path in settings.model or ()]
-    read_config = partial(load_config, settings.config, models, **settings.overrides)
-    config = read_config()
+    config = load_config(settings.config, models, **settings.overrides)
     check_before_loading(config, binds=not settings.check)
     if settings.check:
         from rerank.reranking.reranker import check_models  # imports torch
@@ -151,7 +149,7 @@ def serve(settings: ServeSettings) -> None:
 
     set_up_logging(config.telemetry)
     quiet_libraries()
-    asyncio.run(server.serve(config, service_process.announce, read_config))
+    asyncio.run(server.serve(config, service_process.announce))
 
 
 def index(

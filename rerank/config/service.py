@@ -115,15 +115,14 @@ class TelemetryConfig(Settings):
             such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
         log_format: "text" for people, or "json", one object per line. Default: text.
         log_level: least level of the lines in the log; that of a call is info. Default: info.
-        log_calls: whether a call is logged: "none", "line", or "texts", which adds its query and its passages. Default:
-            line.
+        log_calls: whether a call is logged: "none" or "line". Default: line.
     """
 
     metrics: Address | None = None
     traces: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: LogLevel = "info"
-    log_calls: Literal["none", "line", "texts"] = "line"
+    log_calls: Literal["none", "line"] = "line"
 
 
 #: The models of a service whose settings name none.

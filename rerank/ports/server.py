@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -16,7 +16,6 @@ import grpc
 
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
-from rerank.errors import ConfigError
 from rerank.ports.connection_bounds import connection_bounds, raise_open_files_limit
 from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
 from rerank.ports.grpc.server import add_services, bind, server_options
@@ -38,7 +37,6 @@ class RunningServer:
     """A started server.
 
     Args:
-        config: the settings with which it was started.
         address: HOST:PORT with the port that was bound, also if the configuration says port 0.
         http_address: the same of the HTTP port; empty if the configuration asks for none.
         metrics_address: the same of /metrics; empty if the configuration asks for none.
@@ -49,7 +47,6 @@ class RunningServer:
 
     def __init__(
         self,
-        config: ServiceConfig,
         address: str,
         http_address: str,
         metrics_address: str,
@@ -59,24 +56,8 @@ class RunningServer:
     ) -> None:
         self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.calls = calls
-        self._config, self._server, self._health = config, server, health
+        self._server, self._health = server, health
         self._draining: asyncio.Task[None] | None = None
-
-    def reload(self, read_config: Callable[[], ServiceConfig]) -> None:
-        """Reads keys and limits again, for calls that arrive from now on. Invalid ones are logged and change nothing.
-
-        Other settings need a restart; the log names those that have changed.
-        """
-        try:
-            config = read_config()
-        except ConfigError as error:
-            log.error("%s; the limits stay as they were", error)
-            self.calls.follow(self.calls.limits)
-            return
-        if ignored := list(_need_restart(self._config, config)):
-            log.warning("%s: what changed takes effect after a restart", ", ".join(ignored))
-        self.calls.follow(config.limits)
-        log.info("limits read again: %s", config.limits)
 
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
@@ -96,15 +77,6 @@ class RunningServer:
         self.calls.end_drain()
         end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
-
-
-def _need_restart(before: ServiceConfig, after: ServiceConfig) -> Iterator[str]:
-    """The names of the settings that have changed and need a restart."""
-    for name in ServiceConfig.model_fields:
-        if name != "limits" and getattr(before, name) != getattr(after, name):
-            yield name
-    if before.limits.max_message_bytes != after.limits.max_message_bytes:
-        yield "limits.max_message_bytes"
 
 
 @asynccontextmanager
@@ -132,7 +104,7 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
             from rerank.ports.http.metrics import running_metrics  # needs the extra observability
 
             metrics_address = await stack.enter_async_context(running_metrics(observed.metrics, config))
-        running = RunningServer(config, address, http_address, metrics_address, server, calls, health)
+        running = RunningServer(address, http_address, metrics_address, server, calls, health)
         try:
             yield running
         finally:
@@ -155,10 +127,8 @@ def _favour_event_loop() -> None:
     gc.freeze()
 
 
-async def serve(
-    config: ServiceConfig, announce: Callable[[str], None], read_config: Callable[[], ServiceConfig]
-) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once. SIGHUP reads keys and limits again.
+async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
     A signal before the service answers ends its start: while models are loaded it ends the process at once, also where
     a library holds the interpreter; then the start may be waiting for an inference server.
@@ -166,7 +136,6 @@ async def serve(
     Args:
         config: the settings of the service.
         announce: called with the address once the service answers.
-        read_config: reads the settings again.
 
     Raises:
         ConfigError, CheckpointError, IndexMismatch: see `load_reranker` and `running_server`.
@@ -181,7 +150,6 @@ async def serve(
         stop.set()
 
     raise_open_files_limit()
-    loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     reranker = load_reranker(config)
@@ -198,7 +166,6 @@ async def serve(
             await asyncio.wait({opening})
             return
         running = opening.result()
-        loop.add_signal_handler(signal.SIGHUP, running.reload, read_config)
         for line in description(running.address, reranker):
             log.info("%s", line)
         bounds = connection_bounds(config)

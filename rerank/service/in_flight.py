@@ -54,7 +54,7 @@ class CallsInFlight:
         keys: the callers, if a call needs a key.
 
     Attributes:
-        limits: those in force; `follow` replaces them.
+        limits: those in force.
         is_shutting_down: whether new calls are refused.
     """
 
@@ -80,12 +80,6 @@ class CallsInFlight:
     def peers(self) -> set[str]:
         """The clients' connections that have calls in flight; also for other threads."""
         return {call.peer for call in list(self._held)}
-
-    def follow(self, limits: Limits) -> None:
-        """Reads the keys again, and holds calls that arrive from now on to these limits."""
-        if self._keys is not None:
-            self._keys.reload()
-        self.limits = limits
 
     def authenticate(self, call: Call) -> Caller:
         """The caller of a call: the holder of its key, or one caller without limits if no call needs a key.

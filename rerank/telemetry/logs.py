@@ -1,4 +1,4 @@
-"""Writes the log as text for people or as JSON for programs, with the texts of requests only if asked for."""
+"""Writes the log as text for people or as JSON for programs, without the texts of requests."""
 
 from __future__ import annotations
 
@@ -22,36 +22,23 @@ _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def set_up_logging(config: TelemetryConfig) -> None:
     """Makes the root logger write messages to standard error, in the form and from the level of the settings."""
     handler = logging.StreamHandler()
-    has_texts = config.log_calls == "texts"
-    handler.setFormatter((JsonFormatter if config.log_format == "json" else TextFormatter)(has_texts))
+    handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.getLogger(CALLS).disabled = config.log_calls == "none"
 
 
 class TextFormatter(VisibleFormatter):
-    """A line per message; with `log_texts`, the line of a call ends with its query and its passages.
+    """A line per message. What callers send cannot begin one that looks like another message."""
 
-    What callers send cannot steer the terminal, nor begin a line that looks like another message.
-    """
-
-    def __init__(self, log_texts: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(_TEXT)
-        self._log_texts = log_texts
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        line = super().formatMessage(record).replace("\n", r"\n")
-        call = _call(record)
-        if call is None or not self._log_texts:
-            return line
-        return line + "".join(f" {name}={value!r}" for name, value in _texts(call).items())
+        return super().formatMessage(record).replace("\n", r"\n")
 
 
 class JsonFormatter(logging.Formatter):
     """A JSON object per message: time (UTC), level, logger and message; and for a call its fields."""
-
-    def __init__(self, log_texts: bool) -> None:
-        super().__init__()
-        self._log_texts = log_texts
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -61,7 +48,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if call := _call(record):
-            fields |= call_fields(call) | (_texts(call) if self._log_texts else {})
+            fields |= call_fields(call)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return visible(json.dumps(fields, ensure_ascii=False))
@@ -108,13 +95,3 @@ def _call(record: logging.LogRecord) -> CallRecord | None:
     """The call that a log message is about; None for any other message."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], CallRecord) else None
-
-
-def _texts(call: CallRecord) -> dict[str, Any]:
-    """The query and the passages of a call; of a search, only the query."""
-    texts: dict[str, Any] = {}
-    if call.request is not None:
-        texts["query"] = call.request.query.text
-    if isinstance(call.request, RerankRequest):
-        texts["passages"] = [candidate.text or "" for candidate in call.request.candidates]
-    return texts

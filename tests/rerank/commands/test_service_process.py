@@ -18,9 +18,6 @@ import grpc
 import pytest
 import yaml
 
-from rerank.access.callers import CallerLimits
-from rerank.access.credentials import Credentials
-from rerank.access.key_file import add_key
 from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.commands.service_process import service_process
@@ -158,27 +155,16 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
         addresses.append(address)
         os.kill(os.getpid(), number)
 
-    asyncio.run(serve(config, announce, lambda: config))
+    asyncio.run(serve(config, announce))
     with RerankClient(addresses[0], attempts=1) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.slow
-def test_sighup_reads_keys_and_limits_again_and_ctrl_c_ends_the_service_without_an_error(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_service_without_an_error(tmp_path: Path) -> None:
     """gRPC logged the socket that stopped listening: "E1122 … Failed accept4"."""
-    config, keys = tmp_path / "config.yaml", tmp_path / "keys.yaml"
-    credentials = Credentials(api_key=add_key(keys, "a", CallerLimits()))
-    with (
-        serving.service_process(tmp_path, keys=str(keys)) as service,
-        RerankClient(service.address, credentials) as client,
-    ):
-        assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
-        config.write_text(config.read_text() + "limits: {max_candidates: 1}\n")
-        service.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "limits read again" in service.log)
-        with pytest.raises(ServiceError, match="2 candidates"):
-            client.rerank("q", ["1", "2"], TIMEOUT_S)
+    with serving.service_process(tmp_path) as service:
         service.process.send_signal(signal.SIGINT)
         assert service.process.wait(TIMEOUT_S) == 0
     assert "shutting down" in service.log
