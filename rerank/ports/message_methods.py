@@ -29,49 +29,40 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 
-class MessageMethods:
-    """The methods of RerankService: they read its messages, and answer with the bytes of others."""
+def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
+    """The methods of RerankService by their names: they read its messages, and answer with the bytes of others."""
+    methods = RerankMethods(reranker, calls)
 
-    def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
-        self._reranker, self._calls, self._methods = reranker, calls, RerankMethods(reranker, calls)
-
-    async def rerank(self, message: pb.RerankRequest) -> ReadCall:
-        """Reads a message of Rerank. Raises: InvalidRequest."""
-        check_number_of_candidates(message.candidates, self._calls.limits)
+    async def rerank(message: pb.RerankRequest) -> ReadCall:
+        check_number_of_candidates(message.candidates, calls.limits)
         is_large = message.ByteSize() > SMALL_MESSAGE
-        request = await self._reranker.convert(rerank_request, message) if is_large else rerank_request(message)
+        request = await reranker.convert(rerank_request, message) if is_large else rerank_request(message)
 
         async def run(context: CallContext) -> Reply:
-            ranking = await self._methods.rerank(request, context)
+            ranking = await methods.rerank(request, context)
             return Reply(rerank_response(ranking, message).SerializeToString(), ranking)
 
         return ReadCall(request, run)
 
-    async def search(self, message: pb.SearchRequest) -> ReadCall:
-        """Reads a message of Search. Raises: InvalidRequest."""
+    async def search(message: pb.SearchRequest) -> ReadCall:
         request = search_request(message)
 
         async def run(context: CallContext) -> Reply:
-            result = await self._methods.search(request, context)
+            result = await methods.search(request, context)
             return Reply(search_response(result, message).SerializeToString(), result)
 
         return ReadCall(request, run)
 
-    async def list_models(self, _: pb.ListModelsRequest) -> ReadCall:
-
+    async def list_models(_: pb.ListModelsRequest) -> ReadCall:
         async def run(_: CallContext) -> Reply:
-            return Reply(list_models_response(served_models(self._reranker)).SerializeToString())
+            return Reply(list_models_response(served_models(reranker)).SerializeToString())
 
         return ReadCall(None, run)
 
-
-def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
-    """The unary methods of RerankService by their names."""
-    methods = MessageMethods(reranker, calls)
     return {
-        "Rerank": _method("Rerank", pb.RerankRequest, methods.rerank, calls, on_end),
-        "Search": _method("Search", pb.SearchRequest, methods.search, calls, on_end),
-        "ListModels": _method("ListModels", pb.ListModelsRequest, methods.list_models, calls, on_end),
+        "Rerank": _method("Rerank", pb.RerankRequest, rerank, calls, on_end),
+        "Search": _method("Search", pb.SearchRequest, search, calls, on_end),
+        "ListModels": _method("ListModels", pb.ListModelsRequest, list_models, calls, on_end),
     }
 
 

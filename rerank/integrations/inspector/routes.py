@@ -12,21 +12,22 @@ from starlette.routing import BaseRoute, Route
 
 from rerank.collections.judgements import Judgements, read_judgements
 from rerank.integrations.inspector.pages import page_routes
-from rerank.ports.http.app import HttpService
+from rerank.ports.http.description import Limited
 from rerank.protobuf.replies import list_models_response
+from rerank.reranking.reranker import AsyncReranker
 from rerank.service.methods import served_models
 
 #: The page suggests this many judged queries while one types.
 _SUGGESTIONS = 1000
 
 
-def inspector_routes(service: HttpService) -> list[BaseRoute]:
+def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRoute]:
     """Makes the routes. The page itself calls /search and /rerank, as any client does.
 
     Raises:
         ConfigError, CollectionError: see `read_judgements`; the start of the service has checked them before.
     """
-    reranker, limited, http = service.reranker, service.limited, service.reranker.config.http
+    http = reranker.config.http
     judgements = read_judgements(http.qrels, http.queries) if http and http.qrels else Judgements()
 
     def describe() -> dict[str, Any]:

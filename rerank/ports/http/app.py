@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import entry_points
@@ -18,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.errors import RerankError
-from rerank.ports.http.description import Limited, description_routes, limited_by
+from rerank.ports.http.description import description_routes, limited_by
 from rerank.ports.http.dialects.table import SEARCH, ByField, Dialects, error_in_all
 from rerank.ports.http.endpoint import Endpoint, Run
 from rerank.ports.http.fitting import RequestFitter
@@ -33,23 +32,10 @@ from rerank.service.methods import RerankMethods
 Refuse = Callable[[RerankError], Response]
 
 
-@dataclass(frozen=True, slots=True)
-class HttpService:
-    """The service behind the HTTP port, as its parts see it.
-
-    A part is an entry point of the group `rerank.http`: a function of this that returns the routes of the part.
-
-    Attributes:
-        reranker: answers the requests; its configuration has the limits and the aliases of models.
-        limited: answers a GET request within the limits.
-    """
-
-    reranker: AsyncReranker
-    limited: Limited
-
-
 def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: Dialects) -> Starlette:
     """The HTTP application over an open reranker.
+
+    Entry points of the group `rerank.http` add routes: functions of the reranker and of what `limited_by` makes.
 
     Args:
         reranker: answers the requests; its configuration has the limits and the aliases of models.
@@ -69,15 +55,15 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         for path, of_path in by_path.items()
     ]
     refuse = partial(_refusal, by_path)
-    service = HttpService(reranker, limited_by(calls, refuse))
+    limited = limited_by(calls, refuse)
     own_hosts = []
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
         own_hosts = [Middleware(OwnHosts, config.http, refuse)]
     app = Starlette(
         routes=[
             *routes,
-            *description_routes(reranker, calls, by_path, service.limited),
-            *(route for part in sorted(entry_points(group="rerank.http")) for route in part.load()(service)),
+            *description_routes(reranker, calls, by_path, limited),
+            *(route for part in sorted(entry_points(group="rerank.http")) for route in part.load()(reranker, limited)),
         ],
         middleware=[*own_hosts, Middleware(_PlainPaths)],
         exception_handlers={HTTPException: partial(_no_such_route, refuse)},

@@ -67,12 +67,7 @@ function setUp({ service, judged_queries: judged }) {
 
 /** Shows what a link holds, and asks for it if it has a query. */
 async function open(fragment) {
-  try {
-    if (fragment) state = await fromFragment(fragment);
-  } catch (error) {
-    show(error);
-    return;
-  }
+  if (fragment) state = fromFragment(fragment);
   form.write(state);
   if (state.query) await ask();
 }
@@ -82,12 +77,12 @@ async function submit(event) {
   const key = at("form").elements.key.value;
   if (key) apiKey.set(key);
   state = form.read({ ...state, all: "" });
-  await remember();
+  remember();
   await ask();
 }
 
-async function remember() {
-  const fragment = `#${await toFragment(state)}`;
+function remember() {
+  const fragment = `#${toFragment(state)}`;
   if (fragment !== location.hash) history.pushState(null, "", `${location.pathname}${fragment}`);
 }
 
@@ -131,13 +126,13 @@ function render() {
   report.replaceChildren(...(found ? reportView(outcomes, grades, state, change, openDialog) : []));
 }
 
-async function change(parts) {
+function change(parts) {
   state = { ...state, ...parts };
   const name = document.activeElement?.name;
   const value = document.activeElement?.value;
   render();
   if (name) report.querySelector(`[name="${CSS.escape(name)}"][value="${CSS.escape(value)}"]`)?.focus();
-  await remember();
+  remember();
 }
 
 function openDialog(docId) {

@@ -16,7 +16,6 @@ import pytest
 from rerank.config.http import HttpConfig
 from tests.browser_tabs import Tab, new_tab
 from tests.fakes import NumberRanker
-from tests.rerank.integrations.inspector.browser.test_inspector import compressed_passages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
@@ -152,7 +151,7 @@ def test_hostile_index_and_query_are_shown_as_written(live: Watched, text: str) 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_pasted_passages_and_links_are_shown_as_written(live: Watched, text: str) -> None:
     lines = [{"doc_id": doc_id, "text": f"{text} {number}"} for number, doc_id in enumerate(IDS.values())]
-    pasted = compressed_passages(live.tab, "\n".join(map(json.dumps, lines)))
+    pasted = "\n".join(map(json.dumps, lines))
     hostile = {"instruction": text, "view": text, "all": "1", "a__strategy": "", "a__stage": text}
     page = live.tab.open(source="pasted", query=text, passages=pasted, a__model="number", **hostile)
     assert sorted(live.tab.names("after")) == sorted(IDS.values())
@@ -175,14 +174,14 @@ def test_large_texts_are_shown_without_stopping_the_page(live: Watched) -> None:
     word = '<img src=x onerror="window.hacked=1"> '
     large = word * (190_000 // len(word))
     lines = [{"doc_id": "large", "text": f"{large} 7"}, {"doc_id": "other", "text": "3"}]
-    pasted = compressed_passages(live.tab, "\n".join(map(json.dumps, lines)))
+    pasted = "\n".join(map(json.dumps, lines))
     page = live.tab.open(source="pasted", query="q", passages=pasted, a__model="number")
     assert len(page.locator(".order.after .text").first.text_content()) < 300
     page.locator(".order.after button").filter(has_text="large").click()
     assert len(page.get_by_role("dialog").locator(".full-text").text_content()) > 180_000
     live.assert_harmless()
     page.keyboard.press("Escape")
-    too_large = compressed_passages(live.tab, json.dumps({"doc_id": "d", "text": word * (1_000_000 // len(word))}))
+    too_large = json.dumps({"doc_id": "d", "text": word * (250_000 // len(word))})
     live.tab.open(source="pasted", query="q", passages=too_large, a__model="number")
     assert "characters" in page.locator(".problem").text_content()
     live.tab.expected_refusals()

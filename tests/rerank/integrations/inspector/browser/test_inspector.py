@@ -45,25 +45,13 @@ def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
 
 
 def test_lines_and_arrows_show_each_move(tab: Tab) -> None:
-    page = tab.open(source="pasted", query="q", passages=compressed_passages(tab, passages([1, 3, 2])))
+    page = tab.open(source="pasted", query="q", passages=passages([1, 3, 2]))
     assert tab.names("after") == ["2", "3", "1"]
     lines = {line.get_attribute("class"): line.get_attribute("d") for line in page.locator(".lines path").all()}
     assert page.locator(".lines path.up").count() == 2
     assert lines["down"] == "M0,0.5 C45,0.5 55,2.5 100,2.5"
     moves = page.locator(".order.after .move").all_inner_texts()
     assert moves == ["up from 2:\n↑1", "up from 3:\n↑1", "down from 1:\n↓2"]
-
-
-def compressed_passages(tab: Tab, text: str) -> str:
-    """The passages in the form that links have."""
-    tab.page.goto(tab.base)
-    program = """async (text) => {
-        const { emptyState, toFragment } = await import("/inspector/static/state.js");
-        const fragment = await toFragment({ ...emptyState(), source: "pasted", passages: text });
-        return new URLSearchParams(fragment).get("passages");
-    }"""
-    found: str = tab.page.evaluate(program, text)
-    return found
 
 
 def test_link_holds_the_whole_state(tab: Tab) -> None:
@@ -153,7 +141,6 @@ def test_scripts_from_elsewhere_do_not_run(tab: Tab) -> None:
         ({"a__stage": "bm25", "a__feedback": "kl"}, "bm25 has no query vector to update"),
         ({"a__window": 5000}, "5000"),
         ({"source": "pasted"}, "There is no passage to rank. Paste one passage per line."),
-        ({"source": "pasted", "passages": "!!"}, "The passages in this link cannot be read"),
     ],
 )
 def test_refusal_is_shown_and_the_next_search_works(tab: Tab, state: Mapping[str, object], message: str) -> None:
@@ -195,7 +182,7 @@ def test_ndcg_of_the_page_is_that_of_ir_measures(tab: Tab, grades: Mapping[str, 
 
 
 def test_windows_are_shown_round_by_round(tab: Tab) -> None:
-    pasted = compressed_passages(tab, passages([3, 1, 4, 1.5, 9, 2]))
+    pasted = passages([3, 1, 4, 1.5, 9, 2])
     state = {"a__strategy": "sliding", "a__window": 4, "a__stride": 2}
     page = tab.open(source="pasted", query="q", passages=pasted, **state)
     rounds = page.locator(".round")
