@@ -61,10 +61,6 @@ class KeyStore:
             raise Unauthenticated("the API key is unknown or was revoked; ask the operator for another one")
         return found
 
-    def caller(self, name: str) -> Caller | None:
-        """The caller of this name; None if no valid key has it."""
-        return self._callers.get(name)
-
     def _reload_if_changed(self) -> None:
         self._checked_s = time.monotonic()
         if (version := file_version(self._path)) == self._version:

@@ -20,7 +20,7 @@ from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method
 from rerank.service.call import CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
-from rerank.service.methods import RerankMethods, served_models
+from rerank.service.methods import RerankMethods
 from rerank.service.requests import check_number_of_candidates
 from rerank.v1 import rerank_pb2 as pb
 
@@ -55,7 +55,7 @@ def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd)
 
     async def list_models(_: pb.ListModelsRequest) -> ReadCall:
         async def run(_: CallContext) -> Reply:
-            return Reply(list_models_response(served_models(reranker)).SerializeToString())
+            return Reply(list_models_response(reranker).SerializeToString())
 
         return ReadCall(None, run)
 

@@ -9,10 +9,9 @@ from itertools import accumulate
 from rerank.errors import reason_of
 from rerank.protobuf.enums import COMPLETENESS, FEEDBACK_METHODS, FIRST_STAGES, SCORE_KINDS
 from rerank.reranking.registry import ModelDescription
-from rerank.reranking.reranker import SearchResult
+from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
-from rerank.service.methods import ServedModels
 from rerank.types import (
     RankedCandidate,
     Ranking,
@@ -51,9 +50,9 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Searc
     )
 
 
-def list_models_response(served: ServedModels) -> pb.ListModelsResponse:
-    index = _index(served.manifest) if served.manifest else None
-    return pb.ListModelsResponse(models=[_model(model) for model in served.models], index=index)
+def list_models_response(reranker: AsyncReranker) -> pb.ListModelsResponse:
+    index = _index(reranker.index.manifest) if reranker.index else None
+    return pb.ListModelsResponse(models=[_model(model) for model in reranker.models()], index=index)
 
 
 def trace_message(trace: Trace) -> pb.Trace:

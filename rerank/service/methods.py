@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from rerank.access.callers import Caller
 from rerank.engine.request import Share
-from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
-from rerank.retrieval.index import IndexManifest
 from rerank.service.call import CallContext
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import FirstStageWeight, Ranking, RankOptions
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModels:
-    """The models that requests may name, and the manifest of the index; None without an index."""
-
-    models: list[ModelDescription]
-    manifest: IndexManifest | None
 
 
 class RerankMethods:
@@ -78,11 +68,6 @@ class RerankMethods:
             on_failure=options.on_failure or caller.limits.on_failure or "",
             first_stage_weight=first_stage_weight if options.first_stage_weight is None else options.first_stage_weight,
         )
-
-
-def served_models(reranker: AsyncReranker) -> ServedModels:
-    """The models of a reranker, and its index."""
-    return ServedModels(reranker.models(), reranker.index.manifest if reranker.index else None)
 
 
 def _share(context: CallContext) -> Share:

@@ -39,12 +39,6 @@ class ByteCache(Generic[K, V]):
         with self._lock:
             return key in self._entries
 
-    @property
-    def used_bytes(self) -> int:
-        """The memory of all entries."""
-        with self._lock:
-            return int(self._entries.currsize)
-
     def get(self, key: K) -> V | None:
         """Returns the entry of a key, or None if there is none."""
         with self._lock:

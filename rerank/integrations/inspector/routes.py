@@ -15,7 +15,6 @@ from rerank.integrations.inspector.pages import page_routes
 from rerank.ports.http.description import Limited
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.methods import served_models
 
 #: The page suggests this many judged queries while one types.
 _SUGGESTIONS = 1000
@@ -31,7 +30,7 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
     judgements = read_judgements(http.qrels, http.queries) if http and http.qrels else Judgements()
 
     def describe() -> dict[str, Any]:
-        found = list_models_response(served_models(reranker))
+        found = list_models_response(reranker)
         return {
             "service": MessageToDict(found, preserving_proto_field_name=True),
             "judged_queries": judgements.queries[:_SUGGESTIONS],

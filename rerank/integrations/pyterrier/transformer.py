@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rerank.client.client import RerankClient
-from rerank.errors import ConfigError, InvalidRequest
+from rerank.errors import ConfigError, InvalidRequest, RerankError
 from rerank.protobuf.fields import request_message
 from rerank.types import CandidateSource, RankOptions
 from rerank.v1 import rerank_pb2 as pb
@@ -24,9 +23,12 @@ if TYPE_CHECKING:
     from rerank.reranking.blocking import Reranker  # imports torch, which a client of a service does not need
 
 _Options: TypeAlias = dict[str, Any]
+#: A query with its candidates.
+_List: TypeAlias = tuple[str, list[CandidateSource]]
 #: Places of a query's rows, best first, with a score each, and the execution columns.
 _Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
-_Rank: TypeAlias = Callable[[str, list[CandidateSource], _Options], _Ranked]
+#: Ranks lists with these options, with a progress bar if it is wanted.
+_Rank: TypeAlias = Callable[[list[_List], _Options, bool], Iterator[_Ranked]]
 
 #: Column → its type: what ran for the query of the row.
 EXECUTION_COLUMNS = {
@@ -46,7 +48,6 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
     Args:
         reranker: ranks in this process, or is the client of a service.
         text: the column of the texts.
-        concurrency: number of queries that are ranked at the same time, so that batches are filled.
         verbose: whether a progress bar counts the queries.
         options: fields of RankOptions, or with a client of RerankRequest, such as model="pe-rank" or top_n=10.
 
@@ -58,20 +59,16 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
         self,
         reranker: Reranker | RerankClient,
         text: str = "text",
-        concurrency: int = 8,
         verbose: bool = False,
         **options: Any,
     ) -> None:
-        if concurrency < 1:
-            raise InvalidRequest("concurrency", f"{concurrency} is below 1; use a number of queries from 1")
         if isinstance(reranker, RerankClient):
             request_message(pb.RerankRequest, options)
             self._rank: _Rank = partial(_in_service, reranker)
         else:
             _rank_options(options)
             self._rank = partial(_in_process, reranker)
-        self._reranker, self._text, self._options = reranker, text, options
-        self._concurrency, self._verbose = concurrency, verbose
+        self._reranker, self._text, self._verbose, self._options = reranker, text, verbose, options
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self._options.items())
@@ -83,35 +80,27 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
         Raises:
             pt.validate.InputValidationError: a column is missing.
             InvalidRequest: a query has a docno twice, or a query or a text is not a string.
-            RerankError: see Reranker.rerank and RerankClient.rerank. No further query is ranked then.
+            RerankError: see Reranker.rerank and RerankClient.rerank; the result is not complete then.
         """
         with pt.validate.any(inp, context=self) as columns:
             columns.columns(includes=["qid", "query", "docno", self._text], mode="pt.text.get_text adds texts")
         _check_rows(inp, self._text)
         lists = [_first_stage_order(rows) for _, rows in inp.groupby("qid", sort=False)]
-        rankings = zip(lists, self._rankings(lists), strict=True)
-        reranked = [_reranked(rows, *ranked) for rows, ranked in rankings]
+        options = {"ordered": not {"rank", "score"}.isdisjoint(inp.columns)} | self._options
+        rankings = self._rank(
+            [(rows["query"].iloc[0], self._candidates(rows)) for rows in lists], options, self._verbose
+        )
+        reranked = [_reranked(rows, *ranked) for rows, ranked in zip(lists, rankings, strict=True)]
         return pd.concat(reranked, ignore_index=True) if reranked else _without_rows(inp)
 
-    def _rankings(self, lists: Sequence[pd.DataFrame]) -> list[_Ranked]:
-        """The rankings of the lists, in their order."""
-        pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="queries")
-        try:
-            running = pool.map(self._ranking, lists)
-            return list(pt.tqdm(running, total=len(lists), desc="rerank", unit="q", disable=not self._verbose))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _ranking(self, rows: pd.DataFrame) -> _Ranked:
+    def _candidates(self, rows: pd.DataFrame) -> list[CandidateSource]:
         scores: list[Any] = [None] * len(rows)
         if "score" in rows.columns and rows["score"].notna().all():
             scores = rows["score"].astype(float).tolist()
-        candidates = [
+        return [
             CandidateSource(str(docno), text, score=score)
             for docno, text, score in zip(rows["docno"], rows[self._text], scores, strict=True)
         ]
-        is_ordered = not {"rank", "score"}.isdisjoint(rows.columns)
-        return self._rank(rows["query"].iloc[0], candidates, {"ordered": is_ordered} | self._options)
 
 
 def _first_stage_order(rows: pd.DataFrame) -> pd.DataFrame:
@@ -121,21 +110,25 @@ def _first_stage_order(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("score", ascending=False, kind="stable") if "score" in rows.columns else rows
 
 
-def _in_process(reranker: Reranker, query: str, candidates: list[CandidateSource], options: _Options) -> _Ranked:
-    ranking = reranker.rerank(query, candidates, _rank_options(options))
-    trace = ranking.trace
-    ran = (trace.model, trace.completeness.value, len(trace.windows), trace.total_ms)
-    places, scores = [item.position for item in ranking.ranked], [item.score for item in ranking.ranked]
-    return places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
+def _in_process(reranker: Reranker, lists: list[_List], options: _Options, verbose: bool) -> Iterator[_Ranked]:
+    for ranking in reranker.rerank_many(lists, _rank_options(options), verbose):
+        if isinstance(ranking, RerankError):
+            raise ranking
+        trace = ranking.trace
+        ran = (trace.model, trace.completeness.value, len(trace.windows), trace.total_ms)
+        places, scores = [item.position for item in ranking.ranked], [item.score for item in ranking.ranked]
+        yield places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
 
 
-def _in_service(client: RerankClient, query: str, candidates: list[CandidateSource], options: _Options) -> _Ranked:
-    reply = client.rerank(query, candidates, **options)
-    execution = reply.execution
-    completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
-    ran = (execution.model, completeness, execution.windows, execution.total_ms)
-    places, scores = [item.original_position for item in reply.results], [item.score for item in reply.results]
-    return places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
+def _in_service(client: RerankClient, lists: list[_List], options: _Options, verbose: bool) -> Iterator[_Ranked]:
+    for reply in client.rerank_many(lists, show_progress_bar=verbose, **options):
+        if isinstance(reply, RerankError):
+            raise reply
+        execution = reply.execution
+        completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
+        ran = (execution.model, completeness, execution.windows, execution.total_ms)
+        places, scores = [item.original_position for item in reply.results], [item.score for item in reply.results]
+        yield places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
 
 
 def _rank_options(options: _Options) -> RankOptions:

@@ -104,7 +104,7 @@ def test_each_query_is_reranked_and_all_columns_stay(transformer: Callable[..., 
 def test_first_stage_order_is_that_of_rank_then_score_then_none(local: Reranker, pt: Any, results: Any) -> None:
     from rerank.integrations.pyterrier import RerankTransformer
 
-    transformer = RerankTransformer(local, model="number", concurrency=1)
+    transformer = RerankTransformer(local, model="number")
     for columns in (["rank", "score"], ["rank"], ["score"]):
         NUMBER.encoded.clear()
         transformer(results[["qid", "query", "docno", "text", *columns]])
