@@ -20,7 +20,6 @@ from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import candidate_source
 from rerank.types import CandidateLike, candidate_list
 from rerank.util.many import pair_of, with_bar
-from rerank.util.text_table import TableRow, ranking_table
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
@@ -211,11 +210,6 @@ class AsyncRerankClient(_Client):
                 if (wait_s := attempts.wait_s(error)) is None:
                     raise ServiceError(error, self._target) from error
             await asyncio.sleep(wait_s)
-
-
-def reply_table(reply: pb.RerankResponse | pb.SearchResponse) -> str:
-    """A short table of the results: rank, score, doc_id and, if return_passages was set, the beginning of the text."""
-    return ranking_table([TableRow(result.score, result.doc_id, result.text) for result in reply.results])
 
 
 def _checked_target(target: str) -> str:

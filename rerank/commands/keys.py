@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from rerank.commands import options
 from rerank.commands.app import CommandApp
 
 app = CommandApp(no_args_is_help=True, help="API keys of a service.")
@@ -27,23 +26,15 @@ def add(
         list[str] | None, typer.Option(help="A model that the key may use; default: all. Repeatable.")
     ] = None,
     max_calls: Annotated[int | None, typer.Option(min=1, help="Most calls in flight.")] = None,
-    max_queue_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of its requests in work.")] = None,
-    on_failure: options.OnFailureOption = None,
-    first_stage_weight: options.FirstStageWeightOption = None,
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
-    To revoke a key, delete its entry from the file. To revoke all, leave [] in it: a file without a list is refused.
+    Further limits are settings of its entry. To revoke a key, delete its entry from the file. To revoke all, leave [] in
+    it: a file without a list is refused.
     """
     from rerank.access.callers import CallerLimits
     from rerank.access.key_file import add_key
 
-    limits = CallerLimits(
-        models=tuple(model) if model else None,
-        max_calls=max_calls,
-        max_queue_tokens=max_queue_tokens,
-        on_failure=on_failure,
-        first_stage_weight=first_stage_weight,
-    )
+    limits = CallerLimits(models=tuple(model) if model else None, max_calls=max_calls)
     print(add_key(file, name, limits), flush=True)
     print(f"Keep this key of {name}; {file} has only its hash.", file=sys.stderr)

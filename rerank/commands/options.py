@@ -107,7 +107,7 @@ EarlyStop = Annotated[
 ]
 Preranker = Annotated[
     str,
-    typer.Option("--preranker", "--first-model", help="For cascade: the model that orders all candidates first."),
+    typer.Option(help="For cascade: the model that orders all candidates first."),
 ]
 Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")

@@ -24,13 +24,14 @@ def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
     assert (entry.max_calls, entry.max_queue_tokens, entry.on_failure) == (8, None, None)
 
 
-def test_key_may_have_answers_in_the_place_of_failures_by_default(rerank: Command, tmp_path: Path) -> None:
+def test_entry_of_a_key_takes_further_settings(rerank: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
-    assert rerank("keys", "add", "shop", "--file", path, "--on-failure", "first_stage").code == 0
-    assert "on_failure: first-stage" in path.read_text()
-    path.write_text(path.read_text().replace("first-stage", "first_stage"))
-    assert read_keys(path)[0].on_failure is OnFailure.FIRST_STAGE
-    path.write_text(path.read_text().replace("first_stage", "fallback"))
+    assert rerank("keys", "add", "shop", "--file", path).code == 0
+    entry = path.read_text()
+    path.write_text(f"{entry}  on_failure: first_stage\n  first_stage_weight: neural\n")
+    (key,) = read_keys(path)
+    assert (key.on_failure, key.first_stage_weight) == (OnFailure.FIRST_STAGE, FirstStageKind.NEURAL)
+    path.write_text(f"{entry}  on_failure: fallback\n")
     with pytest.raises(ConfigError, match=r"on_failure: Input should be 'error' or 'first-stage'"):
         read_keys(path)
 
