@@ -29,8 +29,8 @@ def add(
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
-    Further limits are settings of its entry. To revoke a key, delete its entry from the file. To revoke all, leave [] in
-    it: a file without a list is refused.
+    Further limits are settings of its entry. To revoke a key, delete its entry from the file. To revoke all, leave []
+    in it: a file without a list is refused.
     """
     from rerank.access.callers import CallerLimits
     from rerank.access.key_file import add_key

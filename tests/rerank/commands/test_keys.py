@@ -8,7 +8,7 @@ import pytest
 
 from rerank.access.key_file import hash_of_key, read_keys
 from rerank.errors import ConfigError
-from rerank.types import OnFailure
+from rerank.types import FirstStageKind, OnFailure
 from tests.rerank.commands.conftest import Command
 
 
