@@ -17,8 +17,8 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
 from rerank.models.out_of_memory import translate_out_of_memory
-from rerank.models.packing_check import checked_reader
-from rerank.models.precision import pick_precision
+from rerank.models.packing_check import checked_reader, make_last_token_reader
+from rerank.models.precision import copy_sharing_weights, pick_precision
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template
 from rerank.rankers.text_prompts import TextPrompts
@@ -110,8 +110,11 @@ class E2RankRanker(E2RankPrompts):
         super().__init__(load_tokenizer(encoder.folder), encoder.id.max_tokens, template, instruction, prompt_passages)
         self._encoder, self._reads_index = encoder, reads_index
         picked = pick_precision(encoder.transformer, precision)
-        self._reader = checked_reader(encoder.transformer_in(picked))
-        self._reader.autocast = picked == "bfloat16"
+        if picked == "float32":
+            self._reader = checked_reader(encoder.transformer_in(picked))
+        else:  # plain weights, which can be checked before they are rounded
+            self._reader = make_last_token_reader(copy_sharing_weights(encoder.transformer), picked)
+            self._reader.autocast = True  # on a GPU, too, where the encoder's weights are in float32
         self.info = replace(
             self.describe(encoder.id.name, encoder.id.sha256),
             batching=self._reader.batching,

@@ -1,67 +1,63 @@
-"""Figures of a GPU: FIRST, packed windows, PE-Rank's loop, precisions, and the load of a service.
+"""Proof of a device: every ranker against its results on the CPU, packed against alone, speed, a training step, memory.
 
 Weights are random, but for those of a folder that is given. Seconds are elapsed time, after the device has finished.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import cycle
+from functools import cached_property, partial
 from pathlib import Path
-from statistics import quantiles
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from rerank_training.first.objective import FirstObjective
+from rerank_training.trainer.losses import rank_loss_named
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerFast
 
-from rerank.client.client import AsyncRerankClient
-from rerank.config import FirstModel, Precision, ServiceConfig
+from rerank.config import EncoderConfig, FusionModel, Precision
 from rerank.models.encoder import Encoder
 from rerank.models.identifier_head import IdentifierHead
-from rerank.models.last_token import LastTokenReader
 from rerank.models.packing_check import make_last_token_reader
 from rerank.models.precision import weights_dtype
-from rerank.ports.server import running_server
-from rerank.rankers.base import rank_windows
+from rerank.rankers.base import Ranker, rank_windows
+from rerank.rankers.e2rank import E2RankRanker
 from rerank.rankers.first import FirstRanker
-from rerank.rankers.pe_decode import dynamic, one_step
-from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.reranker import AsyncReranker
-from rerank.types import Window
-from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, TINY, LlamaSize, llama, make_windows, write_checkpoint
-from scripts.bench.rankers import PERMUTATION_TOKENS
+from rerank.rankers.fusion import FusionRanker
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Passage, Query, Window
+from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, TINY, LlamaSize, llama, save_with_projector
 from scripts.bench.timing import Values, ratios, time_in_turns
-from scripts.bench.workload import PASSAGES
-from scripts.random_requests import words
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+#: Largest difference of a score, in standard deviations of the window's scores on the CPU in float32.
+TOLERANCES: dict[Precision, float] = {"float32": 1e-2, "bfloat16": 0.5}
 #: Lengths of the eight windows that are packed, as shares of the longest; published windows have some 2,000 tokens.
 _LENGTHS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)
-_FULL_TOKENS, _TINY_TOKENS = 2000, 40
-#: Positions of a PE-Rank window before its passages are chosen.
-_PE_POSITIONS = 30
-#: Callers of the load.
-_CALLERS = 16
-
-_PRECISIONS: tuple[Precision, Precision] = ("float32", "bfloat16")
+#: Passages of a window, and tokens of an order of them that is written.
+_PASSAGES, _ORDER_TOKENS = 20, 79
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The device, and the models that are measured on it; without a GPU they are tiny.
+    """The device, and the models that are measured on it; on a CPU they are tiny.
 
     Attributes:
-        folder: for checkpoints.
-        weights: folder of a causal LM; None: only random weights are measured.
+        folder: for the checkpoint.
+        weights: folder of a causal LM whose orders are compared too; None: only random weights are.
     """
 
     device: torch.device
     folder: Path
-    weights: Path | None
+    weights: Path | None = None
 
     @property
     def is_tiny(self) -> bool:
@@ -75,28 +71,136 @@ class Proof:
     def small(self) -> LlamaSize:
         return next(iter(self.sizes.values()))
 
-    @property
-    def tokens(self) -> int:
-        return _TINY_TOKENS if self.is_tiny else _FULL_TOKENS
+    @cached_property
+    def checkpoint(self) -> Path:
+        """A random model that is FIRST, PE-Rank, E2Rank and the encoder of all."""
+        path = self.folder / "model"
+        save_with_projector(llama(self.small), path, str(path), self.small.hidden)
+        _tokenizer().save_pretrained(path)
+        return path
+
+    @cached_property
+    def texts(self) -> list[Window]:
+        """Two windows of random text, one of them shorter."""
+        draw, characters = random.Random(0), 8 if self.is_tiny else 90
+
+        def text() -> str:
+            return "".join(draw.choices("etaoinshrdlu ", k=characters))
+
+        return [
+            Window(Query(text()), tuple(Passage(f"d{place}", text()) for place in range(n)))
+            for n in (_PASSAGES, _PASSAGES // 2)
+        ]
 
     def model(self, size: LlamaSize, precision: Precision = "bfloat16") -> Any:
         return llama(size, self.device, weights_dtype(self.device, precision))
 
-    def windows(self, vocabulary: int) -> list[torch.Tensor]:
+    def token_ids(self, size: LlamaSize) -> list[torch.Tensor]:
         """Random token ids of eight windows, the longest first."""
-        lengths = [int(share * self.tokens) for share in _LENGTHS]
-        return [torch.randint(vocabulary, (length,), device=self.device) for length in lengths]
+        lengths = [int(share * (40 if self.is_tiny else 2000)) for share in _LENGTHS]
+        return [torch.randint(size.vocabulary, (length,), device=self.device) for length in lengths]
 
     def seconds(self, variants: Mapping[str, Callable[[], object]]) -> Values:
         """Elapsed seconds of each variant, until the device has finished."""
 
         def finished(run: Callable[[], object]) -> None:
             run()
-            if self.device.type == "cuda":
+            if not self.is_tiny:
                 torch.cuda.synchronize()
 
         timed = {name: partial(finished, run) for name, run in variants.items()}
         return time_in_turns(timed, 1 if self.is_tiny else 5, time.perf_counter)
+
+    def peak_gib(self, run: Callable[[], object]) -> Values:
+        """The most memory of the GPU while it runs, with all that is loaded; nothing without one."""
+        if self.is_tiny:
+            return {}
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return {"peak GiB": [torch.cuda.max_memory_allocated() / 2**30]}
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({character: number for number, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", model_max_length=8192
+    )
+
+
+def _encoder(proof: Proof, device: str) -> Encoder:
+    return Encoder(EncoderConfig(name=str(proof.checkpoint), pooling="lasttoken"), device)
+
+
+def _first(proof: Proof, device: str, precision: Precision) -> Ranker:
+    return FirstRanker(proof.weights or proof.checkpoint, "first", device=device, precision=precision)
+
+
+def _pe_rank(proof: Proof, device: str, precision: Precision) -> Ranker:
+    return PERankRanker(
+        proof.checkpoint, _encoder(proof, device), device, "one_step", "pe_rank_text", precision=precision
+    )
+
+
+def _e2rank(proof: Proof, device: str, precision: Precision) -> Ranker:
+    return E2RankRanker(_encoder(proof, device), False, "e2rank", "Order these:", _PASSAGES, precision)
+
+
+def _fusion(proof: Proof, device: str, precision: Precision) -> Ranker:
+    """It computes in the precision that its encoder picks: bfloat16 on a CPU that has it."""
+    return FusionRanker(FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0), _encoder(proof, device), None)
+
+
+RANKERS: dict[str, Callable[[Proof, str, Precision], Ranker]] = {
+    "FIRST": _first,
+    "PE-Rank": _pe_rank,
+    "E2Rank": _e2rank,
+    "fusion": _fusion,
+}
+
+
+def measure_agreement(proof: Proof) -> Values:
+    """Scores on the device against those of the CPU, and windows that are read together against alone.
+
+    Raises:
+        AssertionError: a difference is larger than the tolerance of the precision.
+    """
+    values: Values = {}
+    for name, load in RANKERS.items():
+        on_cpu = load(proof, "cpu", "float32")
+        expected = [_scores(on_cpu, [window])[0] for window in proof.texts]
+        precisions: Iterable[Precision] = ("bfloat16",) if load is _fusion else TOLERANCES
+        for precision in precisions:
+            figures = _compare(proof, load(proof, proof.device.type, precision), expected, TOLERANCES[precision])
+            values |= {f"{name}, {precision}: {figure}": found for figure, found in figures.items()}
+    return values
+
+
+def _compare(proof: Proof, ranker: Ranker, expected: list[Floats], tolerance: float) -> Values:
+    rank_both = partial(_scores, ranker, proof.texts)
+    together, alone = rank_both(), [_scores(ranker, [window])[0] for window in proof.texts]
+    differences = {"the CPU": _difference(together, expected), "windows alone": _difference(together, alone)}
+    for other, difference in differences.items():
+        assert difference <= tolerance, f"{ranker.info.kind}: {difference:.2g} deviations from {other}, not {tolerance}"
+    return {
+        **{f"deviations from {other}": [difference] for other, difference in differences.items()},
+        "ms of two windows": [1000 * second for second in proof.seconds({"": rank_both})[""]],
+        **proof.peak_gib(rank_both),
+    }
+
+
+def _scores(ranker: Ranker, windows: Sequence[Window]) -> list[Floats]:
+    prepared = [ranker.prepare(window.query, window.passages) for window in windows]
+    rankings = rank_windows(ranker, [Window(item.query, item.passages) for item in prepared])
+    return [np.array(ranking.scores) for ranking in rankings]
+
+
+def _difference(scores: list[Floats], others: list[Floats]) -> float:
+    """The largest difference of a score, up to a constant in its window, in standard deviations of the window."""
+    shifts = [(ours - theirs, theirs.std()) for ours, theirs in zip(scores, others, strict=True)]
+    return max(float(np.abs(shift - shift.mean()).max() / deviation) for shift, deviation in shifts)
 
 
 def measure_matrices(proof: Proof) -> Values:
@@ -119,11 +223,11 @@ def measure_first(proof: Proof) -> Values:
 @torch.inference_mode()
 def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
     """`rate` is that of a matrix product in FLOP/s; the floor is 2 x parameters x tokens at that rate."""
-    model, windows = proof.model(size), proof.windows(size.vocabulary)
-    parameters = sum(parameter.numel() for parameter in model.model.layers.parameters())
+    model, windows = proof.model(size), proof.token_ids(size)
+    parameters = _parameters(model)
     padded = partial(pad_sequence, batch_first=True, padding_side="left")
     rows, masks = padded(windows), padded([torch.ones_like(window) for window in windows])
-    options = {"max_new_tokens": 4 if proof.is_tiny else PERMUTATION_TOKENS, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": 4 if proof.is_tiny else _ORDER_TOKENS, "do_sample": False, "pad_token_id": 0}
     one = {"input_ids": rows[:1], "attention_mask": masks[:1]}
     others = proof.seconds(
         {
@@ -132,107 +236,74 @@ def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
             "eight windows padded / packed": lambda: model(rows, masks, use_cache=False, logits_to_keep=1),
         }
     )
-    reader = _first_reader(model)
+    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(_PASSAGES)).to(model.device))
+    reader = make_last_token_reader(model)
     ours = proof.seconds({"FIRST": lambda: reader.read(windows[:1]), "packed": lambda: reader.read(windows)})
     tokens = {"FIRST": len(windows[0]), "packed": sum(map(len, windows))}
     return {
-        "FIRST, ms": _ms(ours["FIRST"]),
+        "FIRST, ms": [1000 * second for second in ours["FIRST"]],
         **{name: ratios(seconds, ours[name.split()[-1]]) for name, seconds in others.items()},
         **{f"{name} / floor": [s * rate / (2 * parameters * tokens[name]) for s in ours[name]] for name in ours},
     }
 
 
-def _first_reader(model: Any) -> LastTokenReader:
-    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(PASSAGES)).to(model.device))
-    return make_last_token_reader(model)
+def measure_training(proof: Proof) -> Values:
+    """A step of `train-first` with all weights: loss and gradient against the CPU's, time against the floor, memory.
 
-
-def _ms(seconds: Sequence[float]) -> list[float]:
-    return [1000 * second for second in seconds]
-
-
-@torch.inference_mode()
-def measure_pe_rank(proof: Proof) -> Values:
-    """PE-Rank's loop over a cache that is allocated at prefill, against transformers' growing one, and one step."""
-    model = proof.model(proof.small).model
-    shape = (8, _PE_POSITIONS, proof.small.hidden)
-    prompts = list(torch.randn(shape, device=proof.device, dtype=model.dtype))
-    passages = [prompt[-PASSAGES:] for prompt in prompts]
-
-    def loops(reader: LastTokenReader) -> Values:
-        return proof.seconds(
-            {
-                f"{n} window{'s' * (n > 1)}": partial(dynamic, reader.prefill, prompts[:n], passages[:n], [0] * n)
-                for n in (1, 8)
-            }
-        )
-
-    growing = loops(LastTokenReader(model))
-    reader = make_last_token_reader(model)
-    static = loops(reader)
-    one = proof.seconds({n: partial(one_step, reader, prompts[: int(n[0])], passages[: int(n[0])]) for n in static})
+    Raises:
+        AssertionError: loss or gradient differ by more than a hundredth.
+    """
+    rate = 1e12 * max(measure_matrices(proof)["matrix product, TFLOP/s"])
+    model, batch = llama(proof.small).train().requires_grad_(True), _batch(proof)
+    expected = _loss_and_gradient(model, batch)
+    model, batch = model.to(proof.device), {name: tensor.to(proof.device) for name, tensor in batch.items()}
     values: Values = {}
-    for n, seconds in static.items():
-        values[f"{n}: loop over a static cache, ms"] = _ms(seconds)
-        values[f"{n}: growing cache / static cache"] = ratios(growing[n], seconds)
-        values[f"{n}: loop / one step"] = ratios(seconds, one[n])
-    return values
+    for what, ours, cpu in zip(("loss", "gradient"), _loss_and_gradient(model, batch), expected, strict=True):
+        difference = abs(ours / cpu - 1)
+        assert difference <= 1e-2, f"{what} is {ours:.6g}, and {cpu:.6g} on the CPU"
+        values[f"{what}: relative difference from the CPU"] = [difference]
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        with torch.autocast(proof.device.type, torch.bfloat16):
+            _OBJECTIVE.loss(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    floor = 6 * _parameters(model) * batch["input_ids"].numel() / rate
+    values["step / floor"] = [second / floor for second in proof.seconds({"": step})[""]]
+    return values | proof.peak_gib(step)
 
 
-@torch.inference_mode()
-def measure_precisions(proof: Proof) -> Values:
-    """FIRST on eight packed windows in float32 and in bfloat16."""
-    windows, seconds = proof.windows(proof.small.vocabulary), list[list[float]]()
-    for precision in _PRECISIONS:
-        read = _first_reader(proof.model(proof.small, precision)).read
-        seconds += proof.seconds({precision: partial(read, windows)}).values()
-    return {"eight windows, float32 / bfloat16": ratios(*seconds)}
+_OBJECTIVE = FirstObjective("joint", rank_loss_named("weighted-ranknet"), 10.0, tuple(range(_PASSAGES)))
 
 
-def measure_weights(proof: Proof) -> Values:
-    """FIRST with the given weights, in both precisions: time, orders and scores."""
-    if proof.weights is None:
-        return {}
-    exact, fast = (
-        FirstRanker(proof.weights, "first", device=str(proof.device), precision=precision) for precision in _PRECISIONS
-    )
-    windows = []
-    for window in make_windows(Encoder(device="cpu"), 8, PASSAGES, words=4 if proof.is_tiny else None):
-        prepared = exact.prepare(window.query, window.passages)
-        windows.append(Window(prepared.query, prepared.passages))
-    pairs = list(zip(rank_windows(exact, windows), rank_windows(fast, windows), strict=True))
-    differences = [abs(x - y) for a, b in pairs for x, y in zip(a.scores, b.scores, strict=True)]
+def _batch(proof: Proof) -> dict[str, torch.Tensor]:
+    """Two windows of random tokens, whose last ones are the answer."""
+    torch.manual_seed(0)
+    ids = torch.randint(proof.small.vocabulary, (2, 40 if proof.is_tiny else 2000))
+    bracket = ids.shape[1] - 10
+    labels = ids.clone()
+    labels[:, :bracket] = -100
+    relevance = torch.rand(2, _PASSAGES)
     return {
-        "eight windows, bfloat16, ms": _ms(proof.seconds({"": lambda: rank_windows(fast, windows)})[""]),
-        "equal orders in both precisions, share": [sum(a.permutation == b.permutation for a, b in pairs) / len(pairs)],
-        "difference of scores, greatest": [max(differences)],
+        "input_ids": ids,
+        "labels": labels,
+        "bracket_index": torch.full((2,), bracket),
+        "relevance": relevance,
+        "mask": torch.ones_like(relevance, dtype=torch.bool),
     }
 
 
-def measure_load(proof: Proof) -> Values:
-    """16 callers without pauses through gRPC, of 20 passages of 300 characters: requests per second, and latencies."""
-    encoder = Encoder(device="cpu")
-    folder = write_checkpoint(proof.folder / "first", encoder, proof.small)
-    model = FirstModel(name="first", ranker="first", path=folder)
-    ranker = FirstRanker(folder, "first", device=str(proof.device))
-    config = ServiceConfig(listen="127.0.0.1:0", models=(model,))
-    reranker = AsyncReranker(config, encoder, None, ModelRegistry(config.models, {"first": ranker}))
-    return asyncio.run(_load(proof, reranker))
+def _loss_and_gradient(model: Any, batch: dict[str, torch.Tensor]) -> tuple[float, float]:
+    """The loss, and the length of its gradient."""
+    loss = _OBJECTIVE.loss(model, batch)
+    loss.backward()
+    length = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    return loss.item(), length.item()
 
 
-async def _load(proof: Proof, reranker: AsyncReranker) -> Values:
-    draw, latencies_ms = random.Random(0), list[float]()
-    characters, seconds = (30, 0.5) if proof.is_tiny else (300, 30.0)
-    requests = cycle([(words(draw, 30), [words(draw, characters) for _ in range(PASSAGES)]) for _ in range(50)])
-    async with running_server(reranker) as server, AsyncRerankClient(server.address) as client:
-        end_s = time.perf_counter() + seconds
-
-        async def ask_again_and_again() -> None:
-            while (start_s := time.perf_counter()) < end_s:
-                query, passages = next(requests)
-                await client.rerank(query, passages)
-                latencies_ms.append(1000 * (time.perf_counter() - start_s))
-
-        await asyncio.gather(*(ask_again_and_again() for _ in range(_CALLERS)))
-    p50, p99 = (quantiles(latencies_ms, n=100, method="inclusive")[p - 1] for p in (50, 99))
-    return {"requests/s": [len(latencies_ms) / seconds], "p50, ms": [p50], "p99, ms": [p99]}
+def _parameters(model: Any) -> int:
+    """Number of weights that every token passes, without the vocabulary."""
+    return sum(parameter.numel() for parameter in model.model.layers.parameters())

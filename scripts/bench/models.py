@@ -61,19 +61,23 @@ def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:
 
     It has the published layout of PE-Rank: a causal LM with a projector beside it.
     """
-    model = llama(size)
-    for key, value in {"encoder_name": encoder.id.name, "projector_type": "linear"}.items():
+    save_with_projector(llama(size), folder, encoder.id.name, encoder.id.dimension)
+    tokenizer = encoder.copy_tokenizer()
+    tokenizer.model_max_length = 8192
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_with_projector(model: LlamaForCausalLM, folder: Path, encoder_name: str, dimension: int) -> None:
+    """Saves a causal LM with a random projector for the vectors of an encoder beside it, without a tokenizer."""
+    for key, value in {"encoder_name": encoder_name, "projector_type": "linear"}.items():
         setattr(model.config, key, value)
     model.save_pretrained(folder)
-    tokenizer = encoder.copy_tokenizer()
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    tokenizer.save_pretrained(folder)
     projector = {
-        "projector.weight": torch.randn(size.hidden, encoder.id.dimension) * 0.5,
-        "projector.bias": torch.zeros(size.hidden),
+        "projector.weight": torch.randn(model.config.hidden_size, dimension) * 0.5,
+        "projector.bias": torch.zeros(model.config.hidden_size),
     }
     torch.save(projector, folder / "projector.bin")
-    return folder
 
 
 def make_windows(

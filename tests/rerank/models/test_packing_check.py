@@ -100,15 +100,3 @@ def test_bfloat16_is_packed_within_its_noise() -> None:
     logits = reader.read(random_sequences())
     assert (reader.batching, logits.dtype) == ("packed", torch.float32)
     torch.testing.assert_close(logits, expected, atol=0.2 * expected.std().item(), rtol=0)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
-def test_packed_on_the_gpu_is_one_by_one_on_the_cpu(name: str, dtype: torch.dtype) -> None:
-    expected = last_logits(random_model(PACKABLE[name]), random_sequences())
-    reader = make_last_token_reader(random_model(PACKABLE[name], dtype).cuda())
-    assert reader.batching == "packed"
-    tolerance = (1e-3 if dtype == torch.float32 else 0.2) * expected.std().item()
-    logits = reader.read([ids.cuda() for ids in random_sequences()])
-    torch.testing.assert_close(logits.cpu(), expected, atol=tolerance, rtol=0)

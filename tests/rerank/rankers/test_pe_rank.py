@@ -124,14 +124,3 @@ def test_checkpoint_for_an_encoder_of_another_width_is_rejected(
     change_config(copy, hidden_size=192)
     with pytest.raises(CheckpointError, match="token embeddings of width 384 do not fit hidden size 192"):
         PERankRanker(copy, encoder, device="cpu")
-
-
-@pytest.mark.gpu
-def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: PERankRanker) -> None:
-    """For windows in which no two scores are closer than 1e-3."""
-    on_gpu = PERankRanker(checkpoint, encoder, device="cuda")
-    for seed in range(10):
-        window = random_window(20, seed)
-        scores = np.sort(rank_windows(ranker, [window])[0].scores)
-        if np.diff(scores).min() > 1e-3:
-            assert rank_windows(on_gpu, [window])[0].permutation == rank_windows(ranker, [window])[0].permutation
