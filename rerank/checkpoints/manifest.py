@@ -22,7 +22,7 @@ TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
 RESULT_FOLDER = "final"
 #: Kinds of rankers that have manifests.
-TrainedRanker: TypeAlias = Literal["first", "fusion", "pe-rank"]
+TrainedRanker: TypeAlias = Literal["first", "fusion", "pe-rank", "e2rank"]
 #: The largest window of a training, in passages.
 _MAX_WINDOW = 100_000
 #: Every saved model has one of these.
@@ -46,6 +46,7 @@ class CheckpointManifest(BaseModel):
         early_exit_layer: the layer, counted from 1, in which the states at the identifiers were trained to be scores
             (`train-first --probe-weight`); 0: none.
         instructions: number of training lists whose query has an instruction; counted for pe-rank only.
+        instruction: what the prompts of e2rank asked for; empty for other rankers.
         command: the command that trained the checkpoint.
         data: name → SHA-256 of each training file.
         metrics: name → value on the held-out lists at the end of training.
@@ -66,6 +67,7 @@ class CheckpointManifest(BaseModel):
     passage_tokens: int = 0
     early_exit_layer: int = Field(default=0, ge=0)
     instructions: int = 0
+    instruction: str = ""
     command: str
     data: dict[str, str]
     metrics: dict[str, float]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import read_manifest
 from rerank.config import (
     ApiModel,
     CheckpointModel,
@@ -248,7 +249,17 @@ def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRan
     is_encoder = _has_weights_of(encoder, model.path)
     own = encoder if is_encoder else Encoder(_e2rank_encoder(model), device, encoder.vector_cache.max_bytes)
     template = _styled(model.template, model.prompt)
-    return E2RankRanker(own, is_encoder, template, model.instruction, model.prompt_passages, model.precision)
+    return E2RankRanker(own, is_encoder, template, _instruction(model), model.prompt_passages, model.precision)
+
+
+def _instruction(model: E2RankModel) -> str:
+    """Returns that of the settings, or of the model's training.
+
+    Raises:
+        CheckpointError: the model's files differ from its manifest.
+    """
+    trained = read_manifest(model.path) if model.path else None
+    return trained.instruction if trained and "instruction" not in model.model_fields_set else model.instruction
 
 
 def _has_weights_of(encoder: Encoder, folder: Path | None) -> bool:
@@ -264,11 +275,11 @@ def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
 
 
 def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> RemoteE2Rank:
-    served = _on_servers(model)
+    served, instruction = _on_servers(model), _instruction(model)
     template = _styled(model.template, model.prompt)
     return RemoteE2Rank(
         served,
-        lambda tokens: E2RankPrompts(served.tokenizer, tokens, template, model.instruction, model.prompt_passages),
+        lambda tokens: E2RankPrompts(served.tokenizer, tokens, template, instruction, model.prompt_passages),
         E2RANK_END_TOKEN,
         encoder if _has_weights_of(encoder, model.path) else None,
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
-from rerank_training.trainer.checkpoint import gather_weights
-from rerank_training.trainer.losses import RANK_LOSSES, ranknet, stepwise_kl, stepwise_listmle
+from rerank_training.trainer.losses import RANK_LOSSES, stepwise_kl, stepwise_listmle
 from rerank_training.trainer.processes import (
     gather_rows,
     is_main_process,
@@ -17,9 +15,6 @@ from rerank_training.trainer.processes import (
     process_count,
 )
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
 
 #: Lists and passages of each process. One list of each has a single passage, which does not count in any loss.
 SHAPES = ((3, 5), (2, 4))
@@ -62,27 +57,8 @@ LOSSES = {name: over_all_processes(loss) for name, loss in RANK_LOSSES.items()} 
 }
 
 
-def sharded_scores(model: Any, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores of two windows, logits of the tokens 3 to 6, with their relevance and mask."""
-    ids = torch.arange(8).reshape(2, 4) + 5 * rank
-    scores = model(input_ids=ids).logits[:, -1, 3:7]
-    return scores, torch.tensor([[0.0, 1, 2, 0], [3, 0, 0, rank]]), torch.ones(2, 4, dtype=torch.bool)
-
-
-def divided_among_processes(folder: Path, rank: int) -> dict[str, object]:
-    """The loss, a gradient and the weights of a model that FSDP divides, on the CPU."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    mesh = init_device_mesh("cpu", (2,))
-    for part in (*model.model.layers, model):
-        fully_shard(part, mesh=mesh)
-    loss = over_all_processes(ranknet)(*sharded_scores(model, rank))
-    loss.backward()
-    gradient = model.model.layers[0].self_attn.q_proj.weight.grad.full_tensor()
-    return {"loss": loss.detach(), "gradient": gradient, "weights": dict(gather_weights(model))}
-
-
 def store_losses(folder: Path) -> None:
-    """Writes what this process of two finds to RANK.pt. The folder holds a causal LM in `model`."""
+    """Writes what this process of two finds to RANK.pt."""
     rank = distributed.get_rank()
     found: dict[str, object] = {"count": process_count(), "main": is_main_process()}
     found["rows"] = gather_rows(torch.full((rank + 1, 2 - rank), float(rank + 1)))
@@ -92,5 +68,4 @@ def store_losses(folder: Path) -> None:
         value = loss(scores, relevance, mask)
         value.backward()
         found[name] = (value.detach(), scores.grad)
-    found["divided"] = divided_among_processes(folder / "model", rank)
     torch.save(found, folder / f"{rank}.pt")

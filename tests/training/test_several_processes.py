@@ -15,29 +15,27 @@ from typing import Any
 
 import pytest
 import torch
+from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
+from rerank_training.e2rank.training import train_e2rank
 from rerank_training.fusion.arguments import FusionArguments, FusionRunFlags
 from rerank_training.fusion.training import train_fusion
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever
-from rerank_training.trainer.losses import ranknet
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from safetensors.torch import load_file
 from torch.distributed import TCPStore
-from transformers import AutoModelForCausalLM
 
 from rerank.checkpoints.manifest import read_manifest
 from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
-from tests.causal_lms import write_causal_lm
 from tests.conftest import PASSAGES
-from tests.small_encoder import write_small_encoder
-from tests.small_tokenizers import uncased
+from tests.small_encoder import write_qwen_model, write_small_encoder
 from tests.training.parsing import parse_arguments
 from tests.training.pe_rank.pe_lists import write_training_lists
-from tests.training.process_losses import LOSSES, joined, lists_of, sharded_scores
+from tests.training.process_losses import LOSSES, joined, lists_of
 from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -55,7 +53,7 @@ PE_RANK = shlex.split(
     "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --report-to none --use-cpu true"
 )
 FUSION = shlex.split(
-    "--cosine-depth 3 --max-steps 3 --warmup-steps 0 --save-steps 3 --logging-steps 1 "
+    "--cosine-depth 3 --correction-lists 0 --max-steps 3 --warmup-steps 0 --save-steps 3 --logging-steps 1 "
     "--learning-rate 1e-3 --report-to none --use-cpu true"
 )
 #: In two rounds: mining, training, encoding and the report.
@@ -63,6 +61,17 @@ RETRIEVER = shlex.split(
     "--depth 6 --list-size 3 --lora-rank 2 --rounds 2 --max-steps 3 "
     "--learning-rate 1e-3 --save-steps 2 --logging-steps 1 --use-cpu true --report-to none"
 )
+E2RANK = shlex.split(
+    "--window-size 4 --passage-tokens 64 --max-steps 3 --warmup-steps 0 --save-steps 3 --logging-steps 1 "
+    "--learning-rate 1e-3 --report-to none --use-cpu true"
+)
+#: The class of the layers that FSDP divides.
+LAYERS = {
+    "train_first": "LlamaDecoderLayer",
+    "train_pe_rank": "LlamaDecoderLayer",
+    "train_e2rank": "Qwen3DecoderLayer",
+    "distill_retriever": "BertLayer",
+}
 KILLED_WHILE_SAVING = """
 import os, signal
 from transformers import Trainer
@@ -75,16 +84,26 @@ def kill(self, folder):
 Trainer._save_rng_state = kill
 command.main()
 """
-#: All trainings and losses in the same two processes, because the start of a process takes longer than a training.
+#: All trainings and losses in the same two processes, because the start of a process takes longer than a training. At
+#: last those with FSDP, which accelerate does not use on a CPU: it is told that the processes have GPUs.
 TRAIN_ALL = """
 import importlib, json, os, sys
 from pathlib import Path
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+start = PartialState.__init__
+def start_as_on_gpus(self, *args, **options):
+    start(self, *args, **options)
+    if "--fsdp" in sys.argv and self.distributed_type == DistributedType.MULTI_CPU:
+        self.distributed_type = DistributedType.MULTI_GPU
+PartialState.__init__ = start_as_on_gpus
 from rerank_training.trainer import command
 from tests.training.process_losses import store_losses
 leave, command.end_process = command.end_process, sys.exit
 end, command.end_process_group = command.end_process_group, lambda: None
 folder = Path(__file__).parent
-for name, flags in json.loads(sys.argv[1]).items():
+for name, flags in json.loads(sys.argv[1]):
     if os.environ["RANK"] == "0":
         print(f"== {name}", flush=True)
     sys.argv = [name, *flags]
@@ -171,7 +190,7 @@ def pe_rank(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 @pytest.fixture(scope="module")
 def fusion(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl"))
+    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl", 30))
     return [*FUSION, "--lists", lists, "--eval-lists", lists]
 
 
@@ -184,6 +203,14 @@ def retriever(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.Temp
     rows = [{"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items()]
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return [*RETRIEVER, "--index", str(folder / "index"), "--queries", str(folder)]
+
+
+@pytest.fixture(scope="module")
+def e2rank(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("e2rank")
+    lists = str(write_training_lists(folder / "lists.jsonl"))
+    base = f"{{name: {write_qwen_model(folder / 'base')}, pooling: lasttoken, end_token: <|endoftext|>}}"
+    return [*E2RANK, "--lists", lists, "--eval-lists", lists, "--base", base]
 
 
 @pytest.fixture(scope="module")
@@ -209,20 +236,35 @@ def killed(inputs: Path, first: list[str]) -> KilledRun:
 
 @pytest.fixture(scope="module")
 def two(
-    inputs: Path, killed: KilledRun, first: list[str], pe_rank: list[str], fusion: list[str], retriever: list[str]
+    inputs: Path,
+    killed: KilledRun,
+    first: list[str],
+    pe_rank: list[str],
+    fusion: list[str],
+    e2rank: list[str],
+    retriever: list[str],
 ) -> dict[str, str]:
-    """What the trainings print in two processes under torchrun; the first training resumes the killed run."""
+    """What the trainings print in two processes under torchrun; the first training resumes the killed run.
+
+    Their folders begin with `two`, and those of the runs with FSDP with `divided`.
+    """
     flags = {
         "train_first": first_flags(inputs, inputs / "two", *first, *in_folder(inputs / "two", 2)),
         "train_pe_rank": [*pe_rank, *in_folder(inputs / "two-pe-rank", 2)],
         "train_fusion": [*fusion, *in_folder(inputs / "two-fusion", 2)],
+        "train_e2rank": [*e2rank, *in_folder(inputs / "two-e2rank", 2)],
         "distill_retriever": [*retriever, *in_folder(inputs / "two-retriever", 4)],
     }
-    write_causal_lm(inputs / "model", "llama", uncased())
+    runs = [*flags.items()]
+    for name, layer in LAYERS.items():
+        config = {"state_dict_type": "SHARDED_STATE_DICT", "transformer_layer_cls_to_wrap": layer}
+        (inputs / f"{name}.json").write_text(json.dumps(config))
+        divided = [text.replace(str(inputs / "two"), str(inputs / "divided")) for text in flags[name]]
+        runs.append((name, [*divided, "--fsdp", "--fsdp-config", str(inputs / f"{name}.json")]))
     (inputs / "train_all.py").write_text(TRAIN_ALL)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ended = subprocess.run(
-        [*launcher, str(inputs / "train_all.py"), json.dumps(flags)],
+        [*launcher, str(inputs / "train_all.py"), json.dumps(runs)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -232,7 +274,7 @@ def two(
     )
     assert ended.returncode == 0, ended.stderr
     _, *printed = ended.stdout.split("== ")
-    return {name: text for name, _, text in (part.partition("\n") for part in printed)}
+    return {name: text for name, _, text in (part.partition("\n") for part in printed[: len(flags)])}
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +284,7 @@ def found(inputs: Path, two: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def test_process_that_loses_another_one_ends_with_one_line(killed: KilledRun) -> None:
-    assert killed.codes == [2, -signal.SIGKILL], killed.stderr
+    assert killed.codes == [1, -signal.SIGKILL], killed.stderr
     assert "error: process 0 lost the connection to another training process" in killed.stderr[0]
     assert "Traceback" not in killed.stderr[0]
     assert killed.saves == {3: True, 6: False}
@@ -288,7 +330,14 @@ def test_two_processes_train_a_fusion_like_one(
     for key in ((0, "before_nDCG@10"), (1, "loss")):
         assert found[key] == pytest.approx(expected[key], abs=1e-4)
     assert files(inputs / "two-fusion") == files(inputs / "one-fusion")
-    assert two["train_fusion"].count("paired t-test over 10 held-out lists") == 1
+    assert two["train_fusion"].count("serve the ") == 1
+
+
+def test_two_processes_train_e2rank_like_one(inputs: Path, e2rank: list[str], two: dict[str, str]) -> None:
+    flags = [*e2rank, *in_folder(inputs / "one-e2rank", 4)]
+    train_e2rank(*parse_arguments(E2RankArguments, *flags, run_flags_type=E2RankRunFlags))
+    assert_same_curve(logged(inputs / "two-e2rank"), logged(inputs / "one-e2rank"))
+    assert files(inputs / "two-e2rank") == files(inputs / "one-e2rank")
 
 
 def test_two_processes_distil_a_retriever_like_one(inputs: Path, retriever: list[str], two: dict[str, str]) -> None:
@@ -300,6 +349,19 @@ def test_two_processes_distil_a_retriever_like_one(inputs: Path, retriever: list
     assert_close_weights(both / "encoder" / "model.safetensors", one / "encoder" / "model.safetensors")
     assert files(both) == files(one)
     assert json.loads((both / "report.json").read_text())["training_queries"] == len(PASSAGES)
+
+
+@pytest.mark.parametrize("run", ["", "-pe-rank", "-e2rank", "-retriever"])
+def test_model_that_is_divided_among_processes_is_trained_like_a_whole_one(
+    inputs: Path, two: dict[str, str], run: str
+) -> None:
+    divided, whole = inputs / f"divided{run}", inputs / f"two{run}"
+    result = "encoder" if run == "-retriever" else "final"
+    assert_close_weights(divided / result / "model.safetensors", whole / result / "model.safetensors")
+    assert files(divided / result) == files(whole / result)
+    work = "round-2" if run == "-retriever" else ""
+    assert list((divided / work).glob("checkpoint-*/pytorch_model_fsdp_0/__1_*"))
+    assert_same_curve(logged(divided / work), logged(whole / work))
 
 
 # --- losses
@@ -317,30 +379,6 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[st
         torch.testing.assert_close(loss, value.detach())
         torch.testing.assert_close(gradient, 2 * own.grad)
         assert gradient.abs().max() > 1e-3
-
-
-def test_model_that_is_divided_among_processes_has_the_loss_and_the_gradient_of_one(
-    inputs: Path, found: list[dict[str, Any]]
-) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(inputs / "model", dtype=torch.float32)
-    parts = [sharded_scores(model, rank) for rank in range(2)]
-    loss = ranknet(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-    loss.backward()
-    expected = model.model.layers[0].self_attn.q_proj.weight.grad
-    assert expected.abs().max() > 1e-6
-    for process in found:
-        torch.testing.assert_close(process["divided"]["loss"], loss.detach())
-        torch.testing.assert_close(process["divided"]["gradient"], expected)
-
-
-def test_main_process_gets_the_whole_weights_of_a_model_that_is_divided(
-    inputs: Path, found: list[dict[str, Any]]
-) -> None:
-    base = AutoModelForCausalLM.from_pretrained(inputs / "model", dtype=torch.float32).state_dict()
-    main, other = (process["divided"]["weights"] for process in found)
-    assert main.keys() == base.keys()
-    assert all(torch.equal(main[name], base[name]) for name in base)
-    assert other == {}
 
 
 def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(

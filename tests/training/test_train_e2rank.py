@@ -11,10 +11,12 @@ from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
 from rerank_training.e2rank.training import train_e2rank
 from rerank_training.trainer.arguments import RunArguments
 
+from rerank.checkpoints.manifest import model_in, read_manifest
 from rerank.config import E2RankModel
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
+from rerank.types import Query
 from tests.small_encoder import write_qwen_model, write_small_encoder
 from tests.training.pe_rank.pe_lists import write_training_lists
 
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def trained(base: str, out: Path, lists: Path, **changed: object) -> Path:
-    arguments = E2RankArguments(lists=str(lists), base=base, passage_tokens=64, window_size=5, **changed)  # type: ignore[arg-type]
+    arguments = E2RankArguments(lists=str(lists), base=base, passage_tokens=64, **changed)  # type: ignore[arg-type]
     flags = E2RankRunFlags(
         output_dir=str(out), max_steps=12, per_device_train_batch_size=4, learning_rate=1e-2, save_steps=12,
         logging_steps=1, use_cpu=True, report_to=["none"],
@@ -41,16 +43,26 @@ def test_result_states_how_it_encodes_and_ranks(
 ) -> None:
     folder = write_qwen_model(tmp_path / "base")
     base = f"{{name: {folder}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}', query_prompt: 'find: '}}"
-    final = trained(base, tmp_path / "run", lists, lora_rank=lora_rank)
+    final = trained(base, tmp_path / "run", lists, lora_rank=lora_rank, window_size=5, instruction="rank them")
     state = json.loads((tmp_path / "run" / "checkpoint-12" / "trainer_state.json").read_text())
     losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     encoder, before = Encoder(str(final), "cpu"), Encoder(base, "cpu")
     assert (encoder.pooling, encoder.prompts) == ("lasttoken", ("find: ", ""))
     assert not np.allclose(encoder.encode_passages(["tides"]), before.encode_passages(["tides"]), atol=1e-3)
+    assert model_in(str(final), "a") == {"name": "a", "ranker": "e2rank", "path": str(final)}
     ranker = load_ranker(with_path(E2RankModel(name="a", ranker="e2rank"), encoder), encoder, "cpu")
     assert ranker.info.reads_vectors
+    assert ranker.prepare(Query("tides"), []).query.instruction == "rank them"
     assert f"--encoder {final}" in capsys.readouterr().out
+
+
+def test_further_training_keeps_window_size_and_instruction(tmp_path: Path, lists: Path) -> None:
+    base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
+    first = trained(base, tmp_path / "first", lists, window_size=3, instruction="rank them")
+    manifest = read_manifest(trained(str(first), tmp_path / "second", lists))
+    assert manifest is not None
+    assert (manifest.base, manifest.window_size, manifest.instruction) == (str(first), 3, "rank them")
 
 
 def test_base_that_pools_other_states_is_refused(tmp_path: Path, lists: Path, encoder: Encoder) -> None:

@@ -138,12 +138,11 @@ def test_mixed_precision_keeps_the_frozen_weights_in_bfloat16_and_trained_ones_i
     assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
 
 
-def test_noise_checkpointing_and_bfloat16_are_flags_of_transformers(
-    inputs: Path, adapter: Path, tmp_path: Path
+@pytest.mark.parametrize("flags", [["--neftune-noise-alpha", "5"], ["--bf16", "true"]])
+def test_noise_on_the_embeddings_and_bfloat16_change_the_training(
+    inputs: Path, adapter: Path, tmp_path: Path, flags: list[str]
 ) -> None:
-    flags = shlex.split("--neftune-noise-alpha 5 --gradient-checkpointing true --bf16 true")
-    noisy = first_run(inputs, tmp_path / "noisy", *TWO_STEPS, *LORA, *flags)
-    found, expected = weights(noisy), weights(adapter)
+    found, expected = weights(first_run(inputs, tmp_path / "run", *TWO_STEPS, *LORA, *flags)), weights(adapter)
     assert found.keys() == expected.keys()
     assert any(not torch.equal(found[name], expected[name]) for name in found)
 

@@ -18,12 +18,11 @@ from rerank.prompting.vector_prompts import PASSAGE_SLOT, VectorPrompts
 from tests.pe_checkpoints import write_published
 
 TEXTS = ["A flea lives a year.", "Ice flows.", "Four strings and a bow, played between the knees of a musician."]
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def base(encoder: Encoder, tmp_path: Path) -> PEBase:
-    loaded = load_pe_base(write_published(tmp_path / "published", encoder), encoder, None, CPU)
+    loaded = load_pe_base(write_published(tmp_path / "published", encoder), encoder, None)
     loaded.tokenizer.eos_token = "<RANK>"
     return loaded
 

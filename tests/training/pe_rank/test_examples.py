@@ -23,7 +23,6 @@ from rerank.types import Prepared, Window
 from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
 from tests.training.pe_rank.pe_lists import training_lists
 
-CPU = torch.device("cpu")
 #: Of passages, and of queries.
 Tables: TypeAlias = tuple[VectorTable, VectorTable]
 
@@ -38,7 +37,7 @@ def tables(encoder: Encoder) -> Tables:
 
 
 def collator_of(checkpoint: Path, encoder: Encoder, tables: Tables, **options: object) -> PECollator:
-    base = load_pe_base(checkpoint, encoder, None, CPU)
+    base = load_pe_base(checkpoint, encoder, None)
     prompts = VectorPrompts(base.template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
     passages, queries = tables
     queries_read = queries if prompts.reads_query_vector else None
@@ -66,7 +65,7 @@ def test_prompts_are_those_of_serving(
 def test_embeddings_are_those_of_serving(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
     lists = training_lists(3)
     batch = collator_of(checkpoint, encoder, tables)(lists)
-    model = load_pe_base(checkpoint, encoder, None, CPU).model
+    model = load_pe_base(checkpoint, encoder, None).model
     embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
     ranker = PERankRanker(checkpoint, encoder, "cpu")
     for row, item in enumerate(lists):
@@ -100,7 +99,7 @@ def test_order_is_that_of_the_teacher_with_padding_last(encoder: Encoder, tables
 def test_choices_follow_the_prompt_best_first(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
     item = training_lists(1)[0]
     batch = collator_of(checkpoint, encoder, tables, with_choices=True)([item])
-    model = load_pe_base(checkpoint, encoder, None, CPU).model
+    model = load_pe_base(checkpoint, encoder, None).model
     embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
     choices = embeddings[0, int(batch["last_index"][0]) + 1 :]
     assert (batch["input_ids"] == CHOSEN_SLOT).sum() == len(item.passages) - 1

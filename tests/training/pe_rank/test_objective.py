@@ -41,7 +41,7 @@ def folder(
 
 @cache
 def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> tuple[PEModel, dict[str, Tensor]]:
-    base = load_pe_base(folder, encoder, None, torch.device("cpu"))
+    base = load_pe_base(folder, encoder, None)
     views = [
         VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
         for template in (base.template, with_text(base.template))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,14 +91,20 @@ def test_help_leaves_out_flags_of_transformers_that_few_runs_need() -> None:
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("flags", [["--fsdp"], ["--fsdp", "true"]])
 def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--fsdp needs GPUs"):
+    with pytest.raises(ConfigError, match="--fsdp needs several processes with a GPU each"):
         parsed(*flags)
 
 
-@pytest.mark.parametrize("setting", ["fsdp", "deepspeed"])
-def test_command_that_cannot_write_a_divided_model_says_so(setting: str) -> None:
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"deepspeed": "zero3.json"}, "distill-retriever does not divide a model with --deepspeed; use --fsdp"),
+        ({"fsdp_plugin_args": {"cpu_ram_efficient_loading": True}}, "would leave empty in all but one; remove it"),
+    ],
+)
+def test_weights_of_an_encoder_are_not_left_out(changed: dict[str, Any], error: str) -> None:
     _, settings = parsed()
-    settings.check_not_sharded("train-pe-rank")
-    setattr(settings, setting, True)
-    with pytest.raises(ConfigError, match="train-pe-rank does not write a model that --fsdp or --deepspeed divides"):
-        settings.check_not_sharded("train-pe-rank")
+    settings.check_loads_whole_models("distill-retriever")
+    vars(settings).update(changed)
+    with pytest.raises(ConfigError, match=error):
+        settings.check_loads_whole_models("distill-retriever")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rerank.config.models import E2RANK_INSTRUCTION
 from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName, RunFlags
 
 #: Peak learning rates without a flag; that of all weights is the paper's.
@@ -21,7 +20,9 @@ class E2RankArguments(ListArguments):
         "Encoder to start from, which pools the last token: a folder or a name on the hub, or its settings, as in "
         "'{name: DIR, pooling: lasttoken, end_token: \"<|endoftext|>\"}'.",
     ]
-    instruction: Annotated[str, "What the prompts ask for."] = E2RANK_INSTRUCTION
+    instruction: Annotated[
+        str | None, "What the prompts ask for. Default: that of the base if it has a manifest, otherwise words of ours."
+    ] = None
     temperature: Annotated[float, "Of the plain query's cosines in InfoNCE."] = 0.03
     rank_loss: RankLossName = "ranknet"
     rank_weight: Annotated[float, "Weight of the ranking loss on the cosines of the list's vector."] = 2.0

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from transformers import set_seed
 
 from rerank.config import EncoderConfig, PromptConfig
+from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
 from rerank.rankers.e2rank import E2RankPrompts
-from rerank.util.files import atomic_folder
 from rerank_training.e2rank.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, E2RankArguments
 from rerank_training.e2rank.objective import E2RankCollator, E2RankObjective, ListEncoder
 from rerank_training.retriever.objective import RetrieverCollator
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import report_write_errors
+from rerank_training.trainer.base_manifest import read_base_manifest, setting
+from rerank_training.trainer.checkpoint import gather_weights, ranker_manifest, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
@@ -30,16 +31,16 @@ from rerank_training.trainer.run import result_folder, select_checkpoint, train
 
 
 def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
-    """Trains and returns the folder of the encoder, which states its pooling, its prompts and its end token.
+    """Trains and returns the folder of the encoder, which states pooling, prompts, end token and instruction.
 
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
     rank_loss = rank_loss_named(arguments.rank_loss)
-    settings.check_not_sharded("train-e2rank")
+    settings.check_loads_whole_models("train-e2rank")
     settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
-    arguments.window_size = arguments.window_size or WINDOW_SIZE
     folder = result_folder(settings.output_dir)
+    arguments, instruction = _as_trained(arguments)
     lists, held_out = read_training_lists(arguments)
     encoder = Encoder(EncoderConfig.of(arguments.base), str(settings.device))
     if encoder.pooling != "lasttoken":
@@ -58,24 +59,46 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
         train_dataset=training_windows(arguments, settings, lists),
         eval_dataset=held_out_windows(arguments, held_out),
         data_collator=E2RankCollator(
-            RetrieverCollator(model.tokenizer, tokens, model.prompts), _prompts(encoder, arguments)
+            RetrieverCollator(model.tokenizer, tokens, model.prompts), _prompts(encoder, arguments, instruction)
         ),
         processing_class=model.tokenizer,
     )
-    train(trainer, [arguments, settings])
+    metrics = train(trainer, [arguments, settings])
+    gather_weights(trainer)
     if trainer.is_world_process_zero():
-        with report_write_errors(folder), atomic_folder(folder) as temporary:
-            model.save_pretrained(temporary)
+        manifest = ranker_manifest(
+            "e2rank",
+            arguments,
+            None,
+            metrics,
+            window_size=arguments.window_size,
+            base=arguments.base,
+            base_revision=encoder.id.sha256,
+            passage_tokens=arguments.passage_tokens,
+            instruction=instruction,
+        )
+        write_checkpoint(folder, model, None, None, manifest)
         print_summary(trainer, folder, served=False)
-        ranker = {"name": "e2rank", "ranker": "e2rank", "instruction": arguments.instruction}
-        print(f"index with it: rerank index --collection COLLECTION --out INDEX --encoder {shlex.quote(str(folder))}")
-        print(f"serve it: --config with encoder: {folder}, and models: [{json.dumps(ranker)}]", flush=True)
+        name = shlex.quote(str(folder))
+        print(f"index with it: rerank index --collection COLLECTION --out INDEX --encoder {name}")
+        print(f"serve it: rerank serve --encoder {name} --model {shlex.quote(f'default={folder}')}", flush=True)
     return folder
 
 
-def _prompts(encoder: Encoder, arguments: E2RankArguments) -> E2RankPrompts:
+def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:
+    """The arguments and the instruction, with those of the base's training where no flag gives others."""
+    trained = read_base_manifest(EncoderConfig.of(arguments.base).name, "e2rank")
+    size, words = (trained.window_size, trained.instruction) if trained else (None, None)
+    window_size = setting("--window-size", arguments.window_size or None, size, WINDOW_SIZE)
+    return (
+        replace(arguments, window_size=window_size),
+        setting("--instruction", arguments.instruction, words, E2RANK_INSTRUCTION),
+    )
+
+
+def _prompts(encoder: Encoder, arguments: E2RankArguments, instruction: str) -> E2RankPrompts:
     """The prompts as serving renders them, with all passages of a window."""
     words = PromptConfig(max_words=arguments.passage_tokens)  # a token is a word at most
     template = load_template("e2rank").with_style(PromptStyle(**words.model_dump()))
-    tokenizer, instruction = load_tokenizer(encoder.folder), arguments.instruction
+    tokenizer = load_tokenizer(encoder.folder)
     return E2RankPrompts(tokenizer, encoder.id.max_tokens, template, instruction, arguments.window_size)

@@ -28,7 +28,7 @@ from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import base_revision, ranker_manifest, whole_weights, write_checkpoint
+from rerank_training.trainer.checkpoint import base_revision, gather_weights, ranker_manifest, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.losses import RankLoss, rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -52,7 +52,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
-    collator = _collator(arguments, prompt, model, tokenizer)
+    collator = make_collator(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
         _objective(arguments, rank_loss, collator, model),
@@ -66,7 +66,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
     with disable_input_dtype_casting(model) if settings.bf16 else nullcontext():
         metrics = train(trainer, [arguments, settings])
-    weights = whole_weights(trainer)
+    gather_weights(trainer)
     if trainer.is_world_process_zero():
         base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
         manifest = ranker_manifest(
@@ -81,7 +81,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
             passage_tokens=prompt.passage_tokens,
             early_exit_layer=_probe_layer(model) if arguments.probe_weight and prompt.template.has_early_exit else 0,
         )
-        write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest, weights)
+        write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest)
         print_summary(trainer, folder)
     return folder
 
@@ -160,7 +160,7 @@ def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
     return min(limit for limit in (positions, tokenizer.model_max_length) if limit)
 
 
-def _collator(
+def make_collator(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> FirstCollator:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""

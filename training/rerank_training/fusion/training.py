@@ -13,7 +13,7 @@ from transformers import set_seed
 from rerank.checkpoints.bundled import SPLADE_TINY
 from rerank.commands.run import console
 from rerank.config import FusionModel
-from rerank.errors import CollectionError
+from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
 from rerank.models.sparse_encoder import SparseEncoder
@@ -58,7 +58,8 @@ def train_fusion(
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
-    settings.check_not_sharded("train-fusion")
+    if settings.fsdp or settings.deepspeed:
+        raise ConfigError("train-fusion does not divide its small network; leave --fsdp and --deepspeed out")
     settings.complete_learning_rate(has_adapter=False, of_weights=LEARNING_RATE)
     result_folder(settings.output_dir)
     check_sources(arguments)

@@ -68,7 +68,7 @@ class PEModel(nn.Module):
         """Final hidden states (B, T, D) and projected passages (B, N, D). Takes the arguments of `embed`."""
         embeddings, passages = self.embed(input_ids, vectors, mask, order)
         states: Tensor = self.transformer(inputs_embeds=embeddings, use_cache=False).last_hidden_state
-        return states, passages
+        return states, passages.clone()  # FSDP does not notice all uses of a view
 
     def embed(self, input_ids: Tensor, vectors: Tensor, mask: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
         """Input embeddings of the transformer (B, T, D) and projected passages (B, N, D).
@@ -126,8 +126,8 @@ class PEBase:
         return VectorPrompts(template, self.tokenizer, self.model.own_vocabulary, text_tokens)
 
 
-def load_pe_base(folder: Path, encoder: Encoder, template: str | None, device: torch.device) -> PEBase:
-    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM with a new projector, in float32.
+def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase:
+    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM with a new projector: float32 on the CPU.
 
     Args:
         template: prompt template of a base whose config.json names none.
@@ -138,18 +138,16 @@ def load_pe_base(folder: Path, encoder: Encoder, template: str | None, device: t
     """
     settings = read_config(folder)
     if getattr(settings, "encoder_name", None) is None:
-        return _from_causal_lm(folder, settings, encoder, template, device)
-    loaded = load_pe_checkpoint(folder, encoder, device, template, "float32")
+        return _from_causal_lm(folder, settings, encoder, template)
+    loaded = load_pe_checkpoint(folder, encoder, torch.device("cpu"), template, "float32")
     settings.update({"template": TEMPLATE_FILE})
     head = read_weights(folder).get(_HEAD) if loaded.own_vocabulary else None
-    head = None if head is None else head.float().to(device)
+    head = None if head is None else head.float()
     model = PEModel(loaded.transformer, loaded.projector, settings, loaded.own_vocabulary, head)
     return PEBase(model, loaded.tokenizer, loaded.template, loaded.context_tokens)
 
 
-def _from_causal_lm(
-    folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None, device: torch.device
-) -> PEBase:
+def _from_causal_lm(folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None) -> PEBase:
     try:
         causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -167,7 +165,7 @@ def _from_causal_lm(
     settings.update(_encoder_settings(encoder) | {"projector_type": _NEW_PROJECTOR, "template": TEMPLATE_FILE})
     projector = make_projector(_NEW_PROJECTOR, encoder.id.dimension, settings.hidden_size)
     head = None if settings.tie_word_embeddings else cast(nn.Linear, causal_lm.get_output_embeddings()).weight.detach()
-    model = PEModel(transformer, projector, settings, own_vocabulary=True, head=head).to(device)
+    model = PEModel(transformer, projector, settings, own_vocabulary=True, head=head)
     return PEBase(model, tokenizer, load_template(template or "pe_rank_text"), settings.max_position_embeddings)
 
 

@@ -29,7 +29,7 @@ from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
-from rerank_training.trainer.checkpoint import ranker_manifest, write_checkpoint
+from rerank_training.trainer.checkpoint import gather_weights, ranker_manifest, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
@@ -55,7 +55,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
     objective = _objective(arguments)
-    settings.check_not_sharded("train-pe-rank")
+    _check_divided(arguments, settings)
     settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
     _check_base(arguments)
@@ -63,7 +63,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     lists, held_out = read_training_lists(arguments)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
-    base = load_pe_base(Path(arguments.base), encoder, arguments.template, settings.device)
+    base = load_pe_base(Path(arguments.base), encoder, arguments.template)
     arguments = replace(arguments, passage_text_tokens=_passage_text_tokens(arguments, base, chain(lists, held_out)))
     set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
     select_checkpoint(settings, bool(held_out))
@@ -73,6 +73,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
     trainer = RankingTrainer(model=base.model, args=settings, **parts)
     metrics = train(trainer, [arguments, settings])
+    gather_weights(trainer)
     if trainer.is_world_process_zero():
         tokenizer = base.tokenizer if base.model.own_vocabulary else None
         manifest = ranker_manifest(
@@ -89,6 +90,16 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
         print_summary(trainer, folder, served=arguments.stage == "rank")
     return folder
+
+
+def _check_divided(arguments: PERankArguments, settings: RunArguments) -> None:
+    """Raises: ConfigError when a model that is divided among processes cannot be trained like this."""
+    settings.check_loads_whole_models("train-pe-rank")
+    if settings.fsdp and arguments.decoding == "dynamic" and arguments.eval_lists:
+        raise ConfigError(
+            "--eval-lists with --decoding dynamic: windows of different sizes take different numbers of forward "
+            "passes, which a model that --fsdp divides cannot do; leave one of the three out"
+        )
 
 
 def _check_base(arguments: PERankArguments) -> None:

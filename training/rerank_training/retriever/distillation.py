@@ -42,7 +42,7 @@ from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.objective import RetrieverCollator, RetrieverObjective
 from rerank_training.retriever.reencoding import reencode
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
+from rerank_training.trainer.checkpoint import data_hashes, gather_weights, package_versions, report_write_errors
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.processes import is_main_process, wait_for_all_processes
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -140,6 +140,7 @@ class Distillation:
             processing_class=model.tokenizer,
         )
         train(trainer, [arguments, settings])
+        gather_weights(trainer)
         if is_main_process():
             with report_write_errors(out), atomic_folder(out) as temporary:
                 model.save_pretrained(temporary)
@@ -191,7 +192,7 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
     rank_loss_named(arguments.rank_loss)  # before anything is encoded or graded
-    settings.check_not_sharded("distill-retriever")
+    settings.check_loads_whole_models("distill-retriever")
     settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():

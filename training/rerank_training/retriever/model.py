@@ -25,7 +25,7 @@ class TrainableEncoder(nn.Module):
     def __init__(self, encoder: Encoder, lora_rank: int, lora_alpha: int) -> None:
         super().__init__()
         self.prompts = prompts = encoder.prompts
-        self.encoder: Any = encoder.copy_model()
+        self.encoder: Any = encoder.copy_model().cpu()  # Trainer moves it, whole or divided
         if any(prompts) and not all(getattr(module, "include_prompt", True) for module in self.encoder):
             raise ConfigError(f"{encoder.id} pools without its prompt, which cannot be trained; use another one")
         self.encoder.prompts |= prompts._asdict()  # the saved folder states them

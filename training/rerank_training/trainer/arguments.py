@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
+from accelerate.utils import DistributedType
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks, is_tensorboard_available
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
@@ -21,7 +22,7 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     """transformers' TrainingArguments, FSDP and DeepSpeed included; the fields of RunFlags have its defaults.
 
     Raises:
-        ConfigError: DeepSpeed or a tracker of `report_to` is not installed, or FSDP is asked for on a CPU.
+        ConfigError: DeepSpeed or a tracker of `report_to` is not installed, or FSDP has no GPUs.
     """
 
     def __post_init__(self) -> None:
@@ -35,8 +36,10 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             disable_progress_bar()
             set_verbosity_error()
         self._check_report_to()
-        if self.fsdp and self.use_cpu:
-            raise ConfigError("--fsdp needs GPUs: on a CPU, every process would hold the whole model; leave --fsdp out")
+        if self.fsdp and self.distributed_state.distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):
+            raise ConfigError(
+                "--fsdp needs several processes with a GPU each; start them with torchrun, or leave --fsdp out"
+            )
 
     def complete_learning_rate(
         self, has_adapter: bool, of_adapter: float = ADAPTER_LEARNING_RATE, of_weights: float = WEIGHTS_LEARNING_RATE
@@ -45,12 +48,18 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         if self.learning_rate is None:
             self.learning_rate = of_adapter if has_adapter else of_weights
 
-    def check_not_sharded(self, command: str) -> None:
-        """Raises: ConfigError when the weights are to be divided among processes."""
-        if self.fsdp or self.deepspeed:
+    def check_loads_whole_models(self, command: str) -> None:
+        """For a training that also uses models that it does not train, which every process needs as a whole.
+
+        Raises:
+            ConfigError: transformers would leave weights out in the other processes.
+        """
+        if self.deepspeed:
+            raise ConfigError(f"{command} does not divide a model with --deepspeed; use --fsdp")
+        if (self.fsdp_plugin_args or {}).get("cpu_ram_efficient_loading"):
             raise ConfigError(
-                f"{command} does not write a model that --fsdp or --deepspeed divides among processes; leave them out, "
-                "and use --lora-rank for a base that does not fit into one GPU's memory with all weights trained"
+                f"{command} loads an encoder in every process, which cpu_ram_efficient_loading would leave empty in "
+                "all but one; remove it from --fsdp-config"
             )
 
     def _check_report_to(self) -> None:

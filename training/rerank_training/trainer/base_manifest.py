@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from rerank.checkpoints.manifest import CheckpointManifest, read_manifest
+from rerank.checkpoints.manifest import CheckpointManifest, TrainedRanker, read_manifest
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def read_base_manifest(base: str, ranker: Literal["first", "pe-rank"]) -> CheckpointManifest | None:
+def read_base_manifest(base: str, ranker: TrainedRanker) -> CheckpointManifest | None:
     """The manifest of a base that was trained as this kind of ranker; None for any other base.
 
     Raises:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedTokenizerBase, Trainer
 
-from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, TrainedRanker, write_manifest
 from rerank.errors import ConfigError
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
@@ -32,7 +32,6 @@ def write_checkpoint(
     tokenizer: PreTrainedTokenizerBase | None,
     template: bytes | None,
     manifest: CheckpointManifest,
-    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes all files to a temporary folder and renames it to `folder`.
 
@@ -41,13 +40,12 @@ def write_checkpoint(
         tokenizer: None if the checkpoint uses that of the encoder.
         template: content of the template file; None for a ranker without a prompt.
         manifest: complete except for `weights_sha256`, which is filled in.
-        weights: of a model that is divided among processes, as `whole_weights` returns them.
 
     Raises:
         ConfigError: `folder` exists, or the disk is full.
     """
     with report_write_errors(folder), atomic_folder(folder) as temporary:
-        model.save_pretrained(temporary, **({} if weights is None else {"state_dict": weights}))
+        model.save_pretrained(temporary)
         (temporary / "README.md").unlink(missing_ok=True)  # peft's empty form of a model card
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
@@ -57,22 +55,23 @@ def write_checkpoint(
         write_manifest(temporary, manifest.model_copy(update={"weights_sha256": sha256}))
 
 
-def whole_weights(trainer: Trainer) -> Mapping[str, Tensor] | None:
-    """The weights of a model that FSDP or DeepSpeed divides among the processes; None if every process has them all.
+def gather_weights(trainer: Trainer) -> None:
+    """Gives the main process all weights of a model that FSDP or DeepSpeed divides among the processes, to save it.
 
-    All processes must call it. The main one gets the weights on its CPU, the others get no weights.
+    All processes must call it after the last step. The weights are on the CPU.
     """
+    model = cast(nn.Module, trainer.model)
+    weights: Mapping[str, Tensor] = {}
     if trainer.is_fsdp_enabled:
-        return gather_weights(cast(nn.Module, trainer.model))
-    if trainer.is_deepspeed_enabled:
-        return cast(Mapping[str, Tensor], trainer.accelerator.get_state_dict(trainer.model_wrapped))
-    return None
-
-
-def gather_weights(model: nn.Module) -> Mapping[str, Tensor]:
-    """The whole weights of a model that FSDP divides among the processes; see `whole_weights`."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights = cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
+    elif trainer.is_deepspeed_enabled:
+        weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
+    for name, tensor in weights.items():
+        owner, _, attribute = name.rpartition(".")
+        module = model.get_submodule(owner)
+        is_parameter = attribute in module._parameters
+        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
 
 @contextmanager
@@ -90,7 +89,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 def ranker_manifest(
-    ranker: Literal["first", "fusion", "pe-rank"],
+    ranker: TrainedRanker,
     arguments: ListFiles,
     template: Template | None,
     metrics: Mapping[str, float],

@@ -93,6 +93,7 @@ class RankingTrainer(Trainer):
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             with report_write_errors(folder):
+                folder.mkdir(exist_ok=True)  # with FSDP, only the processes that see it take it for the best save
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
                 if self.args.should_save:
