@@ -5,7 +5,8 @@ and Callan (SIGIR 2019). Any other model reads one chunk of each document, the o
 query: several chunks of a document would take the places of other documents in its windows.
 
 In a cascade, the chunks are as long as the preranker reads. A model that reads less than half of that is left out if a
-document is longer than it reads: it would judge by a few sentences what the preranker has read whole.
+document is longer than it reads: it would judge by a few sentences what the preranker has read whole. Chunks whose
+relevance follows from signals are no longer than the passages by which its curve was fitted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Steps
 from rerank.prompting.truncate import CHARS_PER_TOKEN
@@ -32,6 +34,9 @@ from rerank.types import (
 
 #: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
+#: The most tokens of a chunk whose relevance follows from signals: in longer ones, the sentences around the answer
+#: dilute it (docs/guide/long.md).
+_FITTED_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class Readers:
         steps: those of the request.
         kept: the steps without those that read too little of the chunks.
         least_tokens: the fewest tokens that a model of `steps` reads of a passage.
-        chunk_tokens: the fewest that a model of `kept` reads. Infinite if none of them reads passages.
+        chunk_tokens: the fewest that a model of `kept` reads, and no more than those of passages by which its relevance
+            was fitted. Infinite if none of them reads passages.
         reads_all_chunks: whether the chunks of a document are all ranked.
         warning: which models are left out in `kept`, and why.
     """
@@ -75,7 +81,13 @@ class Readers:
             for place in left_out
         )
         chunk_tokens = min(tokens[place] for place in kept)
+        if _has_fitted_relevance(infos[kept[-1]]):
+            chunk_tokens = min(chunk_tokens, _FITTED_TOKENS)
         return cls(steps, tuple(steps[place] for place in kept), min(tokens), chunk_tokens, reads_all, warning)
+
+
+def _has_fitted_relevance(info: RankerInfo) -> bool:
+    return info.reads_passages and bool(info.relevance) and info.relevance != OWN_LOG_ODDS
 
 
 def _tokens_read(info: RankerInfo, query_tokens: int) -> float:

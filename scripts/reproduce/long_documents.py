@@ -8,6 +8,7 @@ Each query gets one document with its best judged passage in the middle, and doc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Annotated, NamedTuple
@@ -50,9 +51,10 @@ def main(
     qrels: Annotated[Path, typer.Option(help="Its judgements.")],
     model: Annotated[str, typer.Option(help="Name of a bundled model that gives the relevance.")] = "default",
     threshold: Annotated[float, typer.Option(help="min_relevance.")] = 0.2,
+    limit: Annotated[int, typer.Option(help="Number of queries.")] = 20,
 ) -> None:
     """Print how often the right document comes first, and which documents pass the threshold."""
-    questions = list(_questions(list(read_requests(requests)), qrels))
+    questions = list(islice(_questions(list(read_requests(requests)), qrels), limit))
     with Reranker(config_of_model(model)) as reranker:
         found = [_ask(reranker, question) for question in questions]
     unrelated = [relevance for result in found for relevance in result.unrelated]

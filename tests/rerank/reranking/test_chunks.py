@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rerank import Candidate, InvalidRequest, Query, Ranking, RankOptions
+from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve
 from rerank.config import Limits
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
@@ -243,6 +244,7 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
 WIDE = replace(INFO, max_passage_tokens=254)
 NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
+FITTED = replace(WIDE, relevance=(RelevanceCurve(intercept=-6.0, slopes={"cosine": 8.0}),))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +258,8 @@ NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
         ([INFO, NO_READER], 48, "01"),
         ([NO_READER, INFO], 48, "01"),
         ([replace(INFO, max_passage_tokens=3)], 16, "0"),
+        ([FITTED], 96, "0"),
+        ([replace(WIDE, relevance=OWN_LOG_ODDS)], 254, "0"),
     ],
 )
 def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_little_is_left_out(
