@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from rerank.commands.progress import Progress
+from rerank.commands.progress import show_progress
 from rerank.errors import RerankError
 from rerank_eval.trace import RankedList, Response, TraceFile
 
@@ -76,10 +76,10 @@ def run_variants(
     if sum(remaining_s.values()) >= _SHORT_S:
         times = "; ".join(f"{name}, some {seconds / 60:.0f} minutes" for name, seconds in remaining_s.items())
         console.print(f"{len(query_ids)} queries on this machine: {times}{hint}", soft_wrap=True)
-    progress = Progress(console.print)
     for variant, file in zip(variants, files, strict=True):
-        for number in _run_concurrently(variant, query_ids, file, concurrency):
-            progress.report(f"{variant.name}, queries", number, len(query_ids))
+        with show_progress(console) as progress:
+            for number in _run_concurrently(variant, query_ids, file, concurrency):
+                progress.report(f"{variant.name}, queries", number, len(query_ids))
         file.finish(query_ids)
     return {
         variant.name: [file.responses[query_id] for query_id in query_ids]

@@ -199,7 +199,7 @@ def index(
     A build that was killed goes on when the command is repeated.
     """
     from rerank.collections import beir, open_collection
-    from rerank.commands.progress import Progress
+    from rerank.commands.progress import show_progress
 
     opened = open_collection(collection, beir.FIELDS.renamed(id_field, text_field, title_field))
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
@@ -209,8 +209,8 @@ def index(
     sparse = None if sparse_encoder == "none" else SparseEncoder(sparse_encoder, device)
     settings = BuildSettings(dense, encoder_dtype, _workers(workers))
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
-    progress = Progress(console.print, "passages")
-    manifest = build_index(opened, out, loaded, progress.report, settings, sparse)
+    with show_progress(console, "passages") as progress:
+        manifest = build_index(opened, out, loaded, progress.report, settings, sparse)
     console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
     for stage, seconds in manifest.seconds.items():
         if stage != "dense" or dense != "flat":
@@ -252,15 +252,15 @@ def expand(
 
     Dense search then finds more: each vector is moved towards those of its nearest passages.
     """
-    from rerank.commands.progress import Progress
+    from rerank.commands.progress import show_progress
     from rerank.models.encoder import Encoder  # imports torch
     from rerank.retrieval.expansion import expand_index
     from rerank.retrieval.index import Expansion, read_manifest
 
     loaded = Encoder(encoder or read_manifest(index).encoder.settings, device)
     expansion = Expansion(neighbours=neighbours, weight=weight, first_stage=first_stage)
-    progress = Progress(console.print, "passages")
-    manifest = expand_index(index, out, loaded, expansion, progress.report)
+    with show_progress(console, "passages") as progress:
+        manifest = expand_index(index, out, loaded, expansion, progress.report)
     seconds = manifest.seconds["neighbours"]
     console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {neighbours}")
     console.print(f"  neighbours: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s)")

@@ -20,7 +20,7 @@ from typing import Any
 from transformers import set_seed
 
 from rerank.collections import beir
-from rerank.commands.progress import Progress
+from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
@@ -100,8 +100,8 @@ class Distillation:
         if not (out / ENCODER).exists():
             self._train(encoder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
-            progress = Progress(console.print, "passages")
-            reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
+            with show_progress(console, "passages") as progress:
+                reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
         wait_for_all_processes()
 
     def _mine(self, index: Path, encoder: Encoder, out: Path) -> None:
