@@ -245,7 +245,7 @@ def test_log_names_the_key_and_never_shows_it(
     caplog.set_level(logging.INFO, "rerank.calls")
     log, json_lines = logging.getLogger("rerank.calls"), io.StringIO()
     handler = logging.StreamHandler(json_lines)
-    handler.setFormatter(JsonFormatter(log_texts=True))
+    handler.setFormatter(JsonFormatter())
     key = add_key(path, "frontend", CallerLimits())
     log.addHandler(handler)
     try:
