@@ -39,7 +39,7 @@ _LIMITS = {
     "max_bytes_in_flight": 1 << 30,
 }
 #: A fusion that reads the whole list, without sparse vectors and without feedback.
-_COSINE = {"ranker": "fusion", "sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0}
+_COSINE = {"ranker": "fusion", "sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0, "smoothing_weight": 0.0}
 #: The first stage's weight in the baselines: the encoder's cosine alone, and with 0.3 times the first stage's score.
 _WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))
 #: Retrieves the candidates of the oracle.
