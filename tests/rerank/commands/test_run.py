@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import grpc
 import pytest
 
 from rerank.client.error_details import ServiceError
-from rerank.commands.run import run
+from rerank.commands.run import quiet_libraries, run
 from rerank.errors import CheckpointError, ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
 
 
@@ -67,6 +69,13 @@ def test_exit_code_says_who_has_to_act(error: Exception, code: int, capsys: pyte
     with pytest.raises(SystemExit) as ended:
         run(command)
     assert (ended.value.code, capsys.readouterr().err) == (code, f"error: {error}\n")
+
+
+def test_variant_of_faiss_that_is_not_there_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    quiet_libraries()
+    with caplog.at_level("INFO"):
+        logging.getLogger("faiss.loader").info("Could not load library with AVX512 support due to: ModuleNotFoundError")
+    assert not caplog.records
 
 
 def test_missing_module_of_ours_is_a_bug() -> None:
