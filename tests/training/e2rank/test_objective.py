@@ -16,6 +16,7 @@ from rerank_training.trainer.losses import ranknet
 from torch import Tensor
 
 from rerank.config import E2RankModel, EncoderConfig
+from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
@@ -46,7 +47,8 @@ def model(encoder: Encoder) -> ListEncoder:
 @pytest.fixture(scope="module")
 def batch(encoder: Encoder, model: ListEncoder) -> dict[str, Tensor]:
     arguments = E2RankArguments(lists="", base="", window_size=20)
-    return E2RankCollator(RetrieverCollator(model.tokenizer, 64, model.prompts), _prompts(encoder, arguments))(LISTS)
+    prompts = _prompts(encoder, arguments, E2RANK_INSTRUCTION)
+    return E2RankCollator(RetrieverCollator(model.tokenizer, 64, model.prompts), prompts)(LISTS)
 
 
 def test_scores_are_those_of_serving(encoder: Encoder, model: ListEncoder, batch: dict[str, Tensor]) -> None:
