@@ -121,11 +121,6 @@ assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
                 "  STRATEGY_KIND_TOP_DOWN = 3;\n",
                 "  STRATEGY_KIND_TOP_DOWN = 3;\n  STRATEGY_KIND_BACKWARDS = 99;\n",
             ),
-            "rerank/protobuf/enums.py": (
-                "    StrategyKind.TOP_DOWN: pb.STRATEGY_KIND_TOP_DOWN,\n",
-                "    StrategyKind.TOP_DOWN: pb.STRATEGY_KIND_TOP_DOWN,\n"
-                "    StrategyKind.BACKWARDS: pb.STRATEGY_KIND_BACKWARDS,\n",
-            ),
         },
         """
 from rerank import RankOptions, Reranker
