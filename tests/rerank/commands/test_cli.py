@@ -154,9 +154,7 @@ def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank: C
 
 def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
     outcome = rerank("models", "--target", service.address)
-    assert re.search(r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\t\tserved$", outcome.out, re.MULTILINE), (
-        outcome.out
-    )
+    assert re.search(r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\t\tserved$", outcome.out, re.MULTILINE), outcome.out
     assert "index: 12 passages of twelve, vectors of " in outcome.err
     reply = rerank("models", "--target", service.address, "--json").json
     assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]
