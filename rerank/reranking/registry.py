@@ -192,6 +192,9 @@ class ModelRegistry:
         if size > limit:
             raise _window_too_large(name, size, limit)
         kind = StrategyKind(options.strategy or default.strategy)
+        if options.preranker and kind is not StrategyKind.CASCADE:
+            problem = f"the strategy {kind} has no preranker; leave preranker out, or set the strategy cascade"
+            raise InvalidRequest("strategy.preranker", problem, {"preranker": options.preranker})
         default_stride = default.stride if size == self._window_sizes[name] else None
         strategy = strategy_of(kind, size, options.stride or default_stride or size // 2, options.early_stop)
         weight = options.first_stage_weight

@@ -14,6 +14,7 @@ T = TypeVar("T")
 def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
     """Calls a function on a thread of its own that does not keep the process alive, and returns its outcome to be."""
     outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # so that a wait that is given up does not cancel it
 
     def run() -> None:
         try:

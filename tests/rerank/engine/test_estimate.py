@@ -11,6 +11,7 @@ from rerank.engine.estimate import expected_work, prepare_tokens, window_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step
+from rerank.engine.throughput import Throughput
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
 
@@ -48,6 +49,14 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
     assert prepare_tokens(TEXTS, Query("q"), [passage] * 3) == 2 + 3 * 502
     assert window_tokens(TEXTS, [passage] * 3, 2) == 1004
     assert window_tokens(TEXTS, [passage] * 3, 20) == 1500
+
+
+def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
+    """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
+    throughput = Throughput(0.1)
+    throughput.observe_tokens("model", Job(), 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
+    job = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
+    assert job.remaining[RANK] == pytest.approx(100, rel=0.05)
 
 
 def test_cascade_is_estimated_per_model() -> None:

@@ -103,6 +103,11 @@ def test_preranker_of_a_request_must_not_have_the_model_in_its_cascade() -> None
         cascade_registry().resolve(RankOptions(model="first", strategy="cascade", preranker="number"))
 
 
+def test_preranker_beside_another_strategy_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="the strategy sliding has no preranker; leave preranker out"):
+        cascade_registry().resolve(RankOptions(model="first", strategy="sliding", preranker="identity"))
+
+
 def chain(*prerankers: str) -> ModelRegistry:
     """The models m0, m1, …: each is a cascade behind the given one; "" means no cascade."""
     models = [
