@@ -61,7 +61,7 @@ def train_fusion(
     if settings.fsdp or settings.deepspeed:
         raise ConfigError("train-fusion does not divide its small network; leave --fsdp and --deepspeed out")
     settings.complete_learning_rate(has_adapter=False, of_weights=LEARNING_RATE)
-    result_folder(settings.output_dir)
+    folder = result_folder(settings.output_dir)
     check_sources(arguments)
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
@@ -77,7 +77,7 @@ def train_fusion(
         problem = f"{len(training)} lists to train on, and --correction-lists is {arguments.correction_lists}"
         console.print(f"no correction is trained: {problem}")
     else:
-        corrected, folder = _train_correction(arguments, settings, model, encoder, sparse, training, signals)
+        corrected = _train_correction(arguments, settings, folder, model, encoder, sparse, training, signals)
         beside = of_held_out[choose(of_training)]
         verdict = verdict.with_correction(corrected, beside, of_held_out[0], folder)
     if settings.process_index == 0:
@@ -110,16 +110,17 @@ def _signals(
 def _train_correction(
     arguments: FusionArguments,
     settings: RunArguments,
+    folder: Path,
     model: FusionModel,
     encoder: Encoder,
     sparse_encoder: SparseEncoder,
     lists: Sequence[TrainingList],
     signals: tuple[SignalLists, SignalLists],
-) -> tuple[Values, Path]:
-    """Trains a network that adds to the scores of a fusion.
+) -> Values:
+    """Trains a network that adds to the scores of a fusion, and writes the folder of its checkpoint.
 
     Returns:
-        (held-out lists,) nDCG@10 with it, and the folder of its checkpoint, which a service loads.
+        (held-out lists,) nDCG@10 with it.
     """
     sampling = ExampleSampling(model, _weight(model, arguments.kind))
     set_seed(settings.seed)  # for the initial weights
@@ -141,7 +142,6 @@ def _train_correction(
         data_collator=collate,
     )
     metrics = train(trainer, [arguments, settings])
-    folder = result_folder(settings.output_dir)
     if trainer.is_world_process_zero():
         manifest = ranker_manifest(
             "fusion",
@@ -153,7 +153,7 @@ def _train_correction(
             base_revision=encoder.id.sha256,
         )
         write_checkpoint(folder, network, None, None, manifest)
-    return np.array(trainer.held_out_values() if len(held_out) else []), folder
+    return np.array(trainer.held_out_values() if len(held_out) else [])
 
 
 def _split(
