@@ -290,7 +290,7 @@ class EncodedWindow:
     truncated: tuple[int, ...] = ()
 
     def tokens_with(self, decoded: Decoded) -> int:
-        """The positions that the model read and wrote for the window, of which `tokens` is the most."""
+        """The number of positions that the model read and wrote for the window; without decoding, `tokens`."""
         return sum(map(len, self.prompts)) + decoded.tokens if decoded.tokens else self.tokens
 
 

@@ -28,7 +28,7 @@ _NO_ANSWER = {
 
 
 def explanation(error: grpc.RpcError) -> str:
-    """What may be the reason if gRPC itself got no answer, with gRPC's own message."""
+    """Names the likely reason if gRPC itself got no answer, with gRPC's own message."""
     details = str(error.details() or error.code())
     words = next(words for part, words in (_OTHER_PROTOCOLS | _NO_ANSWER).items() if part in details.lower())
     return f"{words} ({details})"

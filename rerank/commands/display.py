@@ -123,7 +123,7 @@ def models_table(response: pb.ListModelsResponse, is_narrow: bool = False) -> Ta
 
 
 def _status(model: pb.Model) -> str:
-    """Whether a model is served, and the memory and time that loading it took."""
+    """The state of a model: served or not, with the memory and time that loading it took."""
     if model.problem:
         return "not served"
     cost = f"{model.memory_bytes / 1e9:.2f} GB, {model.load_s:.1f} s" if model.load_s else ""

@@ -95,7 +95,7 @@ class RankedFile:
         return failed
 
     def _is_ranked(self, partial: IO[bytes]) -> list[bool]:
-        """Whether there is a ranking of each request. Raises: CollectionError, ConfigError."""
+        """One flag for each request: it has a ranking already. Raises: CollectionError, ConfigError."""
         found = list[bool]()
         rows = (row for row, _ in request_rows(self.requests))
         with self._lines() as older_lines:

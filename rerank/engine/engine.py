@@ -77,7 +77,7 @@ class _ModelThreads:
 
     @property
     def problem(self) -> str:
-        """What hangs; empty while nothing does."""
+        """A sentence about the work that hangs; empty while none does."""
         rank = self.rank.worker.problem if isinstance(self.rank, ThreadStage) else ""
         return self.prepare.worker.problem or self.encode.problem or rank
 

@@ -137,7 +137,7 @@ class Encoder:
 
     @property
     def prompts(self) -> Prompts:
-        """What stands in front of each query, and of each passage."""
+        """The prompts in front of each query and each passage."""
         return Prompts(self.id.query_prompt, self.id.document_prompt)
 
     @property

@@ -13,7 +13,7 @@ _QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
 
 
 class Prompts(NamedTuple):
-    """What stands in front of each query, and of each passage; empty: nothing."""
+    """The prompts in front of each query and each passage; empty: none."""
 
     query: str = ""
     document: str = ""

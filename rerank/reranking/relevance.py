@@ -43,7 +43,7 @@ def relevance_curves(model: ModelConfig, info: RankerInfo) -> RelevanceCurves:
 
 
 def usable(curves: RelevanceCurves, encoders: Mapping[str, str]) -> RelevanceCurves:
-    """Leaves out the curves of which a signal comes from another encoder than they were fitted for.
+    """Leaves out curves that were fitted for the signals of another encoder.
 
     Args:
         encoders: signal → SHA-256 of the encoder behind it.

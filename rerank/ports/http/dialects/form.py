@@ -139,7 +139,7 @@ class Form(Dialect):
 
 
 def _slots(result: Scored, passage: Any) -> dict[Slot, Any]:
-    """What a result may show, without its passage if that is None."""
+    """The values that a result may show, without its passage if that is None."""
     return {
         Slot.INDEX: result.index,
         Slot.SCORE: result.score,
