@@ -21,7 +21,6 @@ from rerank.config.models import (
 from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import (
     BUNDLED_MODELS,
-    ConnectionsConfig,
     EngineConfig,
     Limits,
     ServiceConfig,
@@ -37,7 +36,6 @@ __all__ = [
     "AnswerConfig",
     "ApiModel",
     "CheckpointModel",
-    "ConnectionsConfig",
     "CrossEncoderModel",
     "E2RankModel",
     "EncoderConfig",

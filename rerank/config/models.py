@@ -383,14 +383,11 @@ class CrossEncoderModel(_PointwiseModel):
         path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
             `LogitScore`.
         precision: number format of the model. Default: auto.
-        pair_tokens: limit on the tokens of a query with a passage, prompt included; 0: as many as the model reads.
-            Default: 0.
     """
 
     ranker: Literal["cross-encoder"]
     path: Path
     precision: Precision = "auto"
-    pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
 
     @property
     def checkpoint(self) -> Path | None:
@@ -413,12 +410,9 @@ class FusionModel(_PointwiseModel):
             are in the index get it as well. 0: all passages. Default: 30.
         feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
             again; 0: it is not. Default: 3.
-        feedback_weight: share of these passages in the moved vector, 0 to 1. Default: 0.5.
         smoothing_weight: weight of the mean score of the five nearest passages of the list beside a passage's own, both
             as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
             Default: 0.25.
-        full_agreement: correlation of sparse score and cosine, 0 to 1, from which the sparse score and the feedback
-            have their whole weights; below it they count less, down to nothing. 0: they always have them. Default: 0.3.
     """
 
     ranker: Literal["fusion"]
@@ -428,9 +422,7 @@ class FusionModel(_PointwiseModel):
     cosine_weight: Weight = 1.0
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
-    feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.5
     smoothing_weight: Weight = 0.25
-    full_agreement: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.3
 
     @property
     def checkpoint(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""Settings of the service beside its models: addresses, engine, limits, connections, TLS and telemetry."""
+"""Settings of the service beside its models: addresses, engine, limits, TLS and telemetry."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelCo
 from rerank.config.settings import Address, Positive, Settings, WeightOrKind
 from rerank.types import FirstStageKind, StrategyKind
 
-#: gRPC counts milliseconds and connections in 32 bits.
+#: gRPC counts milliseconds in 32 bits.
 Seconds = Annotated[float, Field(gt=0, le=1_000_000, strict=True)]
-Count = Annotated[int, Field(gt=0, lt=2**31, strict=True)]
 
 
 class EngineConfig(Settings):
@@ -58,6 +57,8 @@ class Limits(Settings):
             message exceeds it fail with RESOURCE_EXHAUSTED. A message alone may exceed it. Default: 64 MiB.
         max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
             fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
+        max_connection_age_s: age at which a gRPC connection is closed after its calls, in seconds, so that clients
+            connect anew and a load balancer can send them elsewhere. Default: none.
     """
 
     max_candidates: Positive = 1000
@@ -68,23 +69,6 @@ class Limits(Settings):
     max_calls: Positive = 1000
     max_bytes_in_flight: Positive = 64 * 1024 * 1024
     max_transfer_s: Annotated[float, Field(gt=0, strict=True)] = 20.0
-
-
-class ConnectionsConfig(Settings):
-    """Settings of connections.
-
-    Attributes:
-        max_connections: number of connections at the same time of the gRPC port, and of the HTTP port. For a further
-            one, the connection ends that has been silent for longest; if none is silent, the new one is closed. It is
-            less where the process may open fewer files. Default: 8,000.
-        max_connections_per_address: the part of `max_connections` that one address may have, or an IPv6 network of 64
-            bits. A load balancer is one address. Default: 4,000.
-        max_connection_age_s: age at which a gRPC connection is closed after its calls, in seconds, so that clients
-            connect anew and a load balancer can send them elsewhere. Default: none.
-    """
-
-    max_connections: Count = 8000
-    max_connections_per_address: Count = 4000
     max_connection_age_s: Seconds | None = None
 
 
@@ -115,14 +99,12 @@ class TelemetryConfig(Settings):
             such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
         log_format: "text" for people, or "json", one object per line. Default: text.
         log_level: least level of the lines in the log; that of a call is info. Default: info.
-        log_calls: whether a call is logged: "none" or "line". Default: line.
     """
 
     metrics: Address | None = None
     traces: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: LogLevel = "info"
-    log_calls: Literal["none", "line"] = "line"
 
 
 #: The models of a service whose settings name none.
@@ -173,8 +155,6 @@ class ServiceConfig(Settings):
         tls: files with which connections are encrypted. Default: none, which is plain text.
         insecure: listen on another address than this machine's loopback although neither keys nor tls.client_ca keep
             strangers out. Default: false.
-        reflection: answer gRPC reflection, which tells anyone the methods and fields. Default: unless there are keys.
-        connections: settings of connections.
     """
 
     listen: Address = "127.0.0.1:50051"
@@ -193,8 +173,6 @@ class ServiceConfig(Settings):
     keys: Path | None = None
     tls: TLSConfig | None = None
     insecure: bool = False
-    reflection: bool | None = None
-    connections: ConnectionsConfig = ConnectionsConfig()
 
     @property
     def keeps_strangers_out(self) -> bool:

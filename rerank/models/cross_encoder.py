@@ -55,7 +55,6 @@ class PairScorer:
             of an adapter of such a model. Of two labels, the score is the probability of the one named relevant.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
-        pair_tokens: the most tokens of a pair; 0: as many as the model reads.
 
     Attributes:
         tokenizer: of the model.
@@ -69,7 +68,7 @@ class PairScorer:
         CheckpointError: the folder holds no whole cross-encoder that can be loaded without code of its publisher.
     """
 
-    def __init__(self, folder: Path, device: str = "auto", precision: Precision = "auto", pair_tokens: int = 0) -> None:
+    def __init__(self, folder: Path, device: str = "auto", precision: Precision = "auto") -> None:
         check_cross_encoder(folder)
         self._folder, self.device = folder, pick_device(device)
         self._lock = threading.Lock()
@@ -78,7 +77,7 @@ class PairScorer:
         with loading("cross-encoder", folder):
             if is_causal_without_modules(folder):
                 _check_answers(folder, load_tokenizer(folder))
-            self._model = self._load(precision, pair_tokens)
+            self._model = self._load(precision)
             self._check()
             self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
             if getattr(self._model[0], "transformer_task", "") == "text-generation":
@@ -167,13 +166,12 @@ class PairScorer:
         is_flat = cast(Any, self._model[0]).input_formatter.message_format == "flat"
         return {"role": role, "content": text if is_flat else [{"type": "text", "text": text}]}
 
-    def _load(self, precision: Precision, pair_tokens: int) -> CrossEncoder:
+    def _load(self, precision: Precision) -> CrossEncoder:
         model = CrossEncoder(
             str(self._folder),
             device=str(self.device),
             local_files_only=True,
             trust_remote_code=False,
-            max_length=pair_tokens or None,
             model_kwargs={"dtype": weights_dtype(self.device, precision)},
         )
         model.eval().requires_grad_(False)

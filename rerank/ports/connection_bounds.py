@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 
 #: Files that are not connections of a port: libraries, models, the index, inference servers, metrics.
 _OTHER_FILES = 256
-_MIN_CONNECTIONS = 16
+#: Connections of a port, and the part of them that one address may have. A load balancer is one address.
+_MAX_CONNECTIONS, _MIN_CONNECTIONS, _PART_OF_ONE_ADDRESS = 8000, 16, 0.5
 #: Seconds that a new connection has for TLS and for the first frames of HTTP/2.
 HANDSHAKE_S = 10.0
 #: The part of an IPv6 address that its provider assigns; the rest is the client's to choose.
@@ -45,14 +46,13 @@ def raise_open_files_limit() -> None:
 
 
 def connection_bounds(config: ServiceConfig) -> ConnectionBounds:
-    """The bounds that `connections` sets, or smaller ones in the same ratio if the process may open fewer files."""
-    connections, ports = config.connections, 1 + sum(map(bool, (config.http, config.telemetry.metrics)))
+    """8,000 connections of a port and half of them of one address, or fewer if the process may open fewer files."""
+    ports = 1 + sum(map(bool, (config.http, config.telemetry.metrics)))
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    per_port = connections.max_connections
+    per_port = _MAX_CONNECTIONS
     if open_files != resource.RLIM_INFINITY:
         per_port = min(per_port, max(_MIN_CONNECTIONS, (open_files - _OTHER_FILES) // ports))
-    ratio = min(1.0, connections.max_connections_per_address / connections.max_connections)
-    return ConnectionBounds(per_port, max(1, int(per_port * ratio)))
+    return ConnectionBounds(per_port, int(per_port * _PART_OF_ONE_ADDRESS))
 
 
 def source_of(host: str) -> str:
@@ -86,7 +86,7 @@ class RefusalLog:
 
         Args:
             number: of these.
-            reason: of the last of them, with the setting that allows more.
+            reason: of the last of them.
         """
         self._refused += number
         now_s = time.monotonic()
@@ -97,9 +97,9 @@ class RefusalLog:
 
 def address_reason(source: str, bounds: ConnectionBounds) -> str:
     """Says in the log why connections of one address are refused."""
-    return f"{source} has {bounds.per_address}, the most of one address (connections.max_connections_per_address)"
+    return f"{source} has {bounds.per_address}, the most of one address"
 
 
 def port_reason(bounds: ConnectionBounds) -> str:
     """Says in the log why connections of any address are refused."""
-    return f"{bounds.per_port} are open, the most of a port (connections.max_connections)"
+    return f"{bounds.per_port} are open, the most of a port"

@@ -53,16 +53,14 @@ class CrossEncoderRanker:
     """Scores passages by a cross-encoder.
 
     Args:
-        checkpoint, device, precision, pair_tokens: see PairScorer.
+        checkpoint, device, precision: see PairScorer.
 
     Raises:
         CheckpointError: see PairScorer.
     """
 
-    def __init__(
-        self, checkpoint: Path, device: str = "auto", precision: Precision = "auto", pair_tokens: int = 0
-    ) -> None:
-        self._scorer = scorer = PairScorer(checkpoint, device, precision, pair_tokens)
+    def __init__(self, checkpoint: Path, device: str = "auto", precision: Precision = "auto") -> None:
+        self._scorer = scorer = PairScorer(checkpoint, device, precision)
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
         self._batch_tokens = _GPU_BATCH_TOKENS if scorer.device.type == "cuda" else _CPU_BATCH_TOKENS
         template = scorer.chat_template

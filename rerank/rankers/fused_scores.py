@@ -18,6 +18,10 @@ from rerank.types import Matrix, Vector
 Floats: TypeAlias = npt.NDArray[np.float64]
 #: Passages of the list whose scores smooth that of a passage.
 _NEIGHBOURS = 5
+#: Share of the leading passages in the query's moved vector.
+FEEDBACK_WEIGHT = 0.5
+#: Correlation of sparse score and cosine from which the sparse score and the feedback have their whole weights.
+FULL_AGREEMENT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,10 @@ def cheap_scores(
 
 def fused_scores(settings: FusionModel, first_stage_weight: float, signals: Signals) -> Floats:
     """Returns the (n,) smoothed sum of all signals, with the cosine of the query that feedback has moved."""
-    agreement = model_agreement(settings, signals)
+    agreement = model_agreement(signals)
     others = cheap_scores(settings, first_stage_weight, signals.cheap, agreement)
     fused = others + settings.cosine_weight * z_scores(signals.cosines)
-    feedback_weight = agreement * settings.feedback_weight
+    feedback_weight = agreement * FEEDBACK_WEIGHT
     if feedback_weight and settings.feedback_passages:
         moved = _moved(signals, fused, settings.feedback_passages, feedback_weight)
         fused = others + settings.cosine_weight * z_scores(signals.vectors @ moved)
@@ -94,19 +98,19 @@ def _smoothed(scores: Floats, vectors: Matrix, weight: float) -> Floats:
     return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))
 
 
-def model_agreement(settings: FusionModel, signals: Signals) -> float:
+def model_agreement(signals: Signals) -> float:
     """Returns 0 to 1: how far the two models agree about the passages, by the correlation of their scores.
 
     Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which is
     that of the smaller model, and the feedback, which trusts the leading passages, then count less.
     """
-    if signals.cheap.sparse is None or not settings.full_agreement:
+    if signals.cheap.sparse is None:
         return 1.0
     correlation = float(np.mean(z_scores(signals.cheap.sparse) * z_scores(signals.cosines)))
-    return min(max(correlation / settings.full_agreement, 0.0), 1.0)
+    return min(max(correlation / FULL_AGREEMENT, 0.0), 1.0)
 
 
-def signals_beside_others(settings: FusionModel, signals: Signals, fused: Floats) -> npt.NDArray[np.float32]:
+def signals_beside_others(signals: Signals, fused: Floats) -> npt.NDArray[np.float32]:
     """Returns the (n, 5) signals that a `FusionCorrection` reads.
 
     They are the z-scores of the first stage, the cosine, the sparse score and the fused score, and the agreement of the
@@ -115,7 +119,7 @@ def signals_beside_others(settings: FusionModel, signals: Signals, fused: Floats
     n = len(fused)
     sparse = np.zeros(n) if signals.cheap.sparse is None else signals.cheap.sparse
     z = [z_scores(scores) for scores in (signals.cheap.first_stage, signals.cosines, sparse, fused)]
-    return np.stack([*z, np.full(n, model_agreement(settings, signals))], axis=1).astype(np.float32)
+    return np.stack([*z, np.full(n, model_agreement(signals))], axis=1).astype(np.float32)
 
 
 def _moved(signals: Signals, fused: Floats, passages: int, weight: float) -> Vector:

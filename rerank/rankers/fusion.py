@@ -212,7 +212,7 @@ class FusionRanker:
         signals = Signals(cheap.select(best), np.stack(vectors), window.query.vector)
         fused = fused_scores(self._settings, window.first_stage_weight, signals)
         if self._correction is not None:
-            beside_others = signals_beside_others(self._settings, signals, fused)
+            beside_others = signals_beside_others(signals, fused)
             fused = fused + self._correction(beside_others, signals.vectors, signals.query)
         cosines[best] = signals.cosines
         scores = scores - scores.max() + fused.min() - 1.0

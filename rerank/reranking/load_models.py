@@ -232,7 +232,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             template = _styled(model.template, model.prompt)
             return GenerationRanker(model.path, template, kind, device, model.precision, model.generation)
         case CrossEncoderModel():
-            return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
+            return CrossEncoderRanker(model.path, device, model.precision)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 

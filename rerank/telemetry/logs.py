@@ -24,7 +24,6 @@ def set_up_logging(config: TelemetryConfig) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
-    logging.getLogger(CALLS).disabled = config.log_calls == "none"
 
 
 class TextFormatter(VisibleFormatter):

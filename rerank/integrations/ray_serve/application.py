@@ -32,7 +32,6 @@ _ENVIRONMENT = {
 _NOT_FOLLOWED = {
     "http": "serve HTTP with `rerank serve`",
     "tls": "encrypt in a proxy in front of Ray Serve",
-    "connections": "the connections are those of Ray Serve's proxy",
 }
 
 
@@ -120,7 +119,7 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
         grpc_options=gRPCOptions(
             port=int(config.listen.rpartition(":")[2]),
             grpc_servicer_functions=[f"{add_services.__module__}.{add_services.__name__}"],
-            enable_reflection=config.reflection if config.reflection is not None else config.keys is None,
+            enable_reflection=config.keys is None,
         ),
     )
     deployment = serve.deployment(Replica, name=NAME).options(**_options(config, scale))

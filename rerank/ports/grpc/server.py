@@ -41,7 +41,6 @@ _MAX_METADATA_BYTES = 16_384
 
 def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
     """gRPC's channel arguments for a server with this configuration."""
-    connections = config.connections
     options = [
         ("grpc.max_receive_message_length", config.limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -61,8 +60,8 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),  # by default gRPC refuses some at random
     ]
-    if connections.max_connection_age_s is not None:
-        options.append(("grpc.max_connection_age_ms", _ms(connections.max_connection_age_s)))
+    if config.limits.max_connection_age_s is not None:
+        options.append(("grpc.max_connection_age_ms", _ms(config.limits.max_connection_age_s)))
     return options
 
 
@@ -96,7 +95,7 @@ def add_services(
     health: Health,
     hang_up: Callable[[str], None],
 ) -> None:
-    """Registers RerankService, the health checks, and reflection if the settings want it.
+    """Registers RerankService, the health checks, and reflection unless there are keys.
 
     Args:
         server: has a port, and was not started.
@@ -113,7 +112,7 @@ def add_services(
         "Watch": watch_handler(health, checks, hang_up)
     }
     server.add_registered_method_handlers(_HEALTH.full_name, handlers)
-    if config.reflection or (config.reflection is None and config.keys is None):
+    if config.keys is None:
         described = (SERVICE, _HEALTH.full_name, REFLECTION)
         handler = reflection_handler(described, calls, hang_up)
         server.add_registered_method_handlers(REFLECTION, {"ServerReflectionInfo": handler})

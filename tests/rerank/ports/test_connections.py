@@ -12,12 +12,8 @@ import pytest
 
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
-from rerank.ports.connection_bounds import (
-    ConnectionBounds,
-    RefusalLog,
-    connection_bounds,
-    source_of,
-)
+from rerank.ports import connection_bounds
+from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, source_of
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -66,9 +62,16 @@ def is_served(port: int, source: str) -> bool:
         return connection.recv(9)[3:4] == b"\x04"
 
 
-def test_one_address_has_its_part_of_the_grpc_port(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
-    bounds = {"max_connections": 30, "max_connections_per_address": 10}
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, connections=bounds)) as served:
+def bound(monkeypatch: pytest.MonkeyPatch, per_port: int, part: float) -> None:
+    monkeypatch.setattr(connection_bounds, "_MAX_CONNECTIONS", per_port)
+    monkeypatch.setattr(connection_bounds, "_PART_OF_ONE_ADDRESS", part)
+
+
+def test_one_address_has_its_part_of_the_grpc_port(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound(monkeypatch, 30, 1 / 3)
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()})) as served:
         port = int(served.address.rpartition(":")[2])
         with connections(25, port, PREFACE_AND_SETTINGS) as opened:
             wait_for(lambda: number_open(opened) == 10)
@@ -77,11 +80,13 @@ def test_one_address_has_its_part_of_the_grpc_port(encoder: Encoder, caplog: pyt
     assert "127.0.0.1 has 10, the most of one address" in caplog.text
 
 
-def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(encoder: Encoder) -> None:
-    bounds = {"max_connections": 10, "max_connections_per_address": 10}
+def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound(monkeypatch, 10, 1)
     ranker = HeldRanker()
     with (
-        serving(reranker_of(encoder, {"held": ranker}, connections=bounds)) as served,
+        serving(reranker_of(encoder, {"held": ranker})) as served,
         grpc.insecure_channel(served.address) as busy,
         grpc.insecure_channel(served.address, options=[("grpc.use_local_subchannel_pool", 1)]) as later,
     ):
@@ -96,11 +101,11 @@ def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(encoder
         assert len(call.result(TIMEOUT_S).results) == 2
 
 
-def test_full_http_port_answers_beside_silent_connections(encoder: Encoder) -> None:
+def test_full_http_port_answers_beside_silent_connections(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of them end for a new connection, also of the same address."""
-    bounds = {"max_connections": 10, "max_connections_per_address": 10}
+    bound(monkeypatch, 10, 1)
     with (
-        http_service(encoder, connections=bounds) as (_, client),
+        http_service(encoder) as (_, client),
         connections(50, client.host_and_port[1]) as opened,
     ):
         for _ in range(5):
@@ -109,22 +114,20 @@ def test_full_http_port_answers_beside_silent_connections(encoder: Encoder) -> N
 
 
 @pytest.mark.parametrize(
-    ("soft", "http", "given", "expected"),
+    ("soft", "http", "expected"),
     [
-        (20_000, "127.0.0.1:0", {}, (8000, 4000)),
-        (1024, "127.0.0.1:0", {}, (384, 192)),
-        (1024, None, {}, (768, 384)),
-        (1024, None, {"max_connections_per_address": 8000}, (768, 768)),
-        (1024, None, {"max_connections": 100}, (100, 100)),
-        (100, None, {}, (16, 8)),
+        (20_000, "127.0.0.1:0", (8000, 4000)),
+        (1024, "127.0.0.1:0", (384, 192)),
+        (1024, None, (768, 384)),
+        (100, None, (16, 8)),
     ],
 )
 def test_bounds_are_below_the_number_of_open_files(
-    monkeypatch: pytest.MonkeyPatch, soft: int, http: str | None, given: dict[str, int], expected: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, soft: int, http: str | None, expected: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    config = ServiceConfig.model_validate({"http": http, "connections": given})
-    assert connection_bounds(config) == ConnectionBounds(*expected)
+    config = ServiceConfig.model_validate({"http": http})
+    assert connection_bounds.connection_bounds(config) == ConnectionBounds(*expected)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def signals(n: int, sparse: bool = True, seed: int = 0) -> Signals:
 def test_scores_and_what_a_correction_reads_are_finite(n: int, sparse: bool) -> None:
     of_list = signals(n, sparse)
     fused = fused_scores(SETTINGS, 0.25, of_list)
-    beside_others = signals_beside_others(SETTINGS, of_list, fused)
+    beside_others = signals_beside_others(of_list, fused)
     assert fused.shape == (n,)
     assert beside_others.shape == (n, 5)
     assert np.isfinite(fused).all()
@@ -34,15 +34,15 @@ def test_scores_and_what_a_correction_reads_are_finite(n: int, sparse: bool) -> 
 
 def test_signals_beside_others_are_z_scores_and_the_agreement() -> None:
     of_list = signals(20)
-    columns = signals_beside_others(SETTINGS, of_list, fused_scores(SETTINGS, 0.25, of_list)).T
+    columns = signals_beside_others(of_list, fused_scores(SETTINGS, 0.25, of_list)).T
     for column in columns[:4]:
         assert (column.mean(), column.std()) == pytest.approx((0, 1), abs=1e-5)
     assert np.corrcoef(columns[1], of_list.cosines)[0, 1] == pytest.approx(1)
-    assert set(columns[4].tolist()) == {np.float32(model_agreement(SETTINGS, of_list))}
+    assert set(columns[4].tolist()) == {np.float32(model_agreement(of_list))}
 
 
 def test_models_agree_wholly_without_a_sparse_encoder() -> None:
-    assert model_agreement(SETTINGS, signals(5, sparse=False)) == 1.0
+    assert model_agreement(signals(5, sparse=False)) == 1.0
 
 
 def test_passage_between_leading_ones_rises_by_its_neighbours() -> None:

@@ -12,6 +12,7 @@ from rerank.config import FusionModel
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
+from rerank.rankers.fused_scores import FEEDBACK_WEIGHT, FULL_AGREEMENT
 from rerank.rankers.fusion import FusionRanker
 from rerank.types import Passage, Query, Window
 from tests.conftest import PASSAGES
@@ -62,12 +63,12 @@ def slow_order(window: Window, encoder: Encoder, settings: FusionModel) -> list[
     cosines = z([float(vector @ query) for vector in vectors])
     of_sparse = z([sparse[place] for place in best])
     correlation = sum(c * s for c, s in zip(cosines, of_sparse, strict=True)) / len(best)
-    agreement = min(max(correlation / settings.full_agreement, 0.0), 1.0)
+    agreement = min(max(correlation / FULL_AGREEMENT, 0.0), 1.0)
     fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
     leading = sorted(range(len(best)), key=lambda row: -fused[row])[: settings.feedback_passages]
     shares = [float(np.exp(fused[row])) for row in leading]
     mean = sum(share / sum(shares) * vectors[row] for share, row in zip(shares, leading, strict=True))
-    moved = query + agreement * settings.feedback_weight * (mean - query)
+    moved = query + agreement * FEEDBACK_WEIGHT * (mean - query)
     moved /= np.linalg.norm(moved)
     cosines = z([float(vector @ moved) for vector in vectors])
     fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]

@@ -78,7 +78,6 @@ def test_texts_are_never_logged(formatter: Any) -> None:
     ("settings", "logged"),
     [
         ({}, ["call", "warning"]),
-        ({"log_calls": "none"}, ["warning"]),
         ({"log_level": "warning"}, ["warning"]),
         ({"log_level": "debug"}, ["call", "warning", "debug"]),
     ],

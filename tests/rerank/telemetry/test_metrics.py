@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import EngineConfig, Limits, TelemetryConfig
 from rerank.models.encoder import Encoder
+from rerank.ports import connection_bounds
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.telemetry.metrics import part_ms
@@ -127,10 +128,11 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     assert part_ms(trace_of(), None) == {"queue": 0, "prepare": 0, "model": 0}
 
 
-def test_connections_that_send_nothing_leave_room_for_prometheus(encoder: Encoder) -> None:
-    connections = {"max_connections": 20, "max_connections_per_address": 10}
-    settings = {"telemetry": METRICS, "connections": connections}
-    with serving(reranker_of(encoder, {"number": NumberRanker()}, **settings)) as served, ExitStack() as stack:
+def test_connections_that_send_nothing_leave_room_for_prometheus(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_bounds, "_MAX_CONNECTIONS", 20)
+    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)) as served, ExitStack() as stack:
         host, _, port = served.server.metrics_address.rpartition(":")
         threads = threading.active_count()
         for _ in range(30):

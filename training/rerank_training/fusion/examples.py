@@ -164,7 +164,7 @@ class ExampleSampling:
 
     def _example(self, item: SignalList) -> Example:
         fused = fused_scores(self.settings, self.first_stage_weight, item.signals)
-        beside_others = signals_beside_others(self.settings, item.signals, fused)
+        beside_others = signals_beside_others(item.signals, fused)
         signals = item.signals
         return Example(beside_others, signals.vectors, signals.query, fused.astype(np.float32), item.relevance)
 

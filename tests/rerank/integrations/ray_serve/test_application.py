@@ -17,7 +17,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no keys": ({"insecure": None}, r"require keys .* or accept that with --insecure"),
     "http": ({"http": "127.0.0.1:8080"}, "http: .* serve HTTP with `rerank serve`"),
     "tls": ({"tls": {"certificate": "a", "key": "b"}}, "tls: .* encrypt in a proxy"),
-    "connections": ({"connections": {"max_connections": 10}}, "connections: .* Ray Serve's proxy"),
     "traces": ({"telemetry": {"traces": True}}, "telemetry.traces: .* trace with Ray"),
     "missing folder": ({"models": [{"name": "a", "ranker": "pe-rank", "path": "/no"}]}, "there is no folder /no"),
 }

@@ -29,23 +29,12 @@ def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(encoder: Encode
         assert refusal(lambda: stub.ListModels(request, timeout=TIMEOUT_S, metadata=twice)).code is UNAUTHENTICATED
 
 
-@pytest.mark.parametrize(
-    ("has_keys", "setting", "sends_key", "refused"),
-    [
-        (True, None, True, grpc.StatusCode.UNIMPLEMENTED),
-        (True, True, False, UNAUTHENTICATED),
-        (True, True, True, None),
-        (False, None, False, None),
-        (False, False, False, grpc.StatusCode.UNIMPLEMENTED),
-    ],
-)
-def test_with_keys_reflection_is_off_unless_asked_for_and_needs_a_key(
-    encoder: Encoder, tmp_path: Path, has_keys: bool, setting: bool | None, sends_key: bool, refused: Any
-) -> None:
+@pytest.mark.parametrize(("has_keys", "refused"), [(True, grpc.StatusCode.UNIMPLEMENTED), (False, None)])
+def test_with_keys_reflection_is_off(encoder: Encoder, tmp_path: Path, has_keys: bool, refused: Any) -> None:
     keys = tmp_path / "keys.yaml"
     key = add_key(keys, "a", CallerLimits())
-    credentials = Credentials(api_key=key if sends_key else None)
-    with identity_service(encoder, keys=keys if has_keys else None, reflection=setting) as (_, channel, _):
+    credentials = Credentials(api_key=key if has_keys else None)
+    with identity_service(encoder, keys=keys if has_keys else None) as (_, channel, _):
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         answers = stub.ServerReflectionInfo(iter([request]), metadata=credentials.metadata, timeout=TIMEOUT_S)

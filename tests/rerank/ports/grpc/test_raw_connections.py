@@ -75,7 +75,7 @@ def test_half_sent_connections_end_in_time(encoder: Encoder, monkeypatch: pytest
 
 
 def test_old_connections_are_replaced_without_a_failed_call(encoder: Encoder) -> None:
-    with identity_service(encoder, connections={"max_connection_age_s": 0.3}) as (served, _, stub):
+    with identity_service(encoder, limits={"max_connection_age_s": 0.3}) as (served, _, stub):
         peers = set()
         for _ in range(30):
             peers.add(local_ports(served))
