@@ -17,14 +17,11 @@ _CONTENTS: Mapping[str, bytes] = {
     "empty": b"",
     "cut": b'{"a": ',
     "list of numbers": b"[5]",
-    "number": b"5",
-    "null": b"null",
-    "text": b'"text"',
     "no UTF-8": b"\xff\xfe{}",
     "deep": b"[" * 100_000,
     "long number": b'{"hidden_size": ' + b"9" * 5000 + b"}",
 }
-_SIZES = (0, -1, 10**9, 10**30, 1.5, "a", [], {}, float("nan"), float("inf"))
+_SIZES = (0, 10**9, 10**30, "a", {}, float("nan"))
 #: Keys that a transformer of each architecture has.
 _SIZE_KEYS = ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _WRONG_VALUES: Mapping[str, tuple[Any, ...]] = {

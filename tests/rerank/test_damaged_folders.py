@@ -257,22 +257,6 @@ def models_with_a_damaged_one(folders: Path, tmp_path: Path) -> tuple[ModelConfi
     return FirstModel(name="damaged", ranker="first", path=damaged), IdentityModel(name="whole", ranker="identity")
 
 
-def test_damaged_model_does_not_stop_the_others(
-    folders: Path, encoder: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    damaged, whole = models_with_a_damaged_one(folders, tmp_path)
-    registry = load_models([whole, damaged], ModelLoader(encoder, "cpu"))
-    described = {model.name: model for model in registry.describe()}
-    assert described["whole"].problem == ""
-    assert f"causal language model {damaged.path} cannot be loaded: " in described["damaged"].problem
-    assert "model damaged is not served: " in caplog.text
-    assert "Traceback" not in caplog.text
-    registry.resolve(RankOptions(model="whole"))
-    with pytest.raises(CheckpointError, match=r"model 'damaged' is not served; .*cannot be loaded"):
-        registry.resolve(RankOptions(model="damaged", window_size=500), "find moons")
-    registry.resolve(RankOptions(model="damaged", window_size=500, on_failure=OnFailure.FIRST_STAGE), "find moons")
-
-
 @pytest.mark.parametrize("default", ["whole", "damaged"])
 async def test_service_is_ready_unless_its_default_model_is_damaged(
     folders: Path, encoder: Encoder, tmp_path: Path, default: str

@@ -7,22 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 from rerank_training.build_lists import app, build_lists
-from rerank_training.lists.building import build_list
 from rerank_training.lists.files import read_lists
-from rerank_training.lists.sampling import ListSampling, make_pool
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
-from rerank_training.lists.teachers import by_grades
 from rerank_training.lists.training_list import TrainingList
 from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
-from rerank.types import Candidate, Passage, Query
-
-POOL = make_pool(Query("q?", "origin/1"), [Candidate(Passage(doc_id, f"text {doc_id}")) for doc_id in "abc"], {"b": 1})
 
 
 @pytest.fixture
@@ -52,13 +45,6 @@ def ids(item: TrainingList) -> list[str]:
     return [passage.doc_id for passage in item.passages]
 
 
-def test_list_without_anything_to_learn_is_refused() -> None:
-    with pytest.raises(CollectionError, match="all passages equally relevant"):
-        build_list(POOL, lambda _, passages: (1.0,) * len(passages), ListSampling(3, 3), Random(0))
-    with pytest.raises(CollectionError, match="fewer than two passages"):
-        build_list(make_pool(Query("q?"), [], {}), by_grades, ListSampling(3, 3), Random(0))
-
-
 def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
     files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
     lists = built(tmp_path / "out.jsonl", "qrels", **files, passages="2-5", lists_per_query=20)
@@ -68,13 +54,6 @@ def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
     for item in lists:
         assert ids(item) == sorted(ids(item))  # the first stage's order
         assert list(item.relevance) == [grades.get(doc_id, 0.0) for doc_id in ids(item)]
-
-
-def test_fusion_prefers_passages_that_both_prefer(requests: Path, tmp_path: Path) -> None:
-    (item,) = built(tmp_path / "out.jsonl", "fusion", requests=requests, passages="5")
-    assert ids(item) == ["d0", "d1", "d2", "d3", "d4"]
-    assert max(item.relevance) == item.relevance[1]
-    assert min(item.relevance) == item.relevance[4]
 
 
 @pytest.fixture
@@ -184,12 +163,9 @@ def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, 
     ("options", "message"),
     [
         ({}, "give either --requests or --collection"),
-        ({"requests": Path("r"), "collection": "c"}, "give either"),
         ({"requests": Path("r"), "teacher": "qrels"}, "give --qrels"),
         ({"collection": "c", "qrels": Path("q")}, "--qrels is for --requests"),
-        ({"requests": Path("r"), "passages": "1"}, "--passages 1: expected a number of at least 2"),
         ({"requests": Path("r"), "passages": "9-5"}, "--passages 9-5: expected"),
-        ({"requests": Path("r"), "passages": "many"}, "--passages many: expected"),
         ({"requests": Path("r"), "depth": 10, "passages": "20"}, "lists of 20 passages need as many candidates"),
     ],
 )

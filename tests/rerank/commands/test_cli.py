@@ -44,15 +44,6 @@ def candidates(tmp_path: Path) -> Path:
     return path
 
 
-def test_fields_of_the_candidates_may_have_other_names(rank: Command, tmp_path: Path) -> None:
-    path = tmp_path / "shop.jsonl"
-    path.write_text(lines([{"sku": row["doc_id"], "body": row["text"], "price": 7} for row in ROWS]), encoding="utf-8")
-    reply = rank(path, "--id-field", "sku", "--text-field", "body", "--json").json
-    assert doc_ids(reply)[0] == "flea"
-    refused = rank("--batch", path, "--out", tmp_path / "out", "--id-field", "sku")
-    assert "a file of --batch has RankLLM's fields; leave out --id-field" in refused.err
-
-
 def doc_ids(reply: Any) -> list[str]:
     return [result["doc_id"] for result in reply["results"]]
 

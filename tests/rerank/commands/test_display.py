@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from rerank.commands.display import execution_line, fields_table, models_table, results_table
+from rerank.commands.display import fields_table, models_table, results_table
 from rerank.v1 import rerank_pb2 as pb
 
 TITLE = "how long does a flea live"
@@ -89,23 +89,6 @@ def test_table_has_the_relevance_of_results_that_have_one() -> None:
     assert "relevance" in "".join(rows[:6])
     cells = {row.split()[0]: row.split()[3] for row in rows[-100:]}
     assert (cells["99"], cells["100"]) == ("0.26", "d99")
-
-
-@pytest.mark.parametrize(
-    ("execution", "line"),
-    [
-        (
-            pb.Execution(model="pe-rank", strategy="sliding(20/10)", windows=9, tokens=3600, total_ms=45.3),
-            "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms",
-        ),
-        (
-            pb.Execution(query_truncated=True, truncated_doc_ids=["a", "b"], repaired_identifiers=3),
-            " · query truncated · 2 truncated · 3 repaired",
-        ),
-    ],
-)
-def test_execution_is_one_line_that_names_deviations(execution: pb.Execution, line: str) -> None:
-    assert execution_line(execution).endswith(line)
 
 
 def test_fields_are_lines_of_words() -> None:

@@ -170,7 +170,6 @@ def test_unknown_model_is_refused_before_anything_is_ranked(batch: Batch, paths:
     ("content", "problem"),
     [
         ("", " has no requests; write one per line"),
-        ("\n\n", " has no requests; write one per line"),
         (json.dumps(request(1)) + "\n{broken\n", ":2 is not JSON"),
         ('{"query": "q", "candidates": []}\n', ":1 has a wrong query"),
         ('{"query": {"qid": 1, "text": "q"}}\n', ":1 has no candidates"),

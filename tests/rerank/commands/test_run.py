@@ -9,15 +9,13 @@ import pytest
 
 from rerank.client.error_details import ServiceError
 from rerank.commands.run import quiet_libraries, run
-from rerank.errors import CheckpointError, ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
+from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
 
 
 @pytest.mark.parametrize(
     ("module", "requirement"),
     [
         ("mcp.server.stdio", "rerank-listwise[mcp]"),
-        ("scipy", "rerank-listwise[eval]"),
-        ("uvicorn", "rerank-listwise[http]"),
         ("torch.nn", "rerank-listwise\n"),
     ],
 )
@@ -49,12 +47,10 @@ def from_service(status: grpc.StatusCode) -> ServiceError:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (CheckpointError("of a model"), 1),
         (SelfTestFailed("of a model"), 1),
         (from_service(grpc.StatusCode.INTERNAL), 1),
         (ConfigError("of a call"), 2),
         (from_service(grpc.StatusCode.INVALID_ARGUMENT), 2),
-        (from_service(grpc.StatusCode.UNAUTHENTICATED), 2),
         (from_service(grpc.StatusCode.UNAVAILABLE), 3),
         (ModelServerUnavailable("nobody"), 3),
         (DeadlineExceeded("late"), 4),

@@ -78,15 +78,15 @@ def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command
 def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     rerank("keys", "add", "a", "--file", keys)
-    outcome = rerank("serve", "--check", "--listen", "0.0.0.0:0", "--keys", keys, "--http", "--qrels", "pydoc")
+    (config := tmp_path / "config.yaml").write_text("models: [{name: a, ranker: identity}]\nlisten: 0.0.0.0:0\n")
+    outcome = rerank("serve", "--check", "--config", config, "--keys", keys, "--http", "--qrels", "pydoc")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.strip() == "the settings can be used: 5 models at 0.0.0.0:0"
+    assert outcome.out.strip() == "the settings can be used: 1 models at 0.0.0.0:0"
 
 
 @pytest.mark.parametrize(
     ("given", "address"),
     [
-        (["--http"], "127.0.0.1:8080"),
         (["--http", "127.0.0.1:8099"], "127.0.0.1:8099"),
         (["--http=127.0.0.1:8099"], "127.0.0.1:8099"),
         (["--http", "--http-listen", "127.0.0.1:8099"], "127.0.0.1:8099"),
@@ -98,6 +98,7 @@ def test_http_may_have_an_address(
 ) -> None:
     checked: list[ServiceConfig] = []
     monkeypatch.setattr("rerank.service.startup.check_before_loading", lambda config, binds: checked.append(config))
+    monkeypatch.setattr("rerank.reranking.reranker.check_models", lambda config: None)
     assert rerank("serve", "--check", *given).code == 0
     (config,) = checked
     assert config.http is not None

@@ -44,10 +44,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
     ("text", "problem"),
     [
         ("lissten: x", r"line 1: lissten: unknown setting; did you mean listen\?$"),
-        ('"a\\nb": 1', r"'a\\nb': unknown setting; leave it out$"),
         ("drain_s: 1\nport: 3", r"line 2: port: unknown setting; leave it out$"),
-        ("limits: {max_candidate: 3}", r"limits\.max_candidate: unknown setting; did you mean max_candidates\?$"),
-        ("models: [{name: a, ranker: identity, size: 1}]", r"models\[0\]\.size: unknown setting; leave it out$"),
         (
             "models: [{name: a, ranker: fist}]",
             r"models\[0\]: ranker should be one of identity, fusion, pe-rank, e2rank, first, generation, "
@@ -58,55 +55,26 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
             r"models\[0\]: a checkpoint of train-fusion needs sparse_weight and cosine_weight above 0",
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing$"),
-        ("models: {name: a}", r"models: Input should be a valid tuple, given a dict$"),
-        ("models: [first]", r"models\[0\]: Input should be a valid dictionary .*, given 'first'$"),
         (
             "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",
             r"line 5: models\[1\]\.decoding: Input should be 'one_step' or 'dynamic', given 'dynamik'$",
         ),
-        (
-            "models: [{name: '', ranker: identity}]",
-            r"models\[0\]\.name: String should have at least 1 character, given ''$",
-        ),
-        ("models: [{ranker: identity}]", r"models\[0\]\.name: the setting is missing$"),
         ("http: true", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or a mapping with listen, .*, given True$"),
-        ("http: [a]", r"http: Input should be a valid dictionary .*, given a list$"),
-        ("http: {model_aliases: {gpt: 4}}", r"http\.model_aliases\.gpt: Input should be a valid string, given 4$"),
         (
             "http:\n  model_aliases: {gpt: defualt}",
             r"line 2: http\.model_aliases names defualt, .*; did you mean default\?$",
         ),
-        ("tls: {certificate: a.pem}", r"tls\.key: the setting is missing$"),
-        ("engine: 3", r"engine: Input should be a valid dictionary .*, given 3$"),
-        ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: Input should be greater than 0, given 0$"),
-        ("engine: {max_batch_tokens: many}", r"max_batch_tokens: Input should be a valid integer, given 'many'$"),
-        ("limits: {max_candidates: 1.5}", r"limits\.max_candidates: Input should be a valid integer, given 1\.5$"),
-        ("limits: {max_candidates: true}", r"limits\.max_candidates: Input should be a valid integer, given True$"),
         ("limits: {max_candidates: '20'}", r"limits\.max_candidates: Input should be a valid integer, given '20'$"),
-        ("drain_s: true", r"drain_s: Input should be a valid number, given True$"),
-        (
-            "models: [{name: a, ranker: identity, window_size: 1}]",
-            r"window_size: Input should be greater than or equal to 2, given 1$",
-        ),
         (
             "models: [{name: a, ranker: identity, window_size: 7, stride: 8}]",
             r"models\[0\]: with stride 8, .* windows of window_size 7 .*; use at most 7$",
         ),
-        ("limits: {max_request_s: .nan}", r"limits\.max_request_s: Input should be a finite number, given nan$"),
-        ("drain_s: -1", r"drain_s: Input should be greater than or equal to 0, given -1$"),
         (
             "limits: {max_connection_age_s: 1.0e+15}",
             r"limits\.max_connection_age_s: Input should be less than or equal to 1000000, given",
         ),
-        ("insecure: maybe", r"insecure: Input should be a valid boolean, .*, given 'maybe'$"),
-        ("index: [a]", r"index: Input is not a valid path .*, given a list$"),
-        ("listen:", r"listen: Input should be a valid string, given None$"),
         ("listen: 50051", r"listen: expected HOST:PORT, such as 127\.0\.0\.1:50051, given 50051$"),
-        ("telemetry: {metrics: 9090}", r"metrics: expected HOST:PORT, such as 127\.0\.0\.1:9090, given 9090$"),
-        ("http: {listen: 8080}", r"http\.listen: expected HOST:PORT, such as 127\.0\.0\.1:8080, given 8080$"),
-        ("1: 2", r"\[1\]: Keys should be strings, given 1$"),
         ("- a list", r"expected keys and values, found list"),
-        ("listen: [", r"line 1: while parsing a flow node"),
         ("listen: a\nmodels: []\nlisten: b", r"line 3: the key 'listen' is in line 1 already$"),
     ],
 )
@@ -177,14 +145,9 @@ CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
         ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
         (CASCADE, "preranker 'b' of model a: there is no such model; name one of the others of a, or add it to models"),
         (
-            f"{CASCADE.replace('preranker: b', 'preranker: pe-rnk')}, {{name: pe-rank, ranker: pe-rank}}",
-            r"preranker 'pe-rnk' of model a: there is no such model; did you mean pe-rank\?; name one",
-        ),
-        (
             "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
             "preranker 'a' of model a makes no cascade of at most 3 different models with it; use c",
         ),
-        ("{name: a, ranker: first, preranker: a}", "different models with it; add another model, or leave preranker"),
         (
             f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
             "preranker 'b' of model a makes no cascade of at most 3 different models with it; use c",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,8 +12,8 @@ from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.errors import DeadlineExceeded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
-from rerank.types import Candidate, Completeness, OnFailure, Passage, RankOptions, ScoreKind
-from tests.fakes import BrokenRanker, NumberRanker, number_in
+from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
+from tests.fakes import NumberRanker, number_in
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     engine_for,
@@ -100,13 +99,3 @@ async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its
     assert [row.score for row in ranking.ranked] == list(range(n, 0, -1))
     assert (ranking.trace.model, ranking.trace.failure) == ("failed", SelfTestFailed)
     assert ranking.trace.completeness is Completeness.PARTIAL
-
-
-async def test_failure_in_a_shared_batch_is_that_of_its_own_request_only() -> None:
-    ranker = BrokenRanker(lambda windows: [])
-    async with engine_for(ranker) as engine:
-        poisoned = tuple(Candidate(Passage(f"d{number}", "poison")) for number in range(2))
-        poison = replace(request_for([1, 2], options=FIRST_STAGE), candidates=poisoned)
-        failed, whole = await asyncio.gather(engine.run(poison), engine.run(request_for([1, 2], options=FIRST_STAGE)))
-    assert (positions(failed), failed.trace.failure) == ([0, 1], RankerFailure)
-    assert (positions(whole), whole.trace.failure) == ([1, 0], None)

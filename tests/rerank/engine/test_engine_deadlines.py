@@ -65,17 +65,6 @@ async def test_unreachable_deadline_is_rejected_before_anything_is_prepared() ->
     assert ranker.prepared > 1
 
 
-async def test_deadline_unreachable_for_the_encoded_windows_is_rejected_before_one_runs() -> None:
-    """Before a model's first window, a passage is assumed to take one token."""
-    ranker = ObservedRanker()
-    async with engine_for(ranker) as engine:
-        set_throughput(engine, 100.0)
-        with pytest.raises(DeadlineExceeded, match="18000 ms of work remain"):
-            await engine.run(request_for(shuffled(100), deadline_s=now_s() + 10))
-    assert ranker.prepared
-    assert not ranker.ranked
-
-
 async def test_queued_window_is_rejected_once_its_deadline_becomes_unreachable() -> None:
     """Not only when the deadline comes. The first measured batch has at most 100 tokens per second; 1800 remain."""
     ranker = HeldRanker(free_batches=1)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -16,12 +14,11 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import Candidate, Passage, Prepared, Query, RankOptions
+from rerank.types import Candidate, Passage, Prepared, Query
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     Blocks,
     engine_for,
-    now_s,
     positions,
     request_for,
     shuffled,
@@ -90,20 +87,6 @@ async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> N
         ranker.release.set()
         await asyncio.gather(long, short)
     assert ranker.queries.index("short") in (1, 2)
-
-
-async def test_deadline_ends_a_request_between_slices() -> None:
-    class Slow(NumberRanker):
-        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-            time.sleep(0.05)
-            return super().prepare(query, passages)
-
-    async with engine_for(Slow()) as engine:
-        late = replace(long_request(100), deadline_s=now_s() + 0.2, options=RankOptions(allow_partial=True))
-        start_s = now_s()
-        ranking = await engine.run(late)
-        assert now_s() - start_s < 2.5
-    assert ranking.trace.windows == ()
 
 
 async def test_model_does_not_wait_for_another_one() -> None:

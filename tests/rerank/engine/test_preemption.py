@@ -118,14 +118,6 @@ async def test_preemption_ends_with_the_running_batch() -> None:
     assert len(ranker.ranked) == 12
 
 
-async def test_engine_closes_although_a_batch_is_preempted() -> None:
-    async with long_batch() as (engine, ranker, long):
-        await engine.run(of_size(SHORT))
-        ranker.release.set()
-        await asyncio.wait_for(engine.__aexit__(None, None, None), 60)
-        assert long.done()
-
-
 async def test_ranker_without_pauses_is_not_preempted() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:

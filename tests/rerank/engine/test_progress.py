@@ -164,27 +164,6 @@ def test_trace_describes_windows_cost_and_model() -> None:
     assert ranker == ("kind", "id", "revision", "template")
 
 
-@pytest.mark.parametrize(
-    ("strategy", "windows_done", "completeness", "done"),
-    [
-        (Sliding(2, 1), 0, Completeness.NONE, "0 of 4"),
-        (Sliding(2, 1), 3, Completeness.PARTIAL, "3 of 4"),
-        (Sliding(2, 1, True), 0, Completeness.NONE, "0 of 2 to 4"),
-        (Sliding(2, 1, True), 3, Completeness.PARTIAL, "3 of 3 to 4"),
-    ],
-)
-def test_partial_answer_states_how_many_windows_ran(
-    strategy: Strategy, windows_done: int, completeness: Completeness, done: str
-) -> None:
-    progress = progress_for(5, strategy)
-    read_windows(progress, [(start, start + 1) for start in range(windows_done)])
-    trace = progress.ranking(0.0, stopped="the deadline came").trace
-    assert (trace.completeness, trace.reason) == (
-        completeness,
-        f"the deadline came after {done} windows of {strategy}",
-    )
-
-
 class PrefersBlank(NumberRanker):
     """Scores a passage without text above all others."""
 

@@ -86,15 +86,6 @@ def test_equal_scores_of_one_side_leave_the_order_to_the_other() -> None:
     assert interpolate(WindowRanking((0.1, 0.1, 0.1)), [1.0, 3.0, 2.0], 0.1).permutation == (1, 2, 0)
 
 
-def test_empty_window_has_no_scores() -> None:
-    assert interpolate(WindowRanking(()), [], 1.0).scores == ()
-
-
-def test_first_stage_counts_by_its_scores() -> None:
-    candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), 5.0)]
-    assert candidate_scores(candidates) == [7.0, 5.0]
-
-
 def test_hybrid_first_stage_counts_by_its_bm25_scores() -> None:
     candidates = [Candidate(Passage("a", ""), 0.03, 4.0), Candidate(Passage("b", ""), 0.02, 9.0)]
     assert candidate_scores(candidates) == [4.0, 9.0]

@@ -14,12 +14,10 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.slices import slices
 from rerank.engine.strategies import Single
-from rerank.errors import DeadlineExceeded
 from rerank.types import EncodedWindow, Passage, ScoreKind, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
     best_first,
-    now_s,
     positions,
     request_for,
     shuffled,
@@ -101,16 +99,6 @@ async def test_cancelled_request_reads_no_further_piece() -> None:
         await asyncio.gather(run, return_exceptions=True)
         ranker.release.set()
     assert 0 < len(ranker.parts) < 10
-
-
-async def test_deadline_ends_a_request_between_its_pieces() -> None:
-    ranker = Pointwise(free_batches=1)
-    async with small_batches(ranker) as engine:
-        request = request_for(shuffled(500), SINGLE, deadline_s=now_s() + 0.05)
-        with pytest.raises(DeadlineExceeded):
-            await engine.run(request)
-        ranker.release.set()
-    assert len(ranker.parts) < 10
 
 
 async def test_short_request_overtakes_between_two_pieces() -> None:

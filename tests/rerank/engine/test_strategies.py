@@ -12,11 +12,9 @@ from rerank.engine.strategies import (
     Round,
     Single,
     Sliding,
-    Step,
     Strategy,
     TopDown,
     Walk,
-    describe,
     reordered,
     spans,
 )
@@ -189,30 +187,6 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
     with pytest.raises(InvalidRequest, match=expected) as caught:
         strategy(window_size)
     assert caught.value.field == "strategy.window_size"
-
-
-@pytest.mark.parametrize(
-    ("strategy", "text"),
-    [
-        (Single(7), "single(7)"),
-        (Sliding(20, 10), "sliding(20/10)"),
-        (Sliding(20, 10, early_stop=True), "sliding(20/10, early stop)"),
-        (TopDown(20), "top-down(20)"),
-    ],
-)
-def test_strategy_prints_its_parameters(strategy: Strategy, text: str) -> None:
-    assert str(strategy) == describe((Step("m", strategy),)) == text
-
-
-@pytest.mark.parametrize(
-    ("weights", "text"),
-    [
-        ((0.0, 0.0), "cascade(pe-rank: sliding(20/10) > 7)"),
-        ((0.25, 9.0), "cascade(pe-rank: sliding(20/10) + 0.25 first stage > 7) + 9 first stage"),
-    ],
-)
-def test_cascade_is_described_with_its_preranker_and_weights(weights: tuple[float, float], text: str) -> None:
-    assert describe((Step("pe-rank", Sliding(20, 10), weights[0]), Step("m", Single(7), weights[1]))) == text
 
 
 @each_strategy

@@ -114,16 +114,6 @@ async def test_order_of_100_candidates_is_that_of_the_model_in_this_process(
     assert orders[0] == orders[1]
 
 
-async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
-    async with Engine({"zephyr": served(url)}, EngineConfig()) as engine:
-        jobs = [request_of(20, seed) for seed in range(32)]
-        at_once = await asyncio.gather(*(engine.run(job) for job in jobs))
-        for seed in (0, 31):
-            alone = await engine.run(jobs[seed])
-            scores = [result.score for result in alone.ranked]
-            assert [result.score for result in at_once[seed].ranked] == pytest.approx(scores, abs=CLOSE)
-
-
 async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
     """Of requests that generate, in many steps. The step that runs ends first: a slow CPU gets a second more for it."""
     async with Engine({"zephyr": load_remote(generation(url))}, EngineConfig()) as engine:

@@ -33,11 +33,6 @@ FILE, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 LORA: dict[str, Any] = {"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
 
 
-def write_base(folder: Path, layers: int, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(SIZES, "num_hidden_layers", layers)
-    return write_causal_lm(folder, "qwen3", byte_level())
-
-
 def write_adapter(folder: Path, base: Path, served_on: Path | None = None, **settings: Any) -> Path:
     torch.manual_seed(1)
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**LORA | settings))
@@ -46,9 +41,15 @@ def write_adapter(folder: Path, base: Path, served_on: Path | None = None, **set
     return folder
 
 
-@pytest.fixture
-def bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, Path]:
-    return {layers: write_base(tmp_path / f"base{layers}", layers, monkeypatch) for layers in (2, 4)}
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Causal LMs by their number of layers."""
+    found, root = {}, tmp_path_factory.mktemp("bases")
+    with pytest.MonkeyPatch.context() as patch:
+        for layers in (2, 4):
+            patch.setitem(SIZES, "num_hidden_layers", layers)
+            found[layers] = write_causal_lm(root / str(layers), "qwen3", byte_level())
+    return found
 
 
 def logits(model: Any) -> torch.Tensor:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,7 @@ from rerank.reranking.sentences import Places
 from rerank.types import CandidateSource, Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, http_service
-from tests.serving import Served, reranker_of
+from tests.serving import reranker_of
 from tests.slices import finished
 
 #: Some 20 tokens without a number, which tells the fake ranker nothing.
@@ -303,29 +302,3 @@ def test_chunks_of_all_candidates_count_against_the_limit_of_candidates() -> Non
 
 
 # --- gRPC and HTTP ---
-
-
-@pytest.fixture(scope="module")
-def ports(encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
-    with http_service(encoder, {"short": ShortSighted()}) as service:
-        yield service
-
-
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
-def test_fields_of_cohere_and_jina_divide_documents(ports: tuple[Served, HttpClient], path: str) -> None:
-    request = {"query": QUERY, "documents": ["It lives 3 years.", {"title": "Fleas", "text": LONG}]}
-    _, http = ports
-
-    def order(**fields: object) -> list[int]:
-        reply = http.post(path, request | fields)
-        assert reply.status == 200, reply.json
-        return [result["index"] for result in reply.json["results"]]
-
-    assert order(max_chunks_per_doc=2) == [0, 1]
-    assert order(max_chunks_per_doc=10) == [1, 0]
-    for refused in (0, -1, "2"):
-        reply = http.post(path, request | {"max_chunks_per_doc": refused})
-        assert (reply.status, reply.json["message"].split(":")[0]) == (400, "max_chunks_per_doc")
-    for too_many in (501, 2**70):
-        reply = http.post(path, request | {"max_chunks_per_doc": too_many})
-        assert "max_chunks_per_doc is 500, the most for 2 documents" in reply.json["meta"]["warnings"]

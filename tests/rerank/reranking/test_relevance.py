@@ -30,7 +30,6 @@ from tests.fakes import NumberRanker, numbered_passages
 
 OF_COSINE = (RelevanceCurve(intercept=-2.0, slopes={"cosine": 6.0}, encoders={"cosine": "e"}),)
 OF_SPARSE = (RelevanceCurve(intercept=-4.0, slopes={"sparse": 2.0}, encoders={"sparse": "s"}),)
-OF_BOTH = (RelevanceCurve(intercept=-3.0, slopes={"cosine": 6.0, "sparse": 0.1}),)
 
 
 class SignalRanker(NumberRanker):
@@ -98,17 +97,6 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
         assert relevances(await ranked(rankers, [number], steps)) == [item.relevance]
 
 
-async def test_passage_without_the_cosine_has_the_relevance_of_its_sparse_score() -> None:
-    found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
-    assert relevances(found) == pytest.approx([logistic(6 * 0.9 - 2), logistic(6 * 0.5 - 2), logistic(2 * 1.0 - 4)])
-
-
-async def test_passage_with_both_signals_has_the_relevance_of_both() -> None:
-    curves = OF_BOTH + OF_COSINE + OF_SPARSE
-    found = await ranked({"m": SignalRanker(curves, 2)}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
-    assert relevances(found) == pytest.approx([logistic(7 * 0.9 - 3), logistic(7 * 0.5 - 3), logistic(2 * 1.0 - 4)])
-
-
 @pytest.mark.parametrize("blank", ["", " \t\n"])
 async def test_blank_text_has_no_relevance(blank: str) -> None:
     class Blind(SignalRanker):
@@ -133,16 +121,6 @@ async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_ord
     whole = relevances(found)
     assert whole == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.5, 0.9, 0.2)])
     assert relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps, top_n=1)) == whole[:1]
-
-
-async def test_cascade_has_the_relevance_of_its_last_model() -> None:
-    rankers = {"first": SignalRanker(()), "last": NumberRanker()}
-    rankers["last"].info = replace(rankers["last"].info, relevance=OF_COSINE)
-    cascade = [Step("first", Single(10)), Step("last", Single(2))]
-    found = await ranked(rankers, [0.1, 0.9, 0.5], cascade)
-    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.1)])
-    alone = await ranked(rankers, [0.1, 0.9], [Step("last", Single(10))])
-    assert relevances(alone) == [None, None], "no step gave the signal"
 
 
 @pytest.mark.parametrize(

@@ -99,12 +99,6 @@ def test_every_argument_of_cross_encoders_predict_is_known() -> None:
     check_arguments(dict.fromkeys(names))
 
 
-def test_ranking_is_printed_as_a_table() -> None:
-    with Reranker("identity") as reranker:
-        ranking = reranker.rerank("q", ["A < B", "second"])
-    assert str(ranking).splitlines()[1].endswith("A < B")
-
-
 @pytest.mark.parametrize("query", ["", " \n", "\x00"])
 def test_empty_query_is_refused_as_the_service_refuses_it(query: str, stub: RerankServiceStub) -> None:
     request = pb.RerankRequest(query=query, candidates=[pb.Candidate(doc_id="a", text="a")])

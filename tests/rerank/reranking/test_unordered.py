@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank import Query, Reranker
+from rerank import Query
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
@@ -209,20 +209,3 @@ def test_weight_that_was_asked_for_is_left_out_with_a_warning_without_scores(
     trace = rank(DOCUMENTS, replace(SINGLE, first_stage_weight=weight)).trace
     assert ("not every candidate has a finite score" in trace.model_warning) == is_named
     assert trace.first_stage_weight == 0.0
-
-
-@pytest.fixture(scope="module")
-def pe_rank() -> Any:
-    with Reranker("pe-rank") as reranker:
-        yield reranker
-
-
-def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Reranker) -> None:
-    results = set()
-    for seed in range(6):
-        documents = random.Random(seed).sample(DOCUMENTS, len(DOCUMENTS))
-        found = pe_rank.rank(QUERY, documents)  # unordered is the default of this port
-        results.add(tuple((documents[row["corpus_id"]], row["score"]) for row in found))
-    (result,) = results
-    assert result[0] == result[1]
-    assert result[0][0] == "A flea lives a year."

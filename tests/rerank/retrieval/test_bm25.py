@@ -48,20 +48,6 @@ def test_query_may_have_more_terms_than_the_default_limit_of_lucene(retriever: B
     assert search(retriever, " ".join(f"term{n}" for n in range(5_000)) + " violin") == [C]
 
 
-@pytest.mark.parametrize("place", [slice(0, 4), slice(20, 24), slice(-16, -12)], ids=["magic", "codec", "footer"])
-def test_damaged_file_is_named_without_the_stack_of_java(tmp_path: Path, place: slice) -> None:
-    folder = indexed(TEXTS, tmp_path)
-    (path,) = folder.glob("*.fdt")
-    content = bytearray(path.read_bytes())
-    content[place] = b"\xa5" * 4
-    path.write_bytes(content)
-    with pytest.raises(
-        IndexMismatch, match=rf"{path.name} is damaged: .*; copy the index again, or build it again"
-    ) as caught:
-        BM25Retriever(folder)
-    assert "\n" not in str(caught.value)
-
-
 def test_damage_that_a_search_finds_names_the_index(tmp_path: Path) -> None:
     folder = indexed([f"flea number {n}" for n in range(2000)], tmp_path)
     (path,) = folder.glob("*.fdt")

@@ -17,25 +17,6 @@ def fill(build: BuildFolder) -> None:
     (build.index / "file").write_text("content", encoding="utf-8")
 
 
-def test_finished_index_gets_its_name_and_nothing_else_stays(tmp_path: Path) -> None:
-    with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("all", lambda: fill(build))
-        build.finish()
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/file"]
-
-
-def test_stage_that_fails_is_repeated(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise OSError("disk full")
-
-    with build_folder(tmp_path / "out", PLAN) as build:
-        fill(build)
-        with pytest.raises(OSError, match="disk full"):
-            build.stage("first", fail)
-    with build_folder(tmp_path / "out", PLAN) as build:
-        assert build.seconds == {}
-
-
 def test_two_builds_of_the_same_index_are_refused(tmp_path: Path) -> None:
     with (
         build_folder(tmp_path / "out", PLAN),

@@ -39,17 +39,6 @@ def test_encoded_shards_are_not_encoded_again(job: DenseJob, encoder: Encoder) -
     assert not vectors.any()
 
 
-def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Path) -> None:
-    stored = []
-    for order in ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1, 3]):
-        job = new_job(encoder, tmp_path / str(order[0]))
-        shards = ShardWorker(job, encoder)
-        for shard in order:
-            shards.encode(shard)
-        stored.append((job.folder / "vectors.npy").read_bytes())
-    assert stored[0] == stored[1]
-
-
 def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: Encoder) -> None:
     changed = replace(job, encoder=replace(encoder.id, sha256="0" * 64))
     with pytest.raises(ConfigError, match="has changed since the build began"):

@@ -96,15 +96,6 @@ async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() 
     assert (report.updated, report.new_passages, report.reason) == (True, 2, "")
 
 
-async def test_updated_vector_turns_towards_the_passage_that_was_ranked_first() -> None:
-    stages = FakeStages()
-    await stages.search().run(QUERY, (A, B), RankOptions(), None)
-    (updated,) = stages.queries
-    assert updated.text == QUERY.text
-    assert updated.vector is not None
-    assert updated.vector[1] / updated.vector[0] > 0.9
-
-
 async def test_second_ranking_is_skipped_without_new_passages() -> None:
     stages = FakeStages(found=(B, A))
     answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), None)

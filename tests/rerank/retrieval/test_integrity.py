@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,13 +48,10 @@ def flip_a_byte(path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "truncated passages": ("passages.sqlite", truncate),
     "no passages": ("passages.sqlite", Path.unlink),
     "truncated vectors": ("vectors.npy", truncate),
-    "garbage vectors": ("vectors.npy", fill_with_garbage),
     "too few vectors": ("vectors.npy", drop_last_vector),
     "no vectors": ("vectors.npy", Path.unlink),
-    "no marks": ("truncated.npy", Path.unlink),
     "NaN vectors": ("vectors.npy", write_nan),
 }
 
@@ -97,14 +93,6 @@ def test_damaged_beginning_of_a_large_file_is_found_when_the_index_is_opened(
                 Index(copy, encoder)
         else:
             Index(copy, encoder)
-
-
-def test_index_without_hashes_of_beginnings_is_opened(copy: Path, encoder: Encoder) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    for stored in manifest["files"].values():
-        del stored["head_sha256"]  # as older versions wrote it
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    Index(copy, encoder)
 
 
 def test_flipped_byte_of_bm25_is_found_and_the_command_that_checks_the_whole_index_is_named(

@@ -90,12 +90,3 @@ async def test_known_vectors_are_not_work_for_admission(checkpoint: Path, encode
             await reranker.rerank(QUERY, TEXTS, RankOptions(), share=Share("c", queueing))
     new, known = expected
     assert known < new - 10 * len(TEXTS)
-
-
-async def test_texts_of_a_cascade_are_known_to_its_preranker(checkpoint: Path, encoder: Encoder) -> None:
-    options = RankOptions(model="number", strategy="cascade", preranker="pe-rank", window_size=2)
-    texts = [f"{number} fleas" for number in range(5)]
-    async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
-        rankings = [await reranker.rerank(QUERY, texts, options) for _ in range(2)]
-    assert [ranking.trace.cached_vectors for ranking in rankings] == [0, 5]
-    assert rankings[0].ranked == rankings[1].ranked

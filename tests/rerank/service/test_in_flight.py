@@ -78,17 +78,6 @@ def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
             served.wait_until_idle()
 
 
-def test_call_without_a_message_ends_in_time(encoder: Encoder) -> None:
-    with (
-        identity_service(encoder, limits={"max_transfer_s": 0.2}) as (served, _, _),
-        half_sent(served.address, 1) as (call,),
-    ):
-        error = refusal(lambda: call.result(TIMEOUT_S))
-        assert (error.code, error.reason) == (EXHAUSTED, "OVERLOADED")
-        assert "did not arrive in time" in error.message
-        served.wait_until_idle()
-
-
 def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
     with (
         identity_service(encoder, limits={"max_transfer_s": 0.5, "max_candidates": 15_000}) as (served, _, stub),

@@ -190,13 +190,6 @@ def test_answer_over_http_has_the_failure_in_a_header(failing: tuple[Service, Fa
             assert failure.words.partition(" after")[0] in reply.json["meta"]["warnings"][0]
 
 
-@pytest.mark.parametrize("failing", ["failed"], indirect=True)
-def test_raw_scores_of_an_answer_are_those_of_no_relevance(failing: tuple[Service, Failure]) -> None:
-    service, _ = failing
-    reply = service.post("/rerank", texts=TEXTS, on_failure="first_stage", raw_scores=True)
-    assert {(result["score"], result["ranked"]) for result in reply.json} == {(-700.0, False)}
-
-
 def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
     check_answer(service.rerank("safe").execution, failure)
@@ -238,7 +231,7 @@ def test_mistake_of_the_caller_is_an_error_in_any_case(
     assert service.refused(**{"on_failure": FIRST_STAGE} | fields).reason == reason
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+@pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
 def test_http_takes_allow_partial(encoder: Encoder, path: str) -> None:
     ranker = HeldRanker()
     with http_service(encoder, {"m": ranker}, engine={"answer_margin_s": 19.8}) as (_, http):

@@ -14,8 +14,8 @@ from rerank.types import ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, http_service, texts
-from tests.serving import TIMEOUT_S, numbered_candidates
+from tests.http_client import HttpClient, http_service
+from tests.serving import TIMEOUT_S
 
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: A service over gRPC, and its HTTP port.
 Ports = tuple[RerankServiceStub, HttpClient]
-NUMBERS = (0.25, 0.875, 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -36,29 +35,6 @@ def ports(encoder: Encoder, index: Index) -> Iterator[Ports]:
         grpc.insecure_channel(served.address) as channel,
     ):
         yield RerankServiceStub(channel), http
-
-
-def asked(stub: RerankServiceStub, **fields: Any) -> pb.RerankResponse:
-    request = pb.RerankRequest(query="q", candidates=numbered_candidates(NUMBERS), **fields)
-    return stub.Rerank(request, timeout=TIMEOUT_S)
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, {"d1": 0.875, "d2": 0.5, "d0": 0.25}),
-        ({"min_relevance": 0.5}, {"d1": 0.875, "d2": 0.5}),
-        ({"min_relevance": 0.5, "top_n": 1}, {"d1": 0.875}),
-        ({"min_relevance": 0.875, "ordered": False}, {"d1": 0.875}),
-        ({"min_relevance": 1.0}, {}),
-    ],
-)
-def test_results_have_relevance_and_those_below_the_least_are_left_out(
-    ports: Ports, fields: dict[str, float], expected: dict[str, float]
-) -> None:
-    reply = asked(ports[0], **fields)
-    assert {result.doc_id: result.relevance for result in reply.results} == pytest.approx(expected)
-    assert reply.execution.completeness == pb.COMPLETENESS_FULL
 
 
 @pytest.mark.parametrize("feedback", [None, pb.Feedback()])
@@ -82,12 +58,3 @@ def test_models_say_whether_they_give_relevance(ports: Ports) -> None:
 def scores(reply: Any) -> dict[int, float]:
     results = reply if isinstance(reply, list) else reply["results"]
     return {row["index"]: row.get("relevance_score", row.get("score")) for row in results}
-
-
-@pytest.mark.parametrize(("path", "passages"), [("/v2/rerank", "documents"), ("/rerank", "texts")])
-def test_scores_of_other_apis_are_the_relevance(ports: Ports, path: str, passages: str) -> None:
-    body = {"query": "q", passages: texts(*NUMBERS)}
-    assert scores(ports[1].post(path, body).json) == pytest.approx({1: 0.875, 2: 0.5, 0: 0.25})
-    assert scores(ports[1].post(path, body | {"min_relevance": 0.5}).json) == pytest.approx({1: 0.875, 2: 0.5})
-    empty = ports[1].post(path, body | {"min_relevance": 1})
-    assert (empty.status, scores(empty.json)) == (200, {})

@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +15,7 @@ from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import served_model
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
-from rerank.service.startup import check_before_loading, description, overlooked_models
+from rerank.service.startup import check_before_loading, overlooked_models
 from tests.certificates import Authority
 
 #: Needs no package that brings a model.
@@ -88,26 +87,3 @@ def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path: Path) -> None:
         check_before_loading(ServiceConfig.model_validate(settings | {"models": [fusion]}))
     without = {"name": "a", "ranker": "fusion", "sparse_weight": 0.0}
     check_before_loading(ServiceConfig.model_validate(settings | {"models": [without]}))
-
-
-@pytest.mark.parametrize(
-    ("settings", "has_index", "line"),
-    [
-        ({}, True, 'try: rerank search "…" --target 127.0.0.1:7, or rerank models --target 127.0.0.1:7'),
-        ({}, False, 'try: rerank rank --query "…" FILE --target 127.0.0.1:7, or rerank models --target 127.0.0.1:7'),
-        (
-            {"tls": {"certificate": "c", "key": "k"}, "keys": "keys.yaml"},
-            True,
-            'try: with the key in RERANK_API_KEY, rerank search "…" --target 127.0.0.1:7 --tls-ca FILE, '
-            "or rerank models --target 127.0.0.1:7 --tls-ca FILE",
-        ),
-    ],
-)
-def test_proposed_command_is_one_that_the_service_answers(
-    settings: dict[str, object], has_index: bool, line: str
-) -> None:
-    reranker = Mock(config=ServiceConfig.model_validate(settings), index=Mock() if has_index else None)
-    reranker.models.return_value = []
-    if has_index:
-        reranker.index.manifest.passages = 3
-    assert list(description("0.0.0.0:7", reranker))[-1] == line

@@ -126,27 +126,3 @@ def test_probe_adds_the_ranking_loss_of_an_earlier_layer(
     off = loss_of(objective_of(examples, objective), model, examples, windows)
     on = loss_of(objective_of(examples, objective, probe_weight=0.3), model, examples, windows)
     assert on - off == pytest.approx(0.3 * slow_probe(model, examples, windows), rel=1e-3)
-
-
-@pytest.mark.parametrize("objective", ["lm", "rank", "joint"])
-def test_padding_changes_nothing(
-    model: nn.Module, examples: FirstExamples, windows: list[TrainingList], objective: ObjectiveName
-) -> None:
-    batch = FirstCollator(examples, pad_id=0)(windows)
-    longer = batch | {
-        "input_ids": nn.functional.pad(batch["input_ids"], (0, 9), value=5),
-        "labels": nn.functional.pad(batch["labels"], (0, 9), value=-100),
-    }
-    measured = objective_of(examples, objective, probe_weight=1.0)
-    assert measured.loss(model, longer).item() == pytest.approx(measured.loss(model, batch).item(), rel=1e-5)
-
-
-def test_scores_are_the_same_alone_and_in_a_batch(
-    model: nn.Module, examples: FirstExamples, windows: list[TrainingList]
-) -> None:
-    objective, collate = objective_of(examples, "joint"), FirstCollator(examples, pad_id=0)
-    with torch.no_grad():
-        together = objective.scores(model, collate(windows))
-        for row, item in zip(together, windows, strict=True):
-            alone = objective.scores(model, collate([item]))[0]
-            torch.testing.assert_close(row[: len(alone)], alone, atol=1e-5, rtol=1e-5)

@@ -95,8 +95,6 @@ async def test_every_described_argument_is_taken(address: str) -> None:
     [
         ("rerank", {"query": " ", "candidates": ["a"]}, "INVALID_ARGUMENT: query: the query is empty"),
         ("rerank", {"query": "q"}, "INVALID_ARGUMENT: candidates: the list is empty"),
-        ("rerank", {"query": "q", "candidates": ["a"] * 21}, "INVALID_ARGUMENT: candidates: 21 "),
-        ("rerank", {"query": "q", "candidates": [5]}, r"INVALID_ARGUMENT: candidates: candidates\[0\] is 5"),
         (
             "rerank",
             {"query": "q", "candidates": ["a"], "top_k": 3},
@@ -106,8 +104,6 @@ async def test_every_described_argument_is_taken(address: str) -> None:
         ("search", {"query": "q", "top_n": "3"}, "INVALID_ARGUMENT: top_n: '3' is not of the type integer; send one"),
         ("search", {"query": "q", "ordered": True}, "INVALID_ARGUMENT: ordered: the tool search has no such argument"),
         ("rerank", {"query": "q", "candidates": ["a"], "model": "x"}, "NOT_FOUND: .*'x'"),
-        ("search", {"query": "q" * 101}, "INVALID_ARGUMENT: query: 101 characters"),
-        ("search", {"query": "q", "first_stage": "bm52"}, "INVALID_ARGUMENT: first_stage: .*bm25"),
         ("serach", {"query": "q"}, "NOT_FOUND: there is no tool 'serach'; use search or rerank"),
     ],
 )

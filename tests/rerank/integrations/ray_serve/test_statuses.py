@@ -82,24 +82,6 @@ def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port: int)
     assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_limit_of_the_service_holds_without_a_deadline_of_the_caller(ray_port: int) -> None:
-    with deployed(ray_port, ["held"], limits={"max_request_s": 0.3}) as stub:
-        late = refusal(lambda: stub.Rerank(REQUEST))
-    assert (late.code, late.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
-    assert "0 windows of sliding(2/1)" in late.message
-
-
-def test_calls_beyond_those_of_the_replicas_wait_and_further_ones_are_an_overload(ray_port: int) -> None:
-    with deployed(ray_port, ["held"], limits={"max_calls": 1}) as stub:
-        calls: list[grpc.Future] = []
-        overload = overload_beside(stub, calls)
-        for call in calls:
-            call.cancel()
-    assert (overload.code, overload.reason) == (EXHAUSTED, "OVERLOADED")
-    assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
-    assert overload.detail(error_details_pb2.ErrorInfo).metadata["exceeded"] == "max_calls"
-
-
 def test_caller_cannot_set_the_deadline_that_the_proxy_passes_on(ray_port: int) -> None:
     from rerank.integrations.ray_serve.proxy import TIME_REMAINING
 

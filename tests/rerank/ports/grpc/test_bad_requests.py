@@ -43,26 +43,12 @@ def both(**fields: object) -> list[pb.RerankRequest | pb.SearchRequest]:
 #: Description → requests, status, invalid field, and a pattern in the message. Some of these requests are refused by
 #: `rerank.service.methods`, whose tests have all of its checks; the others are refused by other modules.
 BAD: dict[str, tuple[Sequence[Message], grpc.StatusCode, str, str]] = {
-    "empty query": (both(query=" \n"), INVALID, "query", "the query is empty"),
-    "instruction for a model without": (
-        both(instruction="flea"),
-        INVALID,
-        "instruction",
-        "no place for an instruction",
-    ),
     "unknown model": (both(model="gpt"), NOT_FOUND, "", "pe-rank, identity, number"),
-    "window of one": (both(strategy=strategy(window_size=1)), INVALID, "strategy.window_size", "at least 2"),
     "window too wide": (
         both(strategy=strategy(window_size=2**31 - 1)),
         INVALID,
         "strategy.window_size",
         r"2147483647 exceeds the (\d+) passages .*; use at most \1",
-    ),
-    "stride larger than the window": (
-        both(strategy=strategy(window_size=4, stride=5)),
-        INVALID,
-        "strategy.stride",
-        "use at most 4",
     ),
     "feedback with bm25": (
         [search(first_stage=pb.FIRST_STAGE_BM25, feedback=pb.Feedback())],

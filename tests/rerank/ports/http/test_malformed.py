@@ -15,7 +15,7 @@ import pytest
 from tests.http_client import HttpClient
 from tests.serving import TIMEOUT_S
 
-SEEDS = 8
+SEEDS = 3
 REQUESTS_PER_SEED = 250
 
 #: Path → the fields of its errors; for other paths, and for /rerank without a known body, those of all dialects.

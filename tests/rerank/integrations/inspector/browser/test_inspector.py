@@ -44,16 +44,6 @@ def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
     assert page.title() == "moon and tides · rerank inspector"
 
 
-def test_lines_and_arrows_show_each_move(tab: Tab) -> None:
-    page = tab.open(source="pasted", query="q", passages=passages([1, 3, 2]))
-    assert tab.names("after") == ["2", "3", "1"]
-    lines = {line.get_attribute("class"): line.get_attribute("d") for line in page.locator(".lines path").all()}
-    assert page.locator(".lines path.up").count() == 2
-    assert lines["down"] == "M0,0.5 C45,0.5 55,2.5 100,2.5"
-    moves = page.locator(".order.after .move").all_inner_texts()
-    assert moves == ["up from 2:\n↑1", "up from 3:\n↑1", "down from 1:\n↓2"]
-
-
 def test_link_holds_the_whole_state(tab: Tab) -> None:
     page = tab.open()
     page.get_by_text("Rank my own passages").click()
@@ -92,19 +82,6 @@ def test_link_that_a_person_writes_asks_its_query(tab: Tab) -> None:
     page.go_back()
     tab.wait_for_title("moon")
     assert tab.names("before") == first
-
-
-def test_back_returns_to_the_search_before(tab: Tab) -> None:
-    page = tab.open(query="moon", a__stage="dense")
-    first = tab.names("before")
-    page.get_by_label("Query").fill("bread")
-    page.get_by_role("button", name="Rank", exact=True).click()
-    tab.wait_for_title("bread")
-    assert tab.names("before") != first
-    page.go_back()
-    tab.wait_for_title("moon")
-    assert tab.names("before") == first
-    assert page.get_by_label("Query").input_value() == "moon"
 
 
 def test_two_systems_are_compared(tab: Tab) -> None:
@@ -164,21 +141,6 @@ def test_judged_passages_have_grades_and_both_orders_ndcg(tab: Tab) -> None:
     grades = page.locator(".order.before li").filter(has=page.locator(".grade"))
     assert {row.locator(".name").inner_text() for row in grades.all()} == {"moon", "tides", "desert"}
     assert page.locator(".order.before .g2 .name").all_text_contents() == ["tides"]
-
-
-@pytest.mark.parametrize("grades", [{}, {"a": 0}, {"a": 1}, {"a": 2, "b": 1, "x": 3}, {"x": 1}])
-def test_ndcg_of_the_page_is_that_of_ir_measures(tab: Tab, grades: Mapping[str, int]) -> None:
-    tab.page.goto(tab.base)
-    order = ["c", "a", "b", *(f"d{place}" for place in range(12))]
-    program = """async ([order, grades]) =>
-        (await import("/inspector/static/measures.js")).ndcg(order, grades)"""
-    found = tab.page.evaluate(program, [order, grades])
-    if not any(grades.values()):
-        assert found is None
-        return
-    qrels = [Qrel("q", doc_id, grade) for doc_id, grade in grades.items()]
-    run = [ScoredDoc("q", doc_id, -rank) for rank, doc_id in enumerate(order)]
-    assert found == pytest.approx(ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10])
 
 
 def test_windows_are_shown_round_by_round(tab: Tab) -> None:
