@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 from rerank_eval import beir, trec_dl
-from rerank_eval.measures import MetricValues
-from rerank_eval.report import comparisons
-from rerank_eval.results import SystemResult
 from rerank_eval.sources import FIRST_STAGE
 from scipy import stats
 
@@ -108,20 +105,3 @@ def test_eval_beir_with_a_run_measures_the_queries_of_the_run(
     assert summary["queries"] == ASKED
     assert summary["rows"][FIRST_STAGE]["mean"] == pytest.approx(fmean(before))
     assert summary["rows"]["oracle"]["p"] == pytest.approx(stats.ttest_rel(before, best).pvalue)
-
-
-def test_holm_is_over_the_queries_that_were_asked() -> None:
-    rng = random.Random(5)
-    asked = {name: [rng.random() for _ in range(ASKED)] for name in "abc"}
-    results = [_with_zeros(name, values) for name, values in asked.items()]
-    p_values = [stats.ttest_rel(asked[name], asked["a"]).pvalue for name in "bc"]
-    low, high = sorted(p_values)
-    expected = {low: min(1.0, 2 * low), high: max(min(1.0, 2 * low), high)}
-    assert [p for _, _, p in comparisons(results)] == pytest.approx([expected[p] for p in p_values])
-
-
-def _with_zeros(name: str, values: list[float]) -> SystemResult:
-    """A result with values of the queries that were asked, and 0 for the others."""
-    per_query = {f"q{n:02d}": {"nDCG@10": value} for n, value in enumerate([*values, *[0.0] * (JUDGED - len(values))])}
-    missing = tuple(list(per_query)[len(values) :])
-    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / JUDGED}, per_query, missing))

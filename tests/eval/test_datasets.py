@@ -83,34 +83,6 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
     assert dataset.passages(["b"]) == {"b": Passage("b", "two")}
 
 
-def test_failed_download_is_one_line_with_its_first_cause(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """ir_datasets logs each attempt, and the message of its HTTP client repeats the address at each layer."""
-    ir_datasets = pytest.importorskip("ir_datasets")
-
-    def load(name: str) -> SimpleNamespace:
-        logger = ir_datasets.log.easy()
-        logger.info("[starting] opening zip file")
-        logger.info("download error: HTTPSConnectionPool(...). Retrying from start.")
-        logger.warn("Download failed: HTTPSConnectionPool(...)")
-        try:
-            raise OSError("Name or service not known")
-        except OSError as error:
-            raise ConnectionError(f"HTTPSConnectionPool(...): Max retries exceeded ({error})") from error
-
-    monkeypatch.setattr(ir_datasets, "load", load)
-    with pytest.raises(ConfigError) as caught:
-        open_dataset("beir/scifact/test")
-    assert str(caught.value) == (
-        "beir/scifact/test of ir_datasets cannot be downloaded (Name or service not known); connect this machine to a "
-        "network, or give files that it has"
-    )
-    printed = capsys.readouterr().err
-    assert "opening zip file" in printed
-    assert "ownload" not in printed
-
-
 def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ir_datasets = pytest.importorskip("ir_datasets")
     asked: list[str] = []

@@ -92,17 +92,6 @@ def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path) -> Non
     assert measures(tmp_path / "back")["per_query"]["q 1"]["nDCG@10"] == 1
 
 
-def test_relevant_passages_without_a_candidate_are_counted_with_three_examples(tmp_path: Path) -> None:
-    missing = {f"x{number}": 1 for number in range(5)}
-    requests = write_requests(tmp_path / "requests.jsonl", {"q": {"a": "a", "b": "b"}})
-    qrels = write_qrels(tmp_path / "qrels.txt", {"q": {"a": 1, "b": 0, "y": 0} | missing, "other": {"z": 1}})
-    printed = evaluate(app, tmp_path / "out", "--requests", requests, "--qrels", qrels, "--model", "oracle")
-    note = "5 of 6 relevant query-passage pairs are not among the candidates, so"
-    assert note in " ".join(printed.split())
-    (written,) = [measure for measure in measures(tmp_path / "out")["notes"] if note in measure]
-    assert written.endswith("no order can find them (such as 'x0' of 'q', 'x1' of 'q', 'x2' of 'q').")
-
-
 @pytest.mark.parametrize(
     ("grades", "given", "names"),
     [

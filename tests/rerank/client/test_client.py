@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import grpc
@@ -26,14 +25,6 @@ def client(request: pytest.FixtureRequest, service: Served) -> Client:
     return Client(request.param, service.address)
 
 
-@pytest.fixture
-def unreachable() -> str:
-    """An address on which nothing listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
     messages = [pb.Candidate(doc_id=doc_id, text=text) for doc_id, text in PAIRS[6:]]
     reply = client.call("rerank", QUERY, [*PAIRS[:6], *messages], timeout_s=TIMEOUT_S)
@@ -51,14 +42,6 @@ def test_message_of_the_service_arrives_unchanged(client: Client, name: str) -> 
     assert "pe-rank, identity, number" in str(caught.value)
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
     assert caught.value.metadata == {"model": name}
-
-
-@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
-def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> None:
-    with pytest.raises(ServiceError, match="onnect") as caught:
-        Client(kind, unreachable, attempts=1).call("list_models", timeout_s=TIMEOUT_S)
-    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "")
-    assert caught.value.metadata == {}
 
 
 def test_unknown_option_is_refused_before_the_call(client: Client) -> None:

@@ -95,14 +95,3 @@ def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch: pytest.Mo
 def test_service_that_cannot_be_reached_ends_the_batch() -> None:
     with RerankClient("127.0.0.1:1", attempts=1) as client, pytest.raises(ServiceError, match="no answer from"):
         [*client.rerank_many([("q", ["1"])])]
-
-
-def test_key_that_does_not_allow_the_model_ends_the_batch(encoder: Encoder, tmp_path: Path) -> None:
-    file = tmp_path / "keys.yaml"
-    credentials = Credentials(api_key=add_key(file, "shop", CallerLimits(models=("other",))))
-    with (
-        serving(reranker_of(encoder, {"number": NumberRanker()}, keys=file)) as served,
-        RerankClient(served.address, credentials) as client,
-        pytest.raises(ServiceError, match="key shop does not allow model 'number'"),
-    ):
-        [*client.rerank_many([("q", ["1", "2"])] * 5)]

@@ -34,11 +34,3 @@ def test_entry_of_a_key_takes_further_settings(rerank: Command, tmp_path: Path) 
     path.write_text(f"{entry}  on_failure: fallback\n")
     with pytest.raises(ConfigError, match=r"on_failure: Input should be 'error' or 'first-stage'"):
         read_keys(path)
-
-
-def test_second_key_of_a_name_and_a_folder_that_is_missing_are_refused(rerank: Command, tmp_path: Path) -> None:
-    path = tmp_path / "keys.yaml"
-    rerank("keys", "add", "a", "--file", path)
-    assert "has a key 'a' already" in rerank("keys", "add", "a", "--file", path).error
-    missing = tmp_path / "missing" / "keys.yaml"
-    assert f"{missing} cannot be written" in rerank("keys", "add", "a", "--file", missing).error

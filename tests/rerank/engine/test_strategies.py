@@ -115,19 +115,6 @@ def test_perfect_ranker_finds_the_best_ten(strategy: Strategy) -> None:
 
 
 @each_strategy
-@pytest.mark.parametrize(
-    "scores_of",
-    [lambda window: [0.0] * len(window), lambda window: [-float(place) for place in range(len(window))]],
-    ids=["all equal", "descending"],
-)
-def test_scores_that_confirm_the_order_change_nothing(
-    strategy: Strategy, scores_of: Callable[[Positions], list[float]]
-) -> None:
-    for n in boundary_sizes(strategy):
-        assert run_schedule(strategy, scores_of, n)[1] == list(range(n)), f"n = {n}"
-
-
-@each_strategy
 def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
     """Over the full list, also for candidates that share no window."""
     for n in boundary_sizes(strategy):

@@ -23,7 +23,7 @@ import pytest
 from rerank.config import ApiModel, EngineConfig, RerankServers
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Single, Sliding, Step, Strategy
+from rerank.engine.strategies import Single, Step, Strategy
 from rerank.reranking.load_models import load_remote
 from rerank.types import Candidate, Passage, Query, Ranking
 from tests.rerank.inference_servers.random_rerankers import scores_here
@@ -75,11 +75,3 @@ async def test_scores_and_order_are_those_of_the_model_in_this_process(url: str,
         assert max(gaps) < CLOSE
         best_first = [expected[result.position] for result in found.ranked]
         assert all(a > b - CLOSE for a, b in pairwise(best_first))
-
-
-async def test_sliding_windows_find_the_best_candidates(url: str, folder: Path) -> None:
-    expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(100))
-    found = await ranked(url, folder, 100, Sliding(20, 10), scores="listwise", max_passages=20)
-    best = sorted(expected, reverse=True)[:10]
-    assert [expected[result.position] for result in found.ranked[:10]] == pytest.approx(best, abs=CLOSE)
-    assert len(found.trace.windows) == 9

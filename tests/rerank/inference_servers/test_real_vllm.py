@@ -30,7 +30,7 @@ from rerank.checkpoints import bundled
 from rerank.config import AnswerConfig, EngineConfig, FirstModel
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Single, Sliding, Step, TopDown
+from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
 from rerank.rankers.base import Ranker, RemoteRanker, rank_windows
@@ -99,19 +99,6 @@ async def test_scores_of_50_windows_are_those_of_the_model_in_this_process(url: 
     await ranker.close()
     print(f"largest difference of a score over 50 windows: {max(gaps):.1e}")
     assert max(gaps) < CLOSE
-
-
-@pytest.mark.parametrize("strategy", [Sliding(20, 10), TopDown(20)], ids=str)
-async def test_order_of_100_candidates_is_that_of_the_model_in_this_process(
-    url: str, here: Ranker, strategy: Sliding | TopDown
-) -> None:
-    work = request_of(100, steps=(Step("zephyr", strategy),))
-    orders = []
-    for ranker in (here, served(url)):
-        async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
-            ranking = await engine.run(work)
-        orders.append([result.position for result in ranking.ranked])
-    assert orders[0] == orders[1]
 
 
 async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:

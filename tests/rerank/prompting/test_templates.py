@@ -43,12 +43,6 @@ def test_template_of_a_file_has_its_parts_and_hash(path: Path) -> None:
             "{system_message: 'rank {num}', prefix: p, body: '{candidate}', suffix: s}",
             r"system_message: unknown field \{num\}; allowed fields are none",
         ),
-        (
-            "{prefix: p, body: '{candidate}', suffix: s, method: pairwise}",
-            r"method: Input should be 'singleturn_listwise",
-        ),
-        ("", r"line 1: Input should be a valid dictionary .*, given None"),
-        ("prefix: [", r"while parsing a flow node"),
     ],
 )
 def test_wrong_template_is_refused_with_the_reason(path: Path, text: str, problem: str) -> None:

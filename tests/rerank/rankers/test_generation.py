@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import string
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import FAMILIES, byte_level, metaspace
 
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
-ABC, ONE_TO_THREE = "ABC", ("1", "2", "3")
+ABC, ONE_TO_THREE, ANSWER = "ABC", ("1", "2", "3"), "[C] > [A] > [B]"
 ALL_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
@@ -64,47 +65,47 @@ def write_trained_lm(
     return folder
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that answers `ANSWER` to three passages."""
+    return write_trained_lm(tmp_path_factory.mktemp("lms") / "lm", byte_level(), make_window(3), ABC, ANSWER)
+
+
 @pytest.mark.parametrize(
-    ("kind", "names", "answer", "permutation", "repairs"),
+    ("family", "kind", "names", "answer", "repairs"),
     [
-        (LETTERS, ABC, "[C] > [A] > [B]", (2, 0, 1), 0),
-        (NUMBERS, ONE_TO_THREE, "[3] > [1] > [2]", (2, 0, 1), 0),
-        (NUMBERS, ONE_TO_THREE, "[3] > [3] > [12]", (2, 0, 1), 4),
+        (metaspace, LETTERS, ABC, ANSWER, 0),
+        (byte_level, NUMBERS, ONE_TO_THREE, "[3] > [3] > [12]", 4),
     ],
 )
-@pytest.mark.parametrize("family", [metaspace, byte_level])
 def test_generated_permutation_is_the_ranking(
     tmp_path: Path,
     family: Callable[[], PreTrainedTokenizerBase],
     kind: IdentifierKind,
     names: Sequence[str],
     answer: str,
-    permutation: tuple[int, ...],
     repairs: int,
 ) -> None:
     checkpoint = write_trained_lm(tmp_path / "lm", family(), make_window(3), names, answer)
     (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", kind, device="cpu"), [make_window(3)])
-    assert (ranking.permutation, ranking.repairs) == (permutation, repairs)
-    assert [ranking.scores[place] for place in permutation] == [0.0, -1.0, -2.0]
+    assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), repairs)
+    assert [ranking.scores[place] for place in (2, 0, 1)] == [0.0, -1.0, -2.0]
 
 
-def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(tmp_path: Path) -> None:
-    answer, tokenizer = "[C] > [A] > [B]", byte_level()
-    ranker = GenerationRanker(
-        write_trained_lm(tmp_path / "lm", tokenizer, make_window(3), ABC, answer), "first", LETTERS
-    )
+def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(trained: Path) -> None:
+    ranker = GenerationRanker(trained, "first", LETTERS)
     encoded = ranker.encode(make_window(3))
     start_s = time.perf_counter()
     (ranking,) = rank_windows(ranker, [make_window(3)])
-    assert ranking.decoded.tokens == len(tokenizer(answer, add_special_tokens=False)["input_ids"]) + 1  # the end token
+    assert ranking.decoded.tokens == len(byte_level()(ANSWER, add_special_tokens=False)["input_ids"]) + 1  # the end
     assert 0 < ranking.decoded.ms < (time.perf_counter() - start_s) * 1000
     read = len(encoded.prompts[0])
     assert encoded.tokens_with(ranking.decoded) == read + ranking.decoded.tokens < encoded.tokens
 
 
-def test_decoding_is_greedy_whatever_the_checkpoint_configures(tmp_path: Path) -> None:
+def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained: Path, tmp_path: Path) -> None:
     """Published checkpoints may configure sampling and a repetition penalty, but brackets repeat."""
-    checkpoint = write_trained_lm(tmp_path / "lm", byte_level(), make_window(3), ABC, "[C] > [A] > [B]")
+    checkpoint = shutil.copytree(trained, tmp_path / "sampling")
     sampling = GenerationConfig(
         do_sample=True, temperature=50.0, repetition_penalty=9.0, max_length=5, eos_token_id=[1, 2]
     )

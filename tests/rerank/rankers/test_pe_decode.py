@@ -25,7 +25,7 @@ from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_p
 
 MAX_PASSAGES = 6
 #: Windows and prompts of different sizes; some are longer than the sliding attention window of the Mistral model.
-WINDOWS = [vector_window(1 + seed % MAX_PASSAGES, seed, text="word " * (seed % 9)) for seed in range(36)]
+WINDOWS = [vector_window(1 + seed % MAX_PASSAGES, seed, text="word " * (seed % 9)) for seed in range(24)]
 
 
 @pytest.fixture(scope="module", params=["mistral", "llama"])

@@ -47,7 +47,6 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
             '{"query": {"text": "q", "qid": 1}, "candidates": [{"docid": 1, "doc": "d"}, {"docid": "1", "doc": "d"}]}',
             r"has '1' as candidates\[0\] and candidates\[1\]; give it once",
         ),
-        ('{"query": "q", "hits": []}', "has hits none, and so"),
         ('{"query": "q", "hits": [{"qid": 1, "docid": 2}]}', r"has a wrong hits\[0\]: it has no content"),
         (
             '{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}',
@@ -59,8 +58,6 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
             request_line({"nothing": "here"}),
             r"has a wrong candidates\[0\]: it has a wrong doc: it has no text or segment",
         ),
-        (request_line(None), r"has a wrong candidates\[0\]: it has a wrong doc: it is None"),
-        (request_line({"text": None}), r"has a wrong candidates\[0\]: it has a wrong doc: it has None as text"),
     ],
 )
 def test_bad_request_line_is_named(tmp_path: Path, line: str, problem: str) -> None:

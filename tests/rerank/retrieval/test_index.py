@@ -16,7 +16,6 @@ from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
 from rerank.retrieval.index_format import FORMAT
 from rerank.types import FirstStage, Query, ScoredDoc
-from tests.conftest import PASSAGES
 
 #: The test of learned sparse retrieval has an index with sparse vectors.
 WITHOUT_SPARSE = [stage for stage in FirstStage if FirstStage.LEARNED_SPARSE not in stage.parts]
@@ -27,13 +26,6 @@ def test_every_first_stage_finds_the_passage(index: Index, first_stage: FirstSta
     found = index.search(first_stage, [Query("what causes the tides of the moon")], 5)[0]
     assert {hit.doc_id for hit in found[:2]} == {"moon", "tides"}
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
-
-
-def test_manifest_describes_the_index(index: Index, encoder: Encoder) -> None:
-    manifest = index.manifest
-    assert (manifest.format, manifest.collection, manifest.passages) == (FORMAT, "twelve", len(PASSAGES))
-    assert (manifest.encoder, manifest.dense, manifest.bm25_k1, manifest.bm25_b) == (encoder.id, "flat", 0.9, 0.4)
-    assert {"python", "rerank", "pyserini", "torch"} <= manifest.versions.keys()
 
 
 @pytest.mark.parametrize("first_stage", WITHOUT_SPARSE)

@@ -37,20 +37,14 @@ def test_ranking_that_repeats_or_exceeds_the_list_is_refused(ranking: list[int])
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (GOOD | {"passages": []}, "0 passages; a list needs two or more"),
         (GOOD | {"passages": [FLEA], "relevance": [1]}, "1 passages; a list needs two or more"),
         (GOOD | {"passages": [FLEA, FLEA]}, "2 passages with 1 distinct doc_ids"),
         (GOOD | {"relevance": [1]}, "1 relevances for 2 passages"),
-        (GOOD | {"relevance": []}, "0 relevances for 2 passages"),
         (GOOD | {"relevance": [1, float("nan")]}, "relevance.1: .*finite"),
-        (GOOD | {"relevance": [1, float("inf")]}, "relevance.1: .*finite"),
         (GOOD | {"relevance": [1, "2"]}, "relevance.1: .*valid number"),
-        (GOOD | {"relevance": [1, True]}, "relevance.1: .*valid number"),
         (GOOD | {"query": " \n"}, "the query is empty"),
         (GOOD | {"passages": [FLEA, {"doc_id": "d", "text": " "}]}, "passage 'd' is empty"),
-        (GOOD | {"passages": [FLEA, {"doc_id": 3, "text": "x"}]}, "passages.1.doc_id: .*valid string"),
         (GOOD | {"passages": [FLEA, {"doc_id": "d", "text": "\ud800"}]}, "not valid Unicode"),
-        (GOOD | {"relevence": [1, 2]}, "relevence: Extra inputs"),
         ({key: value for key, value in GOOD.items() if key != "relevance"}, "relevance: Field required"),
     ],
 )

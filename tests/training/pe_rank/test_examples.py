@@ -11,13 +11,13 @@ import torch
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.examples import PECollator, prompt_ids, with_text
-from rerank_training.pe_rank.model import CHOSEN_SLOT, load_pe_base
+from rerank_training.pe_rank.model import load_pe_base
 from rich.console import Console
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
-from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
+from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Prepared, Window
 from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
@@ -75,35 +75,6 @@ def test_embeddings_are_those_of_serving(encoder: Encoder, tables: Tables, check
         row_embeddings = embeddings[row, : batch["last_index"][row] + 1]
         torch.testing.assert_close(row_embeddings, ranker._embed(ranker.encode(window), projected), atol=1e-5, rtol=0)
         torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
-
-
-def test_short_windows_are_padded_and_masked(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
-    lists = training_lists(2)  # of 3 and 5 passages
-    batch = collator_of(checkpoint, encoder, tables)(lists)
-    assert batch["mask"].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    assert batch["vectors"].shape == (2, 1 + 5, encoder.id.dimension)
-    slots = (batch["input_ids"] == PASSAGE_SLOT).sum(dim=1)
-    assert slots.tolist() == [3, 5]
-    assert (batch["input_ids"].gather(1, batch["last_index"][:, None]) == QUERY_SLOT).all()
-
-
-def test_order_is_that_of_the_teacher_with_padding_last(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
-    lists = training_lists(2)
-    batch = collator_of(checkpoint, encoder, tables)(lists)
-    for row, item in enumerate(lists):
-        n = len(item.passages)
-        best_first = sorted(range(n), key=lambda position: -item.relevance[position])
-        assert batch["order"][row].tolist() == best_first + list(range(n, 5))
-
-
-def test_choices_follow_the_prompt_best_first(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
-    item = training_lists(1)[0]
-    batch = collator_of(checkpoint, encoder, tables, with_choices=True)([item])
-    model = load_pe_base(checkpoint, encoder, None).model
-    embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
-    choices = embeddings[0, int(batch["last_index"][0]) + 1 :]
-    assert (batch["input_ids"] == CHOSEN_SLOT).sum() == len(item.passages) - 1
-    torch.testing.assert_close(choices, passages[0, batch["order"][0, :-1]])
 
 
 def test_window_wider_than_the_model_is_refused(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:

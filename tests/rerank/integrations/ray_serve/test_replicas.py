@@ -112,17 +112,3 @@ def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: Rer
         deploy_models(ray_port, ["broken"])
     assert outcomes.keys() == {"right"}, outcomes
     assert served_models(stub) == ["number"]
-
-
-def test_second_replica_starts_when_the_first_has_many_calls_in_flight(ray_port: int) -> None:
-    from ray import serve
-
-    serve.shutdown()  # an update would begin with as many replicas as there are
-    deploy_models(ray_port, ["held"], replicas=1, max_replicas=2, target_calls=1.0)
-    wait_for(lambda: len(replica_pids()) == 1, START_S)
-    with grpc.insecure_channel(f"127.0.0.1:{ray_port}") as channel:
-        request = pb.RerankRequest(query="q", candidates=REQUEST.candidates)
-        calls = [RerankServiceStub(channel).Rerank.future(request, timeout=START_S) for _ in range(CALLERS)]
-        wait_for(lambda: len(replica_pids()) == 2, START_S)
-        for call in calls:
-            call.cancel()

@@ -8,17 +8,15 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
 
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.rerank.integrations.ray_serve.replicas import load_fakes, ray_config
-from tests.serving import TIMEOUT_S, Refusal, numbered_candidates, refusal, wait_for
+from tests.serving import TIMEOUT_S, Refusal, numbered_candidates, refusal
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 pytestmark = pytest.mark.ray
 
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 #: Nine windows of 20 tokens each.
 WINDOWS = pb.Strategy(window_size=2, stride=1)
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates(range(10)), strategy=WINDOWS)
@@ -38,38 +36,6 @@ def deployed(port: int, names: list[str], **settings: Any) -> Iterator[RerankSer
 
 def refused(stub: RerankServiceStub, timeout_s: float = TIMEOUT_S, **call: Any) -> Refusal:
     return refusal(lambda: stub.Rerank(REQUEST, timeout=timeout_s, **call))
-
-
-def is_full(stub: RerankServiceStub) -> bool:
-    return refused(stub, timeout_s=1.0).code is EXHAUSTED
-
-
-def overload_beside(stub: RerankServiceStub, calls: list[grpc.Future]) -> Refusal:
-    """The refusal of a call once the replica is full. Adds `calls` until it is.
-
-    Ray may lose or refuse a call while a new replica takes its place, and while it hands over another one.
-    """
-    refusals: list[Refusal] = []
-
-    def is_overload() -> bool:
-        calls.append(stub.Rerank.future(REQUEST, timeout=TIMEOUT_S))
-        refusals.append(refused(stub, timeout_s=1.0))
-        return refusals[-1].code is EXHAUSTED
-
-    wait_for(is_overload)
-    return refusals[-1]
-
-
-def test_full_queue_is_an_overload_with_a_retry_delay_until_a_call_is_cancelled(ray_port: int) -> None:
-    calls: list[grpc.Future] = []
-    with deployed(ray_port, ["held"], engine={"max_queue_tokens": 200}) as stub:
-        overload = overload_beside(stub, calls)
-        for call in calls:
-            call.cancel()
-        wait_for(lambda: not is_full(stub))
-    assert (overload.code, overload.reason) == (EXHAUSTED, "OVERLOADED")
-    assert "exceed the limit of 200" in overload.message
-    assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
 
 
 def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port: int) -> None:

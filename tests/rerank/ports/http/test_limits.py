@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import socket
@@ -16,10 +15,8 @@ import pytest
 
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
-from rerank.ports.http.call import HttpCall
-from rerank.ports.http.dialects.dialect import Translated
 from tests.http_client import HttpClient, http_service, texts
-from tests.serving import TIMEOUT_S, HeldService, held_service, wait_for
+from tests.serving import TIMEOUT_S, HeldService, held_service
 
 HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": texts(1, 2)}
@@ -44,31 +41,6 @@ def bytes_until_the_end(connection: socket.socket) -> int:
         while part := connection.recv(2**20):
             received += len(part)
     return received
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"query": "q", "documents": ["x" * 200_001]},  # refused by the service
-        {"query": "q", "documents": [1, "x" * 100_000]},  # refused by the dialect
-    ],
-)
-def test_refused_request_is_freed_at_once(http: HttpClient, document: object) -> None:
-    """Without a collection of garbage, which is rare in the service, because it starts with many objects."""
-    gc.collect()
-    gc.disable()
-    try:
-        before = count_of(HttpCall, Translated)
-        for _ in range(5):
-            assert http.post("/v2/rerank", document).status == 400
-        wait_for(lambda: count_of(HttpCall, Translated) <= before)
-    finally:
-        gc.enable()
-
-
-def count_of(*kinds: type) -> int:
-    """The number of objects of these types that exist."""
-    return sum(type(thing) in kinds for thing in gc.get_objects())
 
 
 @pytest.mark.parametrize("chunked", [False, True])

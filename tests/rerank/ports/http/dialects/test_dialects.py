@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from rerank.models.encoder import Encoder
-from rerank.ports.http.dialects.cohere import Cut
-from rerank.ports.http.dialects.dialect import Dialect, Translated
-from rerank.ports.http.dialects.options import StrictModel, validated
-from rerank.ports.http.dialects.table import Dialects, dialects
-from rerank.ports.http.dialects.tei import RankList
-from rerank.ports.http.problem import Problem
-from rerank.service.requests import RerankRequest
-from rerank.types import CandidateSource, Query, Ranking, RankOptions
-from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, http_service, texts
+from tests.http_client import HttpClient, texts
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
 #: Path, the name of the passages in its requests, and the names of the texts in its errors.
@@ -182,46 +170,3 @@ def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http:
     assert reply.status == 400
     assert {"message", "detail", "error", "error_type", "code"} <= reply.json.keys()
     assert "documents (Cohere, Jina), texts (TEI) or candidates" in reply.json["message"]
-
-
-class EchoRequest(StrictModel):
-    lines: list[str]
-
-
-class EchoDialect(Dialect):
-    """A dialect that a contributor adds: requests of `lines`, which come back best first."""
-
-    passages_field, name = "lines", "lines (Echo)"
-    request, reply = EchoRequest, RankList
-
-    def translate(self, body: Mapping[str, Any]) -> Translated:
-        lines = validated(EchoRequest, body).lines
-        candidates = [CandidateSource(str(place), line) for place, line in enumerate(lines)]
-
-        def reply(ranking: Ranking, _: Sequence[str]) -> bytes:
-            return json.dumps([lines[item.position] for item in ranking.ranked]).encode()
-
-        return Translated([RerankRequest(Query("q"), candidates, RankOptions())], reply)
-
-    def error(self, problem: Problem) -> Mapping[str, Any]:
-        return {"echo": problem.message}
-
-
-def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the recipe describes: what is made from the list of dialects knows it."""
-
-    def with_echo(cut: Cut) -> Dialects:
-        found = dialects(cut)
-        echo = {"lines": EchoDialect()}
-        return {**found, "/echo": echo, "/rerank": {**found["/rerank"], **echo}}
-
-    monkeypatch.setattr("rerank.ports.http.server.dialects", with_echo)
-    with http_service(encoder, {"number": NumberRanker()}) as (_, client):
-        for path in ("/echo", "/rerank"):
-            assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
-            assert client.post(path, {"lines": []}).json.keys() == {"echo"}
-        assert "or lines (Echo)" in client.post("/rerank", {}).json["echo"]
-        assert client.get("/nowhere").json.keys() >= {"echo", "message", "error"}
-        document = client.get("/openapi.json").json
-    assert document["paths"]["/echo"]["post"]["summary"] == "Rank lines (Echo)"
-    assert document["components"]["schemas"]["EchoRequest"]["properties"].keys() == {"lines"}
