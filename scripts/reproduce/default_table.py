@@ -28,8 +28,8 @@ from rerank.retrieval.build import build_index
 from rerank.types import FirstStage, FirstStageKind
 
 #: The first stages by which each collection is searched.
-_STAGES = (FirstStage.BM25, FirstStage.HYBRID_RRF, FirstStage.HYBRID_Z_SCORE)
-_COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
+STAGES = (FirstStage.BM25, FirstStage.HYBRID_RRF, FirstStage.HYBRID_Z_SCORE)
+COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
 #: Request files with the kind of their first stage.
 _REQUESTS = {
     "trec-dl-2021/requests": FirstStageKind.LEXICAL,
@@ -41,7 +41,7 @@ _REQUESTS = {
     "trec-dl-2019-first-stages/tas-b": FirstStageKind.NEURAL,
 }
 #: MedQuAD has more questions than its rows need.
-_MOST_QUERIES = {"medquad": 150}
+MOST_QUERIES = {"medquad": 150}
 
 
 class Row(NamedTuple):
@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
 def rows(data: Path, work: Path, model: str, only: str) -> Iterator[Row]:
     """Measures a model on each list whose name contains `only`."""
-    for name in _COLLECTIONS:
-        for stage in _STAGES:
+    for name in COLLECTIONS:
+        for stage in STAGES:
             if only in f"{name}, {stage}":
                 yield _row(f"{name}, {stage}", _search(name, stage, data, work, model))
     for name, kind in _REQUESTS.items():
@@ -63,8 +63,13 @@ def rows(data: Path, work: Path, model: str, only: str) -> Iterator[Row]:
             yield _row(f"{name}, {kind}", _rerank(name, kind, data, work, model))
 
 
+def collection_name(name: str, data: Path, work: Path) -> str:
+    """The folder of a collection, or pydoc."""
+    return {"pydoc": "pydoc", "medquad": str(work / "medquad" / "answers")}.get(name, str(data / name))
+
+
 def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) -> EvaluationSettings:
-    collection = {"pydoc": "pydoc", "medquad": str(work / "medquad" / "answers")}.get(name, str(data / name))
+    collection = collection_name(name, data, work)
     index = work / f"{name}-index"
     if not index.exists():
         build_index(open_collection(collection), index, Encoder(), sparse_encoder=SparseEncoder())
@@ -73,7 +78,7 @@ def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) ->
         index=[index],
         first_stage=stage,
         model=["identity", model],
-        limit=_MOST_QUERIES.get(name, 0),
+        limit=MOST_QUERIES.get(name, 0),
         out=work / model / f"{name}-{stage}",
     )
 
