@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from rerank.reranking.blocking import Reranker
     from rerank.reranking.reranker import AsyncReranker, SearchResult, load_reranker
     from rerank.types import (
-        Candidate,
-        CandidateSource,
         Completeness,
         FeedbackMethod,
         FeedbackSettings,
@@ -62,7 +60,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "AsyncRerankClient", "AsyncReranker", "Candidate", "CandidateSource", "CheckpointError", "CollectionError",
+    "AsyncRerankClient", "AsyncReranker", "CheckpointError", "CollectionError",
     "Completeness", "ConfigError", "Credentials", "DeadlineExceeded", "EngineConfig", "FeedbackMethod",
     "FeedbackSettings", "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch",
     "InvalidRequest", "Limits", "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage",
@@ -88,7 +86,7 @@ _EXPORTS = {
     "rerank.client.error_details": ("ServiceError",),
     "rerank.access.credentials": ("Credentials",),
     "rerank.types": (
-        "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FeedbackSettings", "FirstStage", "Passage",
+        "Completeness", "FeedbackMethod", "FeedbackSettings", "FirstStage", "Passage",
         "Query", "RankOptions", "RankedCandidate", "Ranking", "ScoreKind", "StrategyKind", "Trace",
     ),
 }  # fmt: skip

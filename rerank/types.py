@@ -74,35 +74,36 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text with its id. `vector` is its embedding by the encoder; None until it is read from an index or computed."""
+    """A passage of a list, from the request to the ranking. Its rank in the first stage is its place in the list.
+
+    Attributes:
+        text: empty in a request for a passage of the index.
+        score: of the first stage; None when unknown.
+        title: empty if it has none or none is known. `text` begins with it once the passage is ranked.
+        in_index: what the request leaves out is read from the index.
+    """
 
     doc_id: str
-    text: str
-    vector: Vector | None = field(default=None, repr=False, compare=False)
-    #: `vector` covers only the beginning of `text`, because the encoder reads no further.
-    vector_truncated: bool = False
-    #: `vector` was computed for an earlier request with the same text.
-    vector_cached: bool = field(default=False, compare=False)
-    #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
-    sparse: SparseText | None = field(default=None, repr=False, compare=False)
-    #: `sparse` was computed for an earlier request with the same text.
-    sparse_cached: bool = field(default=False, compare=False)
-    #: The title, with which `text` begins; empty if it has none or none is known.
-    title: str = ""
-    #: Characters in front of the text as it was sent: those of a title that was put there.
-    prefix_chars: int = 0
-    #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
-    sparse_score: float | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A passage with its first-stage score (None when unknown). Its rank is its position in the list."""
-
-    passage: Passage
+    text: str = ""
     score: float | None = None
+    title: str = ""
+    in_index: bool = field(default=False, kw_only=True)
     #: The BM25 score within a hybrid first stage; None for any other.
-    bm25_score: float | None = None
+    bm25_score: float | None = field(default=None, kw_only=True)
+    #: Characters in front of the text as it was sent: those of a title that was put there.
+    prefix_chars: int = field(default=0, kw_only=True)
+    #: Its embedding by the encoder; None until it is read from an index or computed.
+    vector: Vector | None = field(default=None, repr=False, compare=False, kw_only=True)
+    #: `vector` covers only the beginning of `text`, because the encoder reads no further.
+    vector_truncated: bool = field(default=False, kw_only=True)
+    #: `vector` was computed for an earlier request with the same text.
+    vector_cached: bool = field(default=False, compare=False, kw_only=True)
+    #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
+    sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
+    #: `sparse` was computed for an earlier request with the same text.
+    sparse_cached: bool = field(default=False, compare=False, kw_only=True)
+    #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
+    sparse_score: float | None = field(default=None, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +116,10 @@ class ScoredDoc:
     bm25_score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateSource:
-    """A candidate as it stands in a request: its text, a reference into the index, or both.
-
-    `title` is empty for a passage without one. The passage that is ranked begins with it: `text` need not.
-    """
-
-    doc_id: str
-    text: str | None = None
-    in_index: bool = False
-    score: float | None = None
-    title: str = ""
-
-
 #: The forms in which a caller may give a candidate; `rerank.readers.candidates` reads them.
-CandidateLike: TypeAlias = CandidateSource | Candidate | Mapping[str, object] | tuple[str | int, str] | str
+CandidateLike: TypeAlias = Passage | Mapping[str, object] | tuple[str | int, str] | str
 CANDIDATE_FIELDS = "doc_id (or _id, docid, id), text, title, score"
-CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a plain text, or a Candidate"
+CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a plain text, or a Passage"
 
 
 def candidate_list(candidates: Iterable[T]) -> list[T]:
@@ -468,13 +455,13 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request.
+    """A passage with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request.
 
-    The relevance depends on the query and the candidate alone, so it may be larger than that of the one before.
+    The relevance depends on the query and the passage alone, so it may be larger than that of the one before.
     `span` is the part that was read of a divided document: its start and end, in characters of the text as it was sent.
     """
 
-    candidate: Candidate
+    passage: Passage
     position: int
     score: float
     relevance: float | None = None
@@ -493,13 +480,13 @@ class Ranking:
     trace: Trace
 
     def __repr__(self) -> str:
-        best = ", ".join(item.candidate.passage.doc_id for item in self.ranked[:3])
+        best = ", ".join(item.passage.doc_id for item in self.ranked[:3])
         more = ", …" if len(self.ranked) > 3 else ""
         return f"<Ranking: {len(self.ranked)} results by {self.trace.model}, {self.trace.strategy}: {best}{more}>"
 
     def __str__(self) -> str:
         """A short table of rank, score, doc_id and the beginning of the text."""
-        passages = [(item.score, item.candidate.passage) for item in self.ranked]
+        passages = [(item.score, item.passage) for item in self.ranked]
         return ranking_table([TableRow(score, passage.doc_id, passage.text) for score, passage in passages])
 
 

@@ -86,4 +86,6 @@ def vector_window(n: int, seed: int, width: int = 384, text: str = "a query") ->
     """A window of random unit vectors, with texts that hold their place."""
     rows = np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return Window(Query(text), tuple(Passage(f"d{place}", f"text {place}", row) for place, row in enumerate(rows)))
+    return Window(
+        Query(text), tuple(Passage(f"d{place}", f"text {place}", vector=row) for place, row in enumerate(rows))
+    )

@@ -45,7 +45,7 @@ RECIPES = {
             "rerank/rankers/reverse.py": """
 from dataclasses import replace
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import WindowRanking
+from rerank.types import (WindowRanking)
 
 class ReverseRanker(IdentityRanker):
     info = replace(IdentityRanker.info, kind="reverse", model_id="reverse")
@@ -68,12 +68,12 @@ class ReverseRanker(IdentityRanker):
             ),
         },
         """
-from rerank import Reranker
+from rerank import (Reranker)
 from rerank.config import load_config
 config = load_config(None, [{"name": "r", "ranker": "reverse"}])
 with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
     ranking = reranker.rerank("q", [("a", "x"), ("b", "y"), ("c", "z")])
-assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["c", "b", "a"], ranking
+assert [result.passage.doc_id for result in ranking.ranked] == ["c", "b", "a"], ranking
 """,
     ),
     "inference server": Recipe(
@@ -123,10 +123,10 @@ assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
             ),
         },
         """
-from rerank import RankOptions, Reranker
+from rerank import (RankOptions, Reranker)
 with Reranker("identity") as reranker:
     ranking = reranker.rerank("q", [("a", "x"), ("b", "y")], RankOptions(strategy="backwards"))
-assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["b", "a"], ranking
+assert [result.passage.doc_id for result in ranking.ranked] == ["b", "a"], ranking
 from rerank.client.client import rerank_request
 from rerank.config import Limits
 from rerank.protobuf import requests
@@ -141,7 +141,7 @@ assert requests.rerank_request(message).checked(Limits()).options.strategy == "b
 from dataclasses import replace
 
 async def short_results(request, ranking):
-    ranked = tuple(result for result in ranking.ranked if len(result.candidate.passage.text) < 9)
+    ranked = tuple(result for result in ranking.ranked if len(result.passage.text) < 9)
     return replace(ranking, ranked=ranked)
 """
         },
@@ -153,10 +153,10 @@ async def short_results(request, ranking):
             )
         },
         """
-from rerank import Reranker
+from rerank import (Reranker)
 with Reranker("identity") as reranker:
     ranking = reranker.rerank("q", [("a", "a long text"), ("b", "short"), ("c", "brief")])
-assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["b", "c"], ranking
+assert [result.passage.doc_id for result in ranking.ranked] == ["b", "c"], ranking
 """,
     ),
     "HTTP dialect": Recipe(
@@ -178,7 +178,7 @@ assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["b", "
         },
         """
 import json
-from rerank import Reranker
+from rerank import (Reranker)
 from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 of_path = dialects(lambda texts, tokens: texts)
@@ -238,13 +238,13 @@ assert rank_loss_named("mean-score") is RANK_LOSSES["mean-score"]
             ),
         },
         """
-from rerank import Reranker
+from rerank import (Reranker)
 from rerank.config import load_config
 fusion = {"name": "f", "ranker": "fusion", "sparse_weight": 0.0, "overlap_weight": 100.0}
 config = load_config(None, [fusion])
 with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
     ranking = reranker.rerank("a b c", [("one", "a x y"), ("three", "a b c"), ("two", "a b x")])
-assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["three", "two", "one"], ranking
+assert [result.passage.doc_id for result in ranking.ranked] == ["three", "two", "one"], ranking
 """,
     ),
     "dataset": Recipe(
@@ -252,7 +252,7 @@ assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["three
         {
             "rerank/collections/colours.py": """
 from rerank.readers.qrels import Qrel
-from rerank.types import Passage, Query
+from rerank.types import (Passage, Query)
 
 def passages():
     yield Passage("sky", "the sky is blue")

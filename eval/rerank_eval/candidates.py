@@ -10,7 +10,7 @@ from rerank.errors import CollectionError
 from rerank.readers.requests import CandidateList
 from rerank.readers.runs import read_run
 from rerank.readers.trec_ids import known_ids, to_column
-from rerank.types import CandidateSource, Passage, Query
+from rerank.types import Passage, Query
 from rerank_eval.datasets import Dataset
 
 
@@ -72,6 +72,4 @@ def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:
 
 def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> CandidateList:
     found = [(passages[doc_id], score) for doc_id, score in docs]
-    return CandidateList(
-        query, tuple(CandidateSource(p.doc_id, p.text, score=score, title=p.title) for p, score in found)
-    )
+    return CandidateList(query, tuple(replace(passage, score=score) for passage, score in found))

@@ -10,7 +10,7 @@ from pathlib import Path
 from rerank import __version__
 from rerank.commands.run import console
 from rerank.errors import ConfigError
-from rerank.types import CandidateSource, Query
+from rerank.types import Passage, Query
 from rerank_eval.measures import Run
 from rerank_eval.overlap import check_names, check_responses, uncovered
 from rerank_eval.report import ORACLE, Report, write_report
@@ -102,7 +102,7 @@ def _oracle_run(task: Task, first_stage: Run) -> Run:
     """The best order of the same candidates."""
     oracle = Oracle(task.evaluator.qrels)
     return {
-        query_id: oracle.rerank(Query("", query_id), [CandidateSource(doc.doc_id) for doc in docs]).docs
+        query_id: oracle.rerank(Query("", query_id), [Passage(doc.doc_id) for doc in docs]).docs
         for query_id, docs in first_stage.items()
     }
 

@@ -160,7 +160,7 @@ def _ranked(
         query = requests[place - shift].query
         given = [candidate for candidate in request.candidates if not shift or not is_relevant(query, candidate.doc_id)]
         ranking = reranker.rerank(query, given, RankOptions(model=model))
-        passages = [item.candidate.passage for item in sorted(ranking.ranked, key=lambda item: item.position)]
+        passages = [item.passage for item in sorted(ranking.ranked, key=lambda item: item.position)]
         signals = signals_by_text(ranking.trace.windows, ranking.trace.model, passages)
         if passages and not signals:
             raise ConfigError(f"{ranking.trace.strategy} gives no signal; fit a model with a preranker that does")

@@ -23,7 +23,7 @@ from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.names import did_you_mean
 from rerank.readers.qrels import Qrel, grades_by_query
-from rerank.types import CandidateSource, FirstStageWeight, Query
+from rerank.types import FirstStageWeight, Passage, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.settings import BASELINES, ORACLE, EvaluationSettings
 from rerank_eval.trace import RankedList
@@ -253,7 +253,7 @@ class ServedSystem:
             **settings,
         }
 
-    def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
+    def rerank(self, query: Query, candidates: Sequence[Passage], ordered: bool = True) -> RankedList:
         """Ranks candidates, which it receives in the given order; the order counts only if it is `ordered`."""
         return _ranking(self._client.rerank(query.text, candidates, ordered=ordered, **self._options))
 
@@ -284,7 +284,7 @@ class Oracle:
             "searched": index or {},
         }
 
-    def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
+    def rerank(self, query: Query, candidates: Sequence[Passage], ordered: bool = True) -> RankedList:
         """Sorts by grade; candidates with equal grades keep their order, whether `ordered` or not."""
         grades = self._grades.get(query.query_id, {})
         positions = sorted(range(len(candidates)), key=lambda position: -grades.get(candidates[position].doc_id, 0))
@@ -298,7 +298,7 @@ class Oracle:
         if self._client is None:
             raise AssertionError("an oracle without a client was asked to search; this is a bug")
         response = self._client.search(query.text, **{**options, "model": _IDENTITY, "timeout_s": _MAX_REQUEST_S})
-        return self.rerank(query, [CandidateSource(hit.doc_id) for hit in response.results])
+        return self.rerank(query, [Passage(hit.doc_id) for hit in response.results])
 
 
 System: TypeAlias = ServedSystem | Oracle

@@ -17,7 +17,7 @@ from rerank.client.many import Send, answers_in_order
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
 from rerank.protobuf.fields import request_message
-from rerank.readers.candidates import candidate_source
+from rerank.readers.candidates import passage_of
 from rerank.types import CandidateLike, candidate_list
 from rerank.util.many import pair_of, with_bar
 from rerank.v1 import rerank_pb2 as pb
@@ -93,7 +93,7 @@ class RerankClient(_Client):
             query: the query.
             candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "text" and
                 optionally "doc_id", "title" and "score", (doc_id, text) pairs, plain texts, Candidates,
-                CandidateSources, or protobuf messages. Without an id, the id is the place: "0", "1", ….
+                Passages, or protobuf messages. Without an id, the id is the place: "0", "1", ….
             timeout_s: deadline of the call in seconds, with all its attempts.
             options: further fields of RerankRequest, such as model="pe-rank", top_n=10, ordered=False or
                 strategy="sliding".
@@ -240,11 +240,11 @@ def _search_request(query: str, options: dict[str, Any]) -> pb.SearchRequest:
 def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidate:
     if isinstance(candidate, pb.Candidate):
         return candidate
-    source = candidate_source(candidate, place)
+    passage = passage_of(candidate, place)
     return pb.Candidate(
-        doc_id=source.doc_id,
-        text=source.text,
-        in_index=source.in_index,
-        first_stage_score=source.score,
-        title=source.title,
+        doc_id=passage.doc_id,
+        text=None if passage.in_index and not passage.text else passage.text,
+        in_index=passage.in_index,
+        first_stage_score=passage.score,
+        title=passage.title,
     )

@@ -20,15 +20,13 @@ from rerank.commands.progress import show_progress
 from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, SelfTestFailed
 from rerank.protobuf.fields import request_message
 from rerank.readers.requests import request_rows
-from rerank.types import CandidateSource
+from rerank.types import Passage
 from rerank.util.files import atomic_file, check_file, report_disk_errors
 from rerank.util.json_files import differences
 from rerank.v1 import rerank_pb2 as pb
 
 #: Answers the requests in their order: `RerankClient.rerank_many` with its options.
-Answers: TypeAlias = Callable[
-    [Iterator[tuple[str, Iterable[CandidateSource]]]], Iterable[pb.RerankResponse | ServiceError]
-]
+Answers: TypeAlias = Callable[[Iterator[tuple[str, Iterable[Passage]]]], Iterable[pb.RerankResponse | ServiceError]]
 
 
 def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class Engine:
     def _order_and_blank(self, request: RankRequest) -> tuple[Sequence[int], Sequence[int]]:
         """Sets passages without a text apart, unless all are so or no model reads them."""
         positions = range(len(request.candidates))
-        blank = [position for position in positions if not request.candidates[position].passage.text.strip()]
+        blank = [position for position in positions if not request.candidates[position].text.strip()]
         if len(blank) == len(positions) or not any(self._infos[step.model].reads_passages for step in request.steps):
             return positions, ()
         return [position for position in positions if position not in {*blank}] if blank else positions, blank
@@ -273,7 +273,7 @@ class Engine:
     async def _prepare(self, model: str, job: Job, progress: Progress) -> Prepared:
         """Prepares query and passages in slices, between which others take their turns and cancellation works."""
         request, info = progress.request, self._infos[model]
-        query, passages = request.query, request.passages
+        query, passages = request.query, request.candidates
         ready: dict[int, Passage] = {}
         for positions in self._slices(model, request):
             some = [passages[position] for position in positions]
@@ -286,7 +286,7 @@ class Engine:
 
     def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
         """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order."""
-        info, passages = self._infos[model], request.passages
+        info, passages = self._infos[model], request.candidates
         most = self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S) or _FIRST_SLICE_TOKENS
         if prepare_tokens(info, request.query, passages) <= most:
             return [range(len(passages))]

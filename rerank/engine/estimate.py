@@ -19,7 +19,7 @@ def expected_work(
         infos: of the models by name.
         token_ratio: see Throughput.
     """
-    passages, n, work = request.passages, len(request.candidates), dict[str, ExpectedWork]()
+    passages, n, work = request.candidates, len(request.candidates), dict[str, ExpectedWork]()
     for step in request.steps:
         info, cost = infos[step.model], step.strategy.cost(n)
         tokens_each = token_ratio(step.model) * window_tokens(info, passages, min(n, step.strategy.window_size))

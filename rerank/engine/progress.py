@@ -202,7 +202,7 @@ class Progress:
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         request, info = self.request, self.info
-        doc_ids = [passage.doc_id for passage in request.passages]
+        doc_ids = [passage.doc_id for passage in request.candidates]
         cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
         cut |= self.truncated_doc_ids
         return Trace(
@@ -229,7 +229,7 @@ class Progress:
             first_stage_weight=self.first_stage_weight,
             kendall_tau=kendall_tau([*self.order, *self.blank]) if request.options.ordered else None,
             model_warning=self._warnings(),
-            cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
+            cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.candidates),
         )
 
     def _warnings(self) -> str:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rerank.engine.strategies import Cost, Steps, describe
 from rerank.errors import InvalidRequest
-from rerank.types import Candidate, Passage, Query, RankOptions
+from rerank.types import Passage, Query, RankOptions
 
 #: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
 Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
@@ -45,7 +45,7 @@ class RankRequest:
     """
 
     query: Query
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Passage, ...]
     steps: Steps
     options: RankOptions = field(default_factory=RankOptions)
     deadline_s: float = math.inf
@@ -55,10 +55,6 @@ class RankRequest:
     def strategy(self) -> str:
         """The steps in words."""
         return describe(self.steps)
-
-    @property
-    def passages(self) -> list[Passage]:
-        return [candidate.passage for candidate in self.candidates]
 
     def window_bounds(self) -> Cost:
         """Sums the least and the most windows of all steps."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from rerank.retrieval.hybrid import RRF_K, z_scores
-from rerank.types import Candidate, Window, WindowRanking
+from rerank.types import Passage, Window, WindowRanking
 
 
 def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
@@ -21,7 +21,7 @@ def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
     return replace(ranking, scores=tuple(scores.tolist()))
 
 
-def candidate_scores(candidates: Sequence[Candidate]) -> Sequence[float]:
+def candidate_scores(candidates: Sequence[Passage]) -> Sequence[float]:
     """Returns the first stage's scores of candidates in its order; reciprocal ranks if one has no finite score.
 
     Of a hybrid first stage the BM25 scores, because the rankers' scores hold the similarity of the vectors already.
@@ -35,7 +35,7 @@ def candidate_scores(candidates: Sequence[Candidate]) -> Sequence[float]:
     return reciprocal_ranks(len(candidates))
 
 
-def warning_of_scores(candidates: Sequence[Candidate]) -> str:
+def warning_of_scores(candidates: Sequence[Passage]) -> str:
     """Says that the scores of the first stage do not count, because some candidates have no finite one; else empty."""
     given = [candidate.score for candidate in candidates if candidate.score is not None]
     finite = sum(map(math.isfinite, given))

@@ -12,13 +12,7 @@ from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
-from rerank.types import (
-    RankedCandidate,
-    Ranking,
-    SimilarPassage,
-    Trace,
-    WindowTrace,
-)
+from rerank.types import RankedCandidate, Ranking, SimilarPassage, Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 
 #: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
@@ -62,12 +56,12 @@ def trace_message(trace: Trace) -> pb.Trace:
 
 
 def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
-    passage = item.candidate.passage
+    passage = item.passage
     return pb.RankedCandidate(
         doc_id=passage.doc_id,
         original_position=item.position,
         score=item.score,
-        first_stage_score=item.candidate.score,
+        first_stage_score=item.passage.score,
         text=passage.text if return_passages else None,
         relevance=item.relevance,
         span=None if item.span is None else pb.Span(start=item.span[0], end=item.span[1]),

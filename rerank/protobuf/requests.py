@@ -17,7 +17,7 @@ from rerank.protobuf.enums import (
     STRATEGIES,
 )
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import CandidateSource, FeedbackSettings, FirstStageWeight, Query, RankOptions
+from rerank.types import FeedbackSettings, FirstStageWeight, Passage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")
@@ -25,11 +25,11 @@ U = TypeVar("U")
 
 
 def rerank_request(message: pb.RerankRequest) -> RerankRequest:
-    """The request of a message, whose candidates were counted. Raises: InvalidRequest for an unknown enum value."""
+    """The request of a message, whose candidates were counted. Raises: InvalidRequest for an enum or no text."""
     ordered = message.ordered or not message.HasField("ordered")
     return RerankRequest(
         Query(message.query, instruction=message.instruction),
-        tuple(_candidate(candidate) for candidate in message.candidates),
+        tuple(_passage(candidate, place) for place, candidate in enumerate(message.candidates)),
         replace(_options(message), ordered=ordered),
     )
 
@@ -45,14 +45,12 @@ def search_request(message: pb.SearchRequest) -> SearchRequest:
     )
 
 
-def _candidate(message: pb.Candidate) -> CandidateSource:
-    return CandidateSource(
-        doc_id=message.doc_id,
-        text=message.text if message.HasField("text") else None,
-        in_index=message.in_index,
-        score=message.first_stage_score if message.HasField("first_stage_score") else None,
-        title=message.title,
-    )
+def _passage(message: pb.Candidate, place: int) -> Passage:
+    if not (message.in_index or message.HasField("text")):
+        problem = "neither text nor in_index is set; send the text, or set in_index to read it from the index"
+        raise InvalidRequest(f"candidates[{place}].text", problem)
+    score = message.first_stage_score if message.HasField("first_stage_score") else None
+    return Passage(message.doc_id, message.text, score, message.title, in_index=message.in_index)
 
 
 def _options(message: pb.RerankRequest | pb.SearchRequest) -> RankOptions:

@@ -15,7 +15,7 @@ from rerank.readers.rows import (
     optional_number_of,
     refuse_unknown_fields,
 )
-from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Candidate, CandidateSource
+from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Passage
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +24,19 @@ FIELDS = PassageFields(("doc_id", "_id", "docid", "id"))
 _SCORE = "score"
 
 
-def candidate_source(candidate: object, place: int) -> CandidateSource:
+def passage_of(candidate: object, place: int) -> Passage:
     """Converts a CandidateLike. A plain text, or a dict without an id, gets `place`, its 0-based place, as its doc_id.
 
     Raises:
         TypeError: it is not a CandidateLike.
     """
     try:
-        return _source(candidate, str(place))
+        return _passage(candidate, str(place))
     except BadRow as error:
         raise TypeError(f"candidates[{place}] {error}") from error
 
 
-def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[CandidateSource]:
+def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[Passage]:
     """Reads {"doc_id", "text", "title", "score"}, the last two optional, one per line or in one array.
 
     Further fields are ignored, with one warning in the log for the whole file.
@@ -51,7 +51,7 @@ def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[Candidat
     """
     ignored: dict[str, None] = {}
 
-    def parse(row: Mapping[str, object]) -> CandidateSource:
+    def parse(row: Mapping[str, object]) -> Passage:
         fields.check(row)
         ignored.update(dict.fromkeys(name for name in row if name not in (*fields.names, _SCORE)))
         return _from_mapping(row, fields)
@@ -62,13 +62,10 @@ def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[Candidat
     return candidates
 
 
-def _source(candidate: object, place: str) -> CandidateSource:
+def _passage(candidate: object, place: str) -> Passage:
     match candidate:
-        case CandidateSource():
+        case Passage():
             return candidate
-        case Candidate():
-            passage = candidate.passage
-            return CandidateSource(passage.doc_id, passage.text, score=candidate.score, title=passage.title)
         case str():
             return _from_mapping({"doc_id": place, "text": candidate})
         case (doc_id, text):
@@ -80,6 +77,6 @@ def _source(candidate: object, place: str) -> CandidateSource:
     raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
 
 
-def _from_mapping(row: Mapping[str, object], fields: PassageFields = FIELDS) -> CandidateSource:
+def _from_mapping(row: Mapping[str, object], fields: PassageFields = FIELDS) -> Passage:
     doc_id, text, title = fields.of(row)
-    return CandidateSource(doc_id, text, score=optional_number_of(row, _SCORE), title=title.strip())
+    return Passage(doc_id, text, score=optional_number_of(row, _SCORE), title=title.strip())

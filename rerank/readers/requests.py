@@ -22,7 +22,7 @@ from rerank.readers.rows import (
     text_of,
     within,
 )
-from rerank.types import CandidateSource, Query
+from rerank.types import Passage, Query
 
 #: Names of the text field in the documents of different indexes, in RankLLM's order of preference.
 _TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
@@ -37,7 +37,7 @@ class CandidateList:
     """A query and its candidates in first-stage order."""
 
     query: Query
-    candidates: tuple[CandidateSource, ...]
+    candidates: tuple[Passage, ...]
 
 
 def read_requests(path: Path) -> list[CandidateList]:
@@ -116,16 +116,16 @@ def _without_repeats(request: CandidateList) -> CandidateList:
     return request
 
 
-def _candidate(candidate: object, place: int) -> CandidateSource:
+def _candidate(candidate: object, place: int) -> Passage:
     with within(f"candidates[{place}]"):
         row = as_object(candidate)
         doc_id, score = id_of(row, _CANDIDATE_ID_FIELDS), optional_number_of(row, "score")
         if isinstance(row.get("doc"), str):
-            return CandidateSource(doc_id, text_of(row, "doc"), score=score)
+            return Passage(doc_id, text_of(row, "doc"), score=score)
         doc = object_of(row, "doc")
         with within("doc"):
             title = optional_text_of(doc, "title")
-            return CandidateSource(doc_id, _joined(title, _text(doc)), score=score, title=title)
+            return Passage(doc_id, _joined(title, _text(doc)), score=score, title=title)
 
 
 def _text(doc: Mapping[str, Any]) -> str:

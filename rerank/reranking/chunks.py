@@ -22,15 +22,7 @@ from rerank.prompting.truncate import CHARS_PER_TOKEN
 from rerank.rankers.base import RankerInfo
 from rerank.reranking.sentences import Places, Span, divide, read
 from rerank.reranking.unordered import shared_words
-from rerank.types import (
-    Candidate,
-    InSlices,
-    RankedCandidate,
-    Ranking,
-    ScoreKind,
-    Trace,
-    with_title,
-)
+from rerank.types import InSlices, Passage, RankedCandidate, Ranking, ScoreKind, Trace, with_title
 
 #: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
@@ -105,7 +97,7 @@ class Chunk:
         span: of the document's text as it was sent; None: the chunk is the whole document.
     """
 
-    candidate: Candidate
+    candidate: Passage
     document: int
     span: Span | None = None
 
@@ -120,7 +112,7 @@ class ChunkedDocuments:
         warning: which steps are left out, and why; empty if none is.
     """
 
-    documents: tuple[Candidate, ...]
+    documents: tuple[Passage, ...]
     chunks: tuple[Chunk, ...]
     steps: Steps
     unread: frozenset[str] = frozenset()
@@ -153,13 +145,13 @@ class ChunkedDocuments:
         for place, (item, spans) in enumerate(zip(divided, chosen, strict=True)):
             chunks += [Chunk(item.chunk(span), place, span) for span in spans] or [Chunk(item.document, place)]
             yield
-        unread = frozenset(item.document.passage.doc_id for item in divided if item.has_unread)
+        unread = frozenset(item.document.doc_id for item in divided if item.has_unread)
         if not any(item.is_long for item in divided):
             return cls(documents, tuple(chunks), request.steps, unread)
         return cls(documents, tuple(chunks), readers.kept, unread, readers.warning)
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[Passage, ...]:
         """The chunks, as candidates."""
         return tuple(chunk.candidate for chunk in self.chunks)
 
@@ -175,7 +167,7 @@ class ChunkedDocuments:
         for item in of_chunks.ranked:
             chunk = self.chunks[item.position]
             document = self.documents[chunk.document]
-            best.setdefault(chunk.document, replace(item, candidate=document, position=chunk.document, span=chunk.span))
+            best.setdefault(chunk.document, replace(item, passage=document, position=chunk.document, span=chunk.span))
         ranked = list(best.values())[: top_n or None]
         if of_chunks.score_kind is ScoreKind.RANK:
             ranked = [replace(item, score=float(len(self.documents) - rank)) for rank, item in enumerate(ranked)]
@@ -188,7 +180,7 @@ class ChunkedDocuments:
             for window in trace.windows
         )
         doc_ids, cut = (
-            [document.passage.doc_id for document in self.documents],
+            [document.doc_id for document in self.documents],
             self.unread.union(trace.truncated_doc_ids),
         )
         return replace(
@@ -211,7 +203,7 @@ class _Document:
         has_unread: whether it goes on after the last chunk.
     """
 
-    document: Candidate
+    document: Passage
     title: str = ""
     spans: tuple[Span, ...] = ()
     is_long: bool = False
@@ -220,27 +212,26 @@ class _Document:
     @property
     def texts(self) -> list[str]:
         """The texts of the chunks, with the title; that of the whole document if it has none."""
-        return [self.text(span) for span in self.spans] or [self.document.passage.text]
+        return [self.text(span) for span in self.spans] or [self.document.text]
 
     def text(self, span: Span) -> str:
         """Returns the text of a chunk, with the title."""
-        before, (start, end) = self.document.passage.prefix_chars, span
-        return with_title(self.document.passage.text[before + start : before + end], self.title)
+        before, (start, end) = self.document.prefix_chars, span
+        return with_title(self.document.text[before + start : before + end], self.title)
 
-    def chunk(self, span: Span) -> Candidate:
+    def chunk(self, span: Span) -> Passage:
         """Makes a candidate of a chunk. It has no vector, because that of the document is another one."""
-        passage = replace(self.document.passage, text=self.text(span), vector=None, vector_truncated=False, sparse=None)
-        return replace(self.document, passage=passage)
+        return replace(self.document, text=self.text(span), vector=None, vector_truncated=False, sparse=None)
 
 
 def _divide(
-    document: Candidate, readers: Readers, max_chunks: int, token_ends: Callable[[str], Places]
+    document: Passage, readers: Readers, max_chunks: int, token_ends: Callable[[str], Places]
 ) -> InSlices[_Document]:
     """Divides a document. Reads no more of it than its chunks can hold."""
-    passage, chunk_tokens = document.passage, int(readers.chunk_tokens)
-    if len(passage.text) <= readers.least_tokens:  # no token is shorter than a character
+    chunk_tokens = int(readers.chunk_tokens)
+    if len(document.text) <= readers.least_tokens:  # no token is shorter than a character
         return _Document(document)
-    sent, title = passage.text[passage.prefix_chars :], passage.title[: chunk_tokens * CHARS_PER_TOKEN]
+    sent, title = document.text[document.prefix_chars :], document.title[: chunk_tokens * CHARS_PER_TOKEN]
     title_ends = token_ends(title)[: chunk_tokens // 2]
     if len(title_ends) == chunk_tokens // 2:
         title = title[: title_ends[-1]]

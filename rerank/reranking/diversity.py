@@ -44,9 +44,9 @@ def diversified(encoder: Encoder, ranking: Ranking, options: RankOptions) -> InS
     """
     ranked, diversity = ranking.ranked, options.diversity
     limit, drops = options.top_n or len(ranked), options.near_duplicates == NearDuplicates.DROP
-    vectors, truncated = yield from _vectors(encoder, [item.candidate.passage for item in ranked])
+    vectors, truncated = yield from _vectors(encoder, [item.passage for item in ranked])
     numbers: dict[str, int] = {}
-    text = np.array([numbers.setdefault(item.candidate.passage.text, len(numbers)) for item in ranked])
+    text = np.array([numbers.setdefault(item.passage.text, len(numbers)) for item in ranked])
     value = (1 - diversity) * _scaled([item.score for item in ranked])
     cosine, nearest = np.zeros(len(ranked)), np.zeros(len(ranked), dtype=np.int64)
     has_vector = ~np.isnan(vectors[:, 0])
@@ -119,4 +119,4 @@ def _scaled(scores: Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def _similar(item: RankedCandidate, other: RankedCandidate, cosine: float) -> SimilarPassage:
-    return SimilarPassage(item.candidate.passage.doc_id, other.candidate.passage.doc_id, float(cosine))
+    return SimilarPassage(item.passage.doc_id, other.passage.doc_id, float(cosine))

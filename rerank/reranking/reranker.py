@@ -19,7 +19,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.base import Ranker, RemoteRanker
 from rerank.rankers.failed import FailedRanker
-from rerank.readers.candidates import candidate_source
+from rerank.readers.candidates import passage_of
 from rerank.reranking.lazy_models import LazyModels
 from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
@@ -27,9 +27,7 @@ from rerank.reranking.steps import RerankerSteps, without_top_n
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
-    Candidate,
     CandidateLike,
-    CandidateSource,
     FeedbackMethod,
     FeedbackSettings,
     FirstStage,
@@ -45,7 +43,7 @@ from rerank.types import (
 T = TypeVar("T")
 P = ParamSpec("P")
 #: Candidates with their texts.
-Found: TypeAlias = tuple[Candidate, ...]
+Found: TypeAlias = tuple[Passage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +253,11 @@ class AsyncReranker:
 
     async def _with_texts(self, candidates: Iterable[CandidateLike]) -> Found:
         """Makes candidates with their texts, and with their vectors if they are in the index."""
-        sources = [
-            candidate if isinstance(candidate, CandidateSource) else candidate_source(candidate, place)
-            for place, candidate in enumerate(candidate_list(candidates))
-        ]
-        doc_ids = [source.doc_id for source in sources if source.in_index]
+        given = [passage_of(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
+        doc_ids = [passage.doc_id for passage in given if passage.in_index]
         found = await self.convert(self._open_index().store.passages, doc_ids) if doc_ids else []
         stored = {passage.doc_id: passage for passage in found}
-        return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
+        return tuple(_passage(passage, stored) for passage in given)
 
     def _open_index(self) -> Index:
         if self.index is None:
@@ -314,9 +309,12 @@ def _with_weight(options: RankOptions, default: FirstStageWeight) -> RankOptions
     return options if options.first_stage_weight is not None else replace(options, first_stage_weight=default)
 
 
-def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
+def _passage(given: Passage, stored: dict[str, Passage]) -> Passage:
     """Makes the passage that is ranked; it begins with its title, if the caller gives one."""
-    passage = stored[source.doc_id] if source.in_index else Passage(source.doc_id, "")
-    text = passage.text if source.text is None else source.text
-    titled = with_title(text, source.title) if source.title else text
-    return replace(passage, text=titled, title=source.title, prefix_chars=len(titled) - len(text))
+    found = stored[given.doc_id] if given.in_index else None
+    text = given.text or (found.text if found else "")
+    titled = with_title(text, given.title)
+    prefix_chars = len(titled) - len(text)
+    if found is None:
+        return Passage(given.doc_id, titled, given.score, given.title, prefix_chars=prefix_chars)
+    return replace(found, text=titled, score=given.score, title=given.title, prefix_chars=prefix_chars)

@@ -18,7 +18,7 @@ from rerank.reranking.diversity import diversified
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
-from rerank.types import Candidate, InSlices, Passage, Ranking, RankOptions
+from rerank.types import InSlices, Passage, Ranking, RankOptions
 
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
@@ -94,15 +94,14 @@ class RerankerSteps:
         if not (caching and self._encoder.vector_cache.max_bytes):
             return await rank(request)  # without a turn on the thread, a sixth of a short request's time
         expected_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
-        looking_up = _with_cached_vectors(request.passages, caching)
+        looking_up = _with_cached_vectors(request.candidates, caching)
         passages = await self._texts.run(request.share.name, looking_up, expected_ms)
-        pairs = zip(request.candidates, passages, strict=True)
-        return await rank(replace(request, candidates=tuple(replace(one, passage=passage) for one, passage in pairs)))
+        return await rank(replace(request, candidates=tuple(passages)))
 
     async def _relevance(self, rank: Rank, request: RankRequest) -> Ranking:
         """Results get their relevance, of what was read of them."""
         curves = self._models.infos[request.steps[-1].model].relevance
-        return with_relevance(await rank(request), curves, request.passages)
+        return with_relevance(await rank(request), curves, request.candidates)
 
     async def _min_relevance(self, request: RankRequest, ranking: Ranking) -> Ranking:
         """Results with less relevance are left out, if the request asks for that."""
@@ -149,5 +148,5 @@ def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[CachingR
     return found
 
 
-def _chars(candidates: Sequence[Candidate]) -> int:
-    return sum(len(candidate.passage.text) for candidate in candidates)
+def _chars(candidates: Sequence[Passage]) -> int:
+    return sum(len(candidate.text) for candidate in candidates)

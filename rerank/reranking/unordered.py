@@ -14,16 +14,7 @@ from dataclasses import dataclass, replace
 
 from rerank.engine.request import RankRequest
 from rerank.engine.scores import warning_of_scores
-from rerank.types import (
-    Candidate,
-    Completeness,
-    InSlices,
-    RankedCandidate,
-    Ranking,
-    RankOptions,
-    ScoreKind,
-    Trace,
-)
+from rerank.types import Completeness, InSlices, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, Trace
 
 #: A word, or a character of Chinese or Japanese, which are written without spaces.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
@@ -45,16 +36,16 @@ class UnorderedList:
         has_scores: whether every candidate has a finite first-stage score; of equal texts the best one counts.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Passage, ...]
     groups: tuple[tuple[int, ...], ...]
     has_scores: bool
 
     @classmethod
-    def of(cls, query: str, candidates: Sequence[Candidate]) -> InSlices[UnorderedList]:
+    def of(cls, query: str, candidates: Sequence[Passage]) -> InSlices[UnorderedList]:
         """Groups the candidates, in slices of work. Texts are equal if their titles are equal, too."""
         by_text: dict[tuple[str, str], list[int]] = {}
         for position, candidate in enumerate(candidates):
-            by_text.setdefault((candidate.passage.title, candidate.passage.text), []).append(position)
+            by_text.setdefault((candidate.title, candidate.text), []).append(position)
         scores = [candidate.score for candidate in candidates]
         known = [score for score in scores if score is not None and math.isfinite(score)]
         has_scores = len(known) == len(candidates)
@@ -73,7 +64,7 @@ class UnorderedList:
         return cls(tuple(candidates), tuple(map(tuple, groups)), has_scores)
 
     @property
-    def distinct(self) -> tuple[Candidate, ...]:
+    def distinct(self) -> tuple[Passage, ...]:
         """One candidate of each text, in reading order: the first of its group, with its vector and best score."""
         return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
 
@@ -91,17 +82,17 @@ class UnorderedList:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
-            ranked += [replace(item, candidate=self.candidates[place], position=place, score=score) for place in same]
+            ranked += [replace(item, passage=self.candidates[place], position=place, score=score) for place in same]
         lost = "" if self.has_scores or not options.first_stage_weight else _NO_SCORES
         trace = self._trace(of_distinct.trace, warning_of_scores(self.candidates) or lost)
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
 
-    def _merged(self, same: Sequence[Candidate]) -> Candidate:
+    def _merged(self, same: Sequence[Passage]) -> Passage:
         """One candidate for several with the same text."""
         first = same[0]
-        passage = next((candidate.passage for candidate in same if candidate.passage.vector is not None), first.passage)
+        passage = next((candidate for candidate in same if candidate.vector is not None), first)
         score = max(candidate.score or 0.0 for candidate in same) if self.has_scores else None
-        return Candidate(replace(passage, doc_id=first.passage.doc_id), score)
+        return replace(passage, doc_id=first.doc_id, score=score)
 
     def _trace(self, trace: Trace, warning: str) -> Trace:
         """Translates positions to those of the candidates as they came, and names all doc_ids that share a text."""
@@ -122,7 +113,7 @@ class UnorderedList:
     def _all_doc_ids(self, doc_ids: Collection[str]) -> tuple[str, ...]:
         """Adds the doc_ids of all other candidates with the same texts."""
         wanted = set(doc_ids)
-        of_groups = [[self.candidates[position].passage.doc_id for position in same] for same in self.groups]
+        of_groups = [[self.candidates[position].doc_id for position in same] for same in self.groups]
         return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
 
 
@@ -142,6 +133,6 @@ def _hash(text: tuple[str, str]) -> bytes:
     return hashlib.sha256("\0".join(text).encode("utf-8", "surrogatepass")).digest()
 
 
-def _by_doc_id(candidate: Candidate) -> tuple[int, str]:
+def _by_doc_id(candidate: Passage) -> tuple[int, str]:
     """Sorts by doc_id, shorter ones first: the ids of plain texts, "0", "1", …, "10", keep their order."""
-    return len(candidate.passage.doc_id), candidate.passage.doc_id
+    return len(candidate.doc_id), candidate.doc_id

@@ -19,14 +19,14 @@ import torch
 
 from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, message_for_caller
 from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, teacher_of, update_queries
-from rerank.types import Candidate, FeedbackMethod, FeedbackSettings, OnFailure, Query, Ranking, RankOptions, ScoreKind
+from rerank.types import FeedbackMethod, FeedbackSettings, OnFailure, Passage, Query, Ranking, RankOptions, ScoreKind
 
 T = TypeVar("T")
 
 #: (candidates, options, deadline_s) → their ranking.
-Rank: TypeAlias = Callable[[tuple[Candidate, ...], RankOptions, float], Awaitable[Ranking]]
+Rank: TypeAlias = Callable[[tuple[Passage, ...], RankOptions, float], Awaitable[Ranking]]
 #: (query, deadline_s) → the query with its vector, and the candidates that the retriever finds for it.
-Retrieve: TypeAlias = Callable[[Query, float], Awaitable[tuple[Query, tuple[Candidate, ...]]]]
+Retrieve: TypeAlias = Callable[[Query, float], Awaitable[tuple[Query, tuple[Passage, ...]]]]
 #: Computes the updates of the query on another thread.
 OnThread: TypeAlias = Callable[[Callable[[], QueryUpdates]], Awaitable[QueryUpdates]]
 
@@ -81,7 +81,7 @@ class FeedbackSearch:
     on_thread: OnThread
 
     async def run(
-        self, query: Query, candidates: tuple[Candidate, ...], options: RankOptions, deadline_s: float
+        self, query: Query, candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float
     ) -> tuple[Ranking, FeedbackReport]:
         """The ranking of the union of both retrievals, whose positions count `candidates` first, then new passages.
 
@@ -131,18 +131,16 @@ class FeedbackSearch:
             return by_model(query, first)
         return await self.on_thread(partial(update_query, query, first, self.settings))
 
-    async def _find_new(
-        self, query: Query, candidates: tuple[Candidate, ...], deadline_s: float
-    ) -> tuple[Candidate, ...]:
-        known = {candidate.passage.doc_id for candidate in candidates}
+    async def _find_new(self, query: Query, candidates: tuple[Passage, ...], deadline_s: float) -> tuple[Passage, ...]:
+        known = {candidate.doc_id for candidate in candidates}
         _, found = await self.retrieve(query, deadline_s)
-        return tuple(candidate for candidate in found if candidate.passage.doc_id not in known)
+        return tuple(candidate for candidate in found if candidate.doc_id not in known)
 
     async def _rank_union(
-        self, first: Ranking, new: tuple[Candidate, ...], options: RankOptions, deadline_s: float
+        self, first: Ranking, new: tuple[Passage, ...], options: RankOptions, deadline_s: float
     ) -> Ranking:
         """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
-        union = (*(ranked.candidate for ranked in first.ranked), *new)
+        union = (*(ranked.passage for ranked in first.ranked), *new)
         complete = replace(options, allow_partial=False, on_failure=OnFailure.ERROR)
         second = await self.rank(union, complete, self._with_margin(deadline_s, options))
         positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
@@ -179,7 +177,7 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
     if query.vector is None:
         raise ValueError("the query has no vector to update; this is a bug")
     ranked = ranking.ranked[: settings.top_k]
-    vectors = [item.candidate.passage.vector for item in ranked]
+    vectors = [item.passage.vector for item in ranked]
     passages = [np.zeros_like(query.vector) if vector is None else vector for vector in vectors]
     teacher = teacher_of(settings.method, [item.score for item in ranked], ranking.score_kind)
     return update_queries(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from rerank.retrieval.learned_sparse import LearnedSparseRetriever
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
-from rerank.types import Candidate, FirstStage, Precision, Query, ScoredDoc
+from rerank.types import FirstStage, Passage, Precision, Query, ScoredDoc
 from rerank.util.validation import problems_of
 
 #: Weights of the retrievers in the sum of z-scores, by the mean over five collections (docs/evidence/results.md).
@@ -147,11 +148,14 @@ class Index:
             )
         return self._retrievers[first_stage]
 
-    def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Candidate, ...]:
+    def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Passage, ...]:
         """The best passages of a query, with text and vector, best first."""
         (hits,) = self.search_rows(first_stage, [query], depth)
         passages = self.store.at_rows([hit.row for hit in hits])
-        return tuple(Candidate(passage, hit.score, hit.bm25_score) for passage, hit in zip(passages, hits, strict=True))
+        return tuple(
+            replace(passage, score=hit.score, bm25_score=hit.bm25_score)
+            for passage, hit in zip(passages, hits, strict=True)
+        )
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> IndexManifest:

@@ -115,7 +115,7 @@ class PassageStore:
         vectors = self.vectors.read([row for row, _, _ in found])
         for (row, doc_id, text), vector in zip(found, vectors, strict=True):
             sparse = self._sparse.read(row) if self._sparse else None
-            yield row, Passage(doc_id, text, vector, bool(self.truncated[row]), sparse=sparse)
+            yield row, Passage(doc_id, text, vector=vector, vector_truncated=bool(self.truncated[row]), sparse=sparse)
 
     def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _MAX_VARIABLES):

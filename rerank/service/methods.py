@@ -76,5 +76,5 @@ def _share(context: CallContext) -> Share:
 
 
 def _is_large(request: RerankRequest) -> bool:
-    sizes = (len(source.text or "") + len(source.title) for source in request.candidates)
+    sizes = (len(passage.text) + len(passage.title) for passage in request.candidates)
     return any(chars > SMALL_MESSAGE for chars in accumulate(sizes))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from rerank.config import Limits
 from rerank.errors import InvalidRequest, too_many
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.types import CONTROL, CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions, is_valid_doc_id
+from rerank.types import CONTROL, FeedbackSettings, FirstStage, Passage, Query, RankOptions, is_valid_doc_id
 
 N = TypeVar("N", int, float)
 
@@ -31,7 +31,7 @@ class RerankRequest:
     """A request to order candidates."""
 
     query: Query
-    candidates: Sequence[CandidateSource]
+    candidates: Sequence[Passage]
     options: RankOptions
 
     def checked(self, limits: Limits) -> RerankRequest:
@@ -44,8 +44,8 @@ class RerankRequest:
         if not self.candidates:
             raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
         check_number_of_candidates(self.candidates, limits)
-        candidates = tuple(_candidate(source, f"candidates[{i}]", limits) for i, source in enumerate(self.candidates))
-        if len({source.doc_id for source in candidates}) < len(candidates):
+        candidates = tuple(_passage(passage, f"candidates[{i}]", limits) for i, passage in enumerate(self.candidates))
+        if len({passage.doc_id for passage in candidates}) < len(candidates):
             raise _repeated_doc_id(candidates)
         _check_options(self.options, len(candidates), limits)
         return RerankRequest(query, candidates, self.options)
@@ -90,26 +90,23 @@ def _query(query: Query, limits: Limits) -> Query:
     return Query.of(replace(query, instruction=CONTROL.sub(" ", query.instruction).strip()))
 
 
-def _candidate(source: CandidateSource, field: str, limits: Limits) -> CandidateSource:
-    _at_most(f"{field}.doc_id", len(source.doc_id), _MAX_DOC_ID_CHARS, "characters")
-    if not is_valid_doc_id(source.doc_id):
+def _passage(passage: Passage, field: str, limits: Limits) -> Passage:
+    _at_most(f"{field}.doc_id", len(passage.doc_id), _MAX_DOC_ID_CHARS, "characters")
+    if not is_valid_doc_id(passage.doc_id):
         problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
-        raise InvalidRequest(f"{field}.doc_id", f"{source.doc_id!r} {problem}")
-    if source.text is None and not source.in_index:
-        problem = "neither text nor in_index is set; send the text, or set in_index to read it from the index"
-        raise InvalidRequest(f"{field}.text", problem)
-    text, title = source.text or "", source.title
+        raise InvalidRequest(f"{field}.doc_id", f"{passage.doc_id!r} {problem}")
+    text, title = passage.text, passage.title
     _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
     _at_most(f"{field}.title", len(title), limits.max_passage_chars, "characters")
     if CONTROL.search(text) or CONTROL.search(title):
-        return replace(source, text=source.text and CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
-    return source
+        return replace(passage, text=CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
+    return passage
 
 
-def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
+def _repeated_doc_id(passages: Sequence[Passage]) -> InvalidRequest:
     position_of: dict[str, int] = {}
-    position = next(i for i, source in enumerate(sources) if position_of.setdefault(source.doc_id, i) != i)
-    doc_id = sources[position].doc_id
+    position = next(i for i, passage in enumerate(passages) if position_of.setdefault(passage.doc_id, i) != i)
+    doc_id = passages[position].doc_id
     return InvalidRequest(
         f"candidates[{position}].doc_id",
         f"{doc_id!r} is also the doc_id of candidates[{position_of[doc_id]}]; send each doc_id once",

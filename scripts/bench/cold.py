@@ -14,14 +14,14 @@ from typing import TypeAlias
 
 from rerank.readers.requests import read_requests
 from rerank.reranking.blocking import Reranker
-from rerank.types import CandidateSource
+from rerank.types import Passage
 from scripts.bench.timing import Values
 from scripts.bench.workload import PASSAGES, Workload
 
 #: Candidates of a list, and the most lists that are timed.
 _DEPTH, _LISTS = 100, 43
 
-_List: TypeAlias = tuple[str, Sequence[CandidateSource]]
+_List: TypeAlias = tuple[str, Sequence[Passage]]
 
 
 def measure_cold(workload: Workload) -> Values:
@@ -56,7 +56,7 @@ def _random_lists(workload: Workload) -> Iterator[_List]:
         passages = workload.windows[number % len(workload.windows)].passages
         copies = 1 if workload.quick else _DEPTH // PASSAGES
         texts = [f"{number} {copy} {passage.text}" for copy in range(copies) for passage in passages]
-        yield "a query", [CandidateSource(f"d{place}", text) for place, text in enumerate(texts)]
+        yield "a query", [Passage(f"d{place}", text) for place, text in enumerate(texts)]
 
 
 def _ms(run: Callable[[], object]) -> float:

@@ -20,7 +20,7 @@ from rerank.config.named import config_of_model
 from rerank.readers.qrels import read_qrels
 from rerank.readers.requests import CandidateList, read_requests
 from rerank.reranking.blocking import Reranker
-from rerank.types import CandidateSource, Query, RankedCandidate, RankOptions
+from rerank.types import Passage, Query, RankedCandidate, RankOptions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -82,11 +82,11 @@ def _questions(lists: Sequence[CandidateList], qrels: Path) -> Iterator[Question
 
 
 def _ask(reranker: Reranker, question: Question) -> Found:
-    candidates = [CandidateSource(str(place), text) for place, text in enumerate(question.documents)]
+    candidates = [Passage(str(place), text) for place, text in enumerate(question.documents)]
     options = RankOptions(max_chunks_per_doc=_MAX_CHUNKS, ordered=False)
     ranked = reranker.rerank(question.query, candidates, options).ranked
     place = next(rank for rank, item in enumerate(ranked) if item.position == 0)
-    (alone,) = reranker.rerank(question.query, [CandidateSource("answer", question.answer)]).ranked
+    (alone,) = reranker.rerank(question.query, [Passage("answer", question.answer)]).ranked
     unrelated = [_relevance(item) for item in ranked if item.position]
     return Found(place, _relevance(ranked[place]), unrelated, _relevance(alone))
 

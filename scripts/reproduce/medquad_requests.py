@@ -28,7 +28,7 @@ from rerank.config import load_config
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.build import build_index
-from rerank.types import Candidate, FirstStage, Query, RankOptions
+from rerank.types import FirstStage, Passage, Query, RankOptions
 from rerank.util.files import atomic_file
 
 
@@ -94,12 +94,12 @@ def _request(reranker: Reranker, question: Question, text_of: dict[str, str], de
     """A question with its candidates, which have the scores of BM25, as the fusion reads those of a hybrid search."""
     query = Query(question.text, question.query_id)
     found = reranker.search(query, FirstStage.HYBRID_RRF, depth, RankOptions("identity")).ranking.ranked
-    candidates = [_candidate(result.candidate, text_of) for result in found]
+    candidates = [_candidate(result.passage, text_of) for result in found]
     return {"query": {"qid": question.query_id, "text": question.text}, "candidates": candidates}
 
 
-def _candidate(candidate: Candidate, text_of: dict[str, str]) -> dict[str, object]:
-    doc_id = candidate.passage.doc_id
+def _candidate(candidate: Passage, text_of: dict[str, str]) -> dict[str, object]:
+    doc_id = candidate.doc_id
     return {"docid": doc_id, "score": candidate.bm25_score, "doc": {"text": text_of[doc_id]}}
 
 

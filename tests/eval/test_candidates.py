@@ -10,7 +10,7 @@ from rerank_eval.datasets import Dataset
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
-from rerank.types import CandidateSource, Passage, Query
+from rerank.types import Passage, Query
 from tests.eval.data import write
 
 PASSAGES = {
@@ -37,9 +37,9 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
     assert unjudged == ["3"]
     assert request.query == DATASET.queries["1"]
     expected = (
-        CandidateSource("b", text="Title two", score=5.0, title="Title"),
-        CandidateSource("c", text="three", score=2.0),
-        CandidateSource("a", text="one", score=2.0),
+        Passage("b", text="Title two", score=5.0, title="Title"),
+        Passage("c", text="three", score=2.0),
+        Passage("a", text="one", score=2.0),
     )
     assert request.candidates == expected
     assert candidates_of_run(tmp_path / "run.trec", DATASET, depth=2)[0][0].candidates == expected[:2]

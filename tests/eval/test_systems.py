@@ -21,7 +21,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.hybrid import z_scores
-from rerank.types import CandidateSource, FirstStage, FirstStageKind, Passage, Query, Window
+from rerank.types import FirstStage, FirstStageKind, Passage, Query, Window
 from tests.eval.data import write
 from tests.serving import Served
 
@@ -104,7 +104,7 @@ def test_oracle_sorts_what_the_service_retrieves(service: Served) -> None:
 
 def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
     qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", 0), Qrel("other", "d2", 3)]
-    ranking = Oracle(qrels).rerank(Query("a query", "q"), [CandidateSource(f"d{place}") for place in range(4)])
+    ranking = Oracle(qrels).rerank(Query("a query", "q"), [Passage(f"d{place}") for place in range(4)])
     assert ranking.doc_ids == ("d3", "d1", "d0", "d2")
     assert ranking.scores == (4.0, 3.0, 2.0, 1.0)
     assert Oracle(qrels).fingerprint != Oracle(qrels[:2]).fingerprint
@@ -138,7 +138,7 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
 
     with open_systems(parse_systems(["default", "oracle"]), flags(target=service.address), []) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
-        systems["default"].rerank(Query("q"), [CandidateSource("a", "1"), CandidateSource("b", "2")])
+        systems["default"].rerank(Query("q"), [Passage("a", "1"), Passage("b", "2")])
         for system in systems.values():
             system.search(Query("q"), first_stage=FirstStage.BM25, depth=2)
     assert min(timeouts_s) >= 3600

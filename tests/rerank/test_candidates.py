@@ -10,14 +10,7 @@ from typing import Any
 from rerank.client.client import RerankClient
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import (
-    Candidate,
-    CandidateSource,
-    Passage,
-    Prepared,
-    Query,
-    RankOptions,
-)
+from rerank.types import Passage, Prepared, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 from tests.rerank.client.either_client import Client
 from tests.serving import Served, reranker_of, serving
@@ -27,20 +20,20 @@ FORMS = [
     {"_id": 7, "text": "second", "title": None},
     ("c", "third"),
     "fourth",
-    Candidate(Passage("e", "fifth"), 0.5),
-    CandidateSource("f", "sixth"),
+    Passage("e", "fifth", 0.5),
+    Passage("f", "sixth"),
 ]
 EXPECTED = [("a", "first", 2.5), ("7", "second", None), ("c", "third", None), ("3", "fourth", None)]
 EXPECTED += [("e", "fifth", 0.5), ("f", "sixth", None)]
 
 
 def rerank_in_process(encoder: Encoder, candidates: Any) -> list[tuple[str, str, float | None]]:
-    async def rank() -> list[Candidate]:
+    async def rank() -> list[Passage]:
         async with reranker_of(encoder, {"identity": IdentityRanker()}) as reranker:
             ranking = await reranker.rerank(Query("q"), candidates, RankOptions())
-            return [ranked.candidate for ranked in ranking.ranked]
+            return [ranked.passage for ranked in ranking.ranked]
 
-    return [(candidate.passage.doc_id, candidate.passage.text, candidate.score) for candidate in asyncio.run(rank())]
+    return [(candidate.doc_id, candidate.text, candidate.score) for candidate in asyncio.run(rank())]
 
 
 def test_in_process_reranker_takes_every_form(encoder: Encoder) -> None:
@@ -68,9 +61,9 @@ def test_title_reaches_the_ranker_as_beginning_of_the_text(encoder: Encoder) -> 
     ranker = TitleReader()
     ranker.info = replace(ranker.info, reads_passages=True)
     candidates = [
-        CandidateSource("a", "T one", title="T"),
-        CandidateSource("b", "two"),
-        Candidate(Passage("c", "U three", title="U")),
+        Passage("a", "T one", title="T"),
+        Passage("b", "two"),
+        Passage("c", "U three", title="U"),
         {"id": "d", "text": "four", "title": "V"},
     ]
     with serving(reranker_of(encoder, {"identity": ranker})) as served:

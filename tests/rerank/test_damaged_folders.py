@@ -32,7 +32,7 @@ from rerank.names import SERVICE
 from rerank.ports.health import health_statuses
 from rerank.reranking.load_models import ModelLoader, _self_test, load_models, load_ranker
 from rerank.reranking.reranker import AsyncReranker
-from rerank.types import Candidate, OnFailure, Passage, RankOptions
+from rerank.types import OnFailure, Passage, RankOptions
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
 from tests.damaged_folders import Damage, damaged_json, of_weights, pickled, removed, setting, wrong_sizes, wrong_values
@@ -268,10 +268,10 @@ async def test_service_is_ready_unless_its_default_model_is_damaged(
     assert statuses[""] == (serving if default == "whole" else not_serving)
     assert (statuses[f"{SERVICE}/whole"], statuses[f"{SERVICE}/damaged"]) == (serving, not_serving)
     config = ServiceConfig(models=tuple(models))
-    candidates = [Candidate(Passage("a", "the moon")), Candidate(Passage("b", "bread"))]
+    candidates = [Passage("a", "the moon"), Passage("b", "bread")]
     async with AsyncReranker(config, encoder, None, registry) as reranker:
         ranking = await reranker.rerank("tides", candidates, RankOptions(model="whole"))
-        assert [result.candidate.passage.doc_id for result in ranking.ranked] == ["a", "b"]
+        assert [result.passage.doc_id for result in ranking.ranked] == ["a", "b"]
         instead = RankOptions(model="damaged", on_failure=OnFailure.FIRST_STAGE)
         ranking = await reranker.rerank("tides", candidates, instead)
         assert ranking.trace.failure is CheckpointError

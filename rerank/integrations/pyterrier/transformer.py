@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rerank.client.client import RerankClient
 from rerank.errors import ConfigError, InvalidRequest, RerankError
 from rerank.protobuf.fields import request_message
-from rerank.types import CandidateSource, RankOptions
+from rerank.types import Passage, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
 try:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _Options: TypeAlias = dict[str, Any]
 #: A query with its candidates.
-_List: TypeAlias = tuple[str, list[CandidateSource]]
+_List: TypeAlias = tuple[str, list[Passage]]
 #: Places of a query's rows, best first, with a score each, and the execution columns.
 _Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
 #: Ranks lists with these options, with a progress bar if it is wanted.
@@ -93,12 +93,12 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
         reranked = [_reranked(rows, *ranked) for rows, ranked in zip(lists, rankings, strict=True)]
         return pd.concat(reranked, ignore_index=True) if reranked else _without_rows(inp)
 
-    def _candidates(self, rows: pd.DataFrame) -> list[CandidateSource]:
+    def _candidates(self, rows: pd.DataFrame) -> list[Passage]:
         scores: list[Any] = [None] * len(rows)
         if "score" in rows.columns and rows["score"].notna().all():
             scores = rows["score"].astype(float).tolist()
         return [
-            CandidateSource(str(docno), text, score=score)
+            Passage(str(docno), text, score=score)
             for docno, text, score in zip(rows["docno"], rows[self._text], scores, strict=True)
         ]
 

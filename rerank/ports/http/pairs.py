@@ -29,7 +29,5 @@ def joined(rankings: Sequence[Ranking]) -> Ranking:
         failure=next((trace.failure for trace in traces if trace.failure), None),
         model_warning="; ".join(dict.fromkeys(trace.model_warning for trace in traces if trace.model_warning)),
     )
-    ranked = (
-        replace(item, position=int(item.candidate.passage.doc_id)) for ranking in rankings for item in ranking.ranked
-    )
+    ranked = (replace(item, position=int(item.passage.doc_id)) for ranking in rankings for item in ranking.ranked)
     return Ranking(tuple(ranked), rankings[0].score_kind, trace)

@@ -20,17 +20,7 @@ from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
 from rerank.engine.throughput import Throughput
-from rerank.types import (
-    Candidate,
-    EncodedWindow,
-    Passage,
-    Prepared,
-    Query,
-    Ranking,
-    RankOptions,
-    Window,
-    WindowRanking,
-)
+from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, numbered_passages
 
 LARGE_BATCHES = EngineConfig(max_batch_tokens=4096)
@@ -95,7 +85,7 @@ def request_for(
     deadline_s: float = math.inf,
 ) -> RankRequest:
     """A request whose candidates have these numbers as relevance."""
-    candidates = tuple(map(Candidate, numbered_passages(numbers)))
+    candidates = tuple(numbered_passages(numbers))
     return RankRequest(Query(query), candidates, (Step(model, strategy),), options, deadline_s)
 
 

@@ -21,7 +21,7 @@ from rerank.engine.strategies import Sliding, Step
 from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
-from rerank.types import Candidate, Passage, Query, ScoreKind
+from rerank.types import Passage, Query, ScoreKind
 
 MODEL = "model"
 RANKING = ModelStage(Stage.RANK, MODEL)
@@ -125,7 +125,7 @@ class EngineScheduler:
 
     def arrive(self, request: Request, now_s: float) -> None:
         """Queues the request's first window, or sets `rejected`."""
-        candidates = (Candidate(Passage("", "")),) * request.candidates
+        candidates = (Passage("", ""),) * request.candidates
         asked = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),))
         admitted = Job(request.caller, request.arrived_s, request.deadline_s)
         admitted.expect(expected_work(asked, {MODEL: INFO}, self._throughput.token_ratio))

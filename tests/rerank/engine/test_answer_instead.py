@@ -93,7 +93,7 @@ async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its
     request = replace(request_for(numbers, options=FIRST_STAGE), steps=steps)
     async with Engine({"number": NumberRanker(), "failed": failed}, ONE_BY_ONE) as engine:
         ranking = await engine.run(request)
-    scores = [number_in(row.candidate.passage.text) for row in ranking.ranked]
+    scores = [number_in(row.passage.text) for row in ranking.ranked]
     assert scores == sorted(numbers, reverse=True)
     assert ranking.score_kind is ScoreKind.RANK
     assert [row.score for row in ranking.ranked] == list(range(n, 0, -1))

@@ -11,7 +11,7 @@ import pytest
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.errors import RankerFailure, ShuttingDown
-from rerank.types import Candidate, EncodedWindow, Passage, Prepared, Query, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     LARGE_BATCHES,
@@ -49,7 +49,7 @@ class SmallRanker(HeldRanker):
 
 def poisoned() -> RankRequest:
     """A request on which BrokenRanker fails."""
-    candidates = (Candidate(Passage("d0", "poison")), Candidate(Passage("d1", "relevance 1")))
+    candidates = (Passage("d0", "poison"), Passage("d1", "relevance 1"))
     return RankRequest(Query("poisoned"), candidates, (Step("number", Single(2)),))
 
 

@@ -14,7 +14,7 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import Candidate, Passage, Prepared, Query
+from rerank.types import Passage, Prepared, Query
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     Blocks,
@@ -49,7 +49,7 @@ class SlicedRanker(NumberRanker):
 
 def long_request(n: int) -> RankRequest:
     """A request whose slices hold one passage each, of 1,000 estimated tokens; relevance falls."""
-    candidates = tuple(Candidate(Passage(f"d{i}", f"relevance {n - i} ".ljust(4000 + i, "x"))) for i in range(n))
+    candidates = tuple(Passage(f"d{i}", f"relevance {n - i} ".ljust(4000 + i, "x")) for i in range(n))
     return RankRequest(Query("long"), candidates, (Step("number", Blocks(100)),))
 
 

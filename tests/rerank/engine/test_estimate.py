@@ -13,7 +13,7 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.engine.throughput import Throughput
 from rerank.rankers.base import RankerInfo
-from rerank.types import Candidate, Passage, Query, ScoreKind
+from rerank.types import Passage, Query, ScoreKind
 
 RANK = ModelStage(Stage.RANK, "model")
 PREPARE = ModelStage(Stage.PREPARE, "model")
@@ -26,7 +26,7 @@ SLIDING = Step("model", Sliding(20, 10))
 
 def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> Job:
     """A job of a request for these passages, with the work that is expected for it."""
-    request, job = RankRequest(Query("q"), tuple(map(Candidate, passages)), steps or (SLIDING,)), Job()
+    request, job = RankRequest(Query("q"), tuple(passages), steps or (SLIDING,)), Job()
     job.expect(expected_work(request, {"model": TEXTS, "cheap": VECTORS}, lambda _: ratio))
     return job
 
@@ -72,7 +72,7 @@ def test_cascade_is_estimated_per_model() -> None:
 def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> None:
     """They need it by a ranker of texts, which otherwise looked slow after requests that refer to the index."""
     vector = np.ones(2, dtype=np.float32)
-    passages = [Passage("a", "some text", vector), Passage("b", "text")]
+    passages = [Passage("a", "some text", vector=vector), Passage("b", "text")]
     assert prepare_tokens(VECTORS, Query("q"), passages) == 2 + 1 + 3
     assert prepare_tokens(TEXTS, Query("q"), passages) == 2 + 4 + 3
     assert prepare_tokens(TEXTS, Query(""), []) == 2

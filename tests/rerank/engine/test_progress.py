@@ -16,7 +16,6 @@ from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, St
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
-    Candidate,
     Completeness,
     EncodedWindow,
     Passage,
@@ -38,7 +37,7 @@ SLIDING = Sliding(20, 10)
 def progress_for(
     n: int, strategy: Strategy = SLIDING, top_n: int = 0, kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB
 ) -> Progress:
-    candidates = tuple(Candidate(passage) for passage in numbered_passages(range(n)))
+    candidates = tuple(numbered_passages(range(n)))
     info = RankerInfo("kind", "id", "revision", "template", 100, kind)
     request = RankRequest(Query("q"), candidates, (Step("name", strategy),), RankOptions(top_n=top_n))
     return Progress(request, info, range(n))
@@ -117,7 +116,7 @@ def test_top_n_is_a_prefix_of_the_full_ranking_of_the_candidates_at_their_positi
     order, progress = [3, 1, 4, 0, 2], progress_for(5)
     full = ranking_of(progress, order).ranked
     assert [row.position for row in full] == order
-    assert all(row.candidate is progress.request.candidates[row.position] for row in full)
+    assert all(row.passage is progress.request.candidates[row.position] for row in full)
     assert ranking_of(progress_for(5, top_n=top_n), order).ranked == full[:top_n]
 
 
@@ -177,7 +176,7 @@ class PrefersBlank(NumberRanker):
 async def test_document_without_text_stands_last(strategy: Strategy, top_n: int) -> None:
     """5 of 20 lists of unrelated documents began with it."""
     texts = ["relevance 1", "", "relevance 3", " \n", "relevance 2", "relevance 5"]
-    candidates = tuple(Candidate(Passage(str(place), text)) for place, text in enumerate(texts))
+    candidates = tuple(Passage(str(place), text) for place, text in enumerate(texts))
     request = RankRequest(Query("q"), candidates, (Step("number", strategy),), RankOptions(top_n=top_n))
     async with engine_for(PrefersBlank()) as engine:
         ranking = await engine.run(request)
@@ -188,8 +187,6 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
 
 
 async def test_document_without_text_keeps_its_place_where_nothing_is_read() -> None:
-    request = RankRequest(
-        Query("q"), (Candidate(Passage("a", "")), Candidate(Passage("b", "x"))), (Step("i", Single(9)),)
-    )
+    request = RankRequest(Query("q"), (Passage("a", ""), Passage("b", "x")), (Step("i", Single(9)),))
     async with Engine({"i": IdentityRanker()}, EngineConfig()) as engine:
         assert positions(await engine.run(request)) == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, pstdev
 
@@ -16,15 +17,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_first_stage
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
-from rerank.types import (
-    Candidate,
-    Passage,
-    Query,
-    Ranking,
-    ScoreKind,
-    Window,
-    WindowRanking,
-)
+from rerank.types import Passage, Query, Ranking, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 from tests.rerank.engine.harness import LARGE_BATCHES, positions
 
@@ -36,10 +29,11 @@ def slow_z_scores(scores: Sequence[float]) -> list[float]:
 
 async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], *steps: Step) -> Ranking:
     """The ranking of candidates with these numbers as relevance and these scores of the first stage."""
-    return await run(tuple(map(Candidate, numbered_passages(numbers), first_stage)), *steps)
+    pairs = zip(numbered_passages(numbers), first_stage, strict=True)
+    return await run(tuple(replace(passage, score=score) for passage, score in pairs), *steps)
 
 
-async def run(candidates: tuple[Candidate, ...], *steps: Step) -> Ranking:
+async def run(candidates: tuple[Passage, ...], *steps: Step) -> Ranking:
     async with Engine({"number": NumberRanker(), "preranker": ByLength()}, LARGE_BATCHES) as engine:
         return await engine.run(RankRequest(Query("q"), candidates, steps))
 
@@ -87,13 +81,13 @@ def test_equal_scores_of_one_side_leave_the_order_to_the_other() -> None:
 
 
 def test_hybrid_first_stage_counts_by_its_bm25_scores() -> None:
-    candidates = [Candidate(Passage("a", ""), 0.03, 4.0), Candidate(Passage("b", ""), 0.02, 9.0)]
+    candidates = [Passage("a", "", 0.03, bm25_score=4.0), Passage("b", "", 0.02, bm25_score=9.0)]
     assert candidate_scores(candidates) == [4.0, 9.0]
 
 
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
 def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
-    candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), score)]
+    candidates = [Passage("a", "", 7.0), Passage("b", "", score)]
     assert candidate_scores(candidates) == [1 / 61, 1 / 62]
 
 
@@ -148,7 +142,7 @@ async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy: 
 async def test_preranker_counts_by_its_scores() -> None:
     """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
     rows = (("bb", 1), ("aaa", 0), ("cc", 2))
-    candidates = tuple(Candidate(Passage(doc_id, f"{number}"), 1.0) for doc_id, number in rows)
+    candidates = tuple(Passage(doc_id, f"{number}", 1.0) for doc_id, number in rows)
     assert positions(await run(candidates, preranker(Single(20)), step(Single(20)))) == [2, 0, 1]
     ranking = await run(candidates, preranker(Single(20)), step(Single(20), 9.0))
     assert positions(ranking) == [1, 2, 0]

@@ -8,7 +8,7 @@ from rerank.checkpoints import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
-from rerank.types import Candidate, Passage, Query
+from rerank.types import Passage, Query
 
 QUERY = Query("how do birds find their way")
 TEXTS = (
@@ -51,7 +51,7 @@ def generation(url: str, **by: Any) -> GenerationModel:
 
 def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> RankRequest:
     """A request for the model `zephyr` over the first n texts; by default in sliding windows."""
-    candidates = tuple(Candidate(Passage(f"d{place}", text)) for place, text in enumerate(TEXTS[:n]))
+    candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(TEXTS[:n]))
     step = Step("zephyr", strategy or Sliding(WINDOW, WINDOW // 2))
     return RankRequest(QUERY, candidates, (step,), **settings)
 

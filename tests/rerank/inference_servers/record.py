@@ -51,7 +51,7 @@ async def rank(server: StandIn, model: Any, request: Any) -> None:
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         print(model.served_by.model, ranker.problem or "can be used")
         ranking = await engine.run(request)
-        print([(result.candidate.passage.doc_id, round(result.score, 3)) for result in ranking.ranked])
+        print([(result.passage.doc_id, round(result.score, 3)) for result in ranking.ranked])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import NoAnswer, Server, client_of
 from rerank.rankers.base import RemoteRanker
 from rerank.reranking.load_models import load_remote
-from rerank.types import Candidate, Passage
+from rerank.types import Passage
 from tests.rerank.inference_servers.cases import QUERY, plain
 from tests.rerank.inference_servers.hostile_servers import ENDLESS, LONG, SLOW, Answer, hostile, whole
 from tests.rerank.inference_servers.test_served_models import opened
@@ -113,7 +113,7 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
     """30 calls of a rerank API that has become hostile; meanwhile the event loop is free."""
     two = [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": 0.6}]
     now = [whole(json.dumps({"results": two}).encode())]
-    candidates = tuple(Candidate(Passage(f"d{number}", "text")) for number in range(2))
+    candidates = tuple(Passage(f"d{number}", "text") for number in range(2))
     pauses_s = [0.0]
 
     async def note_pauses() -> None:

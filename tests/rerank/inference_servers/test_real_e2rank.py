@@ -17,7 +17,7 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import E2RANK_END_TOKEN, ModelLoader
-from rerank.types import Candidate, Passage, Query, Ranking
+from rerank.types import Passage, Query, Ranking
 from tests.rerank.inference_servers.cases import served_by
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -41,11 +41,13 @@ async def test_scores_are_those_of_the_model_in_this_process(
     settings = EncoderConfig(name=str(folder), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
     loader = ModelLoader(own := Encoder(settings, "cpu"), "cpu")
     vectors = own.encode_passages(TEXTS) if is_encoder else [None] * len(TEXTS)
-    passages = [Passage(str(n), text, vector) for n, (text, vector) in enumerate(zip(TEXTS, vectors, strict=True))]
+    passages = [
+        Passage(str(n), text, vector=vector) for n, (text, vector) in enumerate(zip(TEXTS, vectors, strict=True))
+    ]
 
     async def ranked(model: E2RankModel) -> Ranking:
         ranker = (loader if is_encoder or model.served_by is None else ModelLoader(encoder, "cpu")).load(model).ranker
-        work = RankRequest(Query("how do birds find their way"), tuple(map(Candidate, passages)), (STEP,))
+        work = RankRequest(Query("how do birds find their way"), tuple(passages), (STEP,))
         async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
             return await engine.run(work)
 

@@ -25,7 +25,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step, Strategy
 from rerank.reranking.load_models import load_remote
-from rerank.types import Candidate, Passage, Query, Ranking
+from rerank.types import Passage, Query, Ranking
 from tests.rerank.inference_servers.random_rerankers import scores_here
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -59,7 +59,7 @@ def texts(n: int) -> list[str]:
 async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings: object) -> Ranking:
     servers = {"kind": "vllm", "urls": [url], "model": folder.name} | settings
     model = ApiModel(name="api", ranker="api", served_by=RerankServers.model_validate(servers))
-    candidates = tuple(Candidate(Passage(f"d{place}", text)) for place, text in enumerate(texts(n)))
+    candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(texts(n)))
     async with Engine({"api": load_remote(model)}, EngineConfig()) as engine:
         return await engine.run(RankRequest(Query(QUERY), candidates, (Step("api", strategy),)))
 

@@ -35,7 +35,7 @@ from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
 from rerank.rankers.base import Ranker, RemoteRanker, rank_windows
 from rerank.reranking.load_models import load_ranker, load_remote
-from rerank.types import Candidate, Completeness, Passage, Query, Window
+from rerank.types import Completeness, Passage, Query, Window
 from tests.rerank.inference_servers.cases import QUERY, adapter, generation
 from tests.rerank.inference_servers.stand_in import until
 
@@ -52,7 +52,7 @@ def passages(n: int, seed: int) -> list[Passage]:
 
 
 def request_of(n: int, seed: int = 0, **settings: object) -> RankRequest:
-    candidates = tuple(Candidate(passage) for passage in passages(n, seed))
+    candidates = tuple(passages(n, seed))
     return replace(RankRequest(QUERY, candidates, (Step("zephyr", Single(20)),)), **settings)  # type: ignore[arg-type]
 
 

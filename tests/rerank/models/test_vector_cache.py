@@ -40,7 +40,7 @@ def test_every_difference_of_a_text_counts() -> None:
 def test_passage_with_a_vector_keeps_it_and_is_not_counted() -> None:
     cache = VectorCache(10_000)
     cache.put("text", vector(1), is_truncated=False)
-    passage = cache.with_cached_vector(Passage("d", "text", vector(2)))
+    passage = cache.with_cached_vector(Passage("d", "text", vector=vector(2)))
     assert passage.vector is not None
     assert passage.vector.tobytes() == vector(2).tobytes()
     assert (passage.vector_cached, cache.hits, cache.misses) == (False, 0, 0)

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rerank.protobuf.replies import rerank_response
-from rerank.types import (
-    Candidate,
-    Completeness,
-    Passage,
-    RankedCandidate,
-    Ranking,
-    ScoreKind,
-    WindowTrace,
-)
+from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 from tests.traces import trace_of
 
@@ -25,8 +17,8 @@ def reply_of(ranked: Ranking, return_passages: bool = False) -> pb.RerankRespons
 def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     """Two of three candidates, the first of them without a first-stage score."""
     ranked = (
-        RankedCandidate(Candidate(Passage("b", "text of b")), 1, -0.25),
-        RankedCandidate(Candidate(Passage("a", "text of a"), 7.5), 0, -1.5),
+        RankedCandidate(Passage("b", "text of b"), 1, -0.25),
+        RankedCandidate(Passage("a", "text of a", 7.5), 0, -1.5),
     )
     windows = (WindowTrace((1, 2), (0, 1), 30), WindowTrace((0, 1), (1, 0), 31))
     trace = trace_of(

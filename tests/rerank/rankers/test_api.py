@@ -18,7 +18,7 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
 from rerank.reranking.load_models import load_remote
-from rerank.types import Candidate, Passage, Query, Ranking, ScoreKind
+from rerank.types import Passage, Query, Ranking, ScoreKind
 from tests.fakes import NumberRanker, number_in
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in
 
@@ -44,12 +44,12 @@ def model_at(*urls: str, **settings: Any) -> ApiModel:
 
 
 def request_of(values: Sequence[int], strategy: Strategy | None = None, **step: Any) -> RankRequest:
-    candidates = tuple(Candidate(Passage(f"d{value}", f"passage {value}")) for value in values)
+    candidates = tuple(Passage(f"d{value}", f"passage {value}") for value in values)
     return RankRequest(Query("q"), candidates, (Step("bge", strategy or Single(1000), **step),))
 
 
 def order(ranking: Ranking) -> list[int]:
-    return [int(result.candidate.passage.doc_id[1:]) for result in ranking.ranked]
+    return [int(result.passage.doc_id[1:]) for result in ranking.ranked]
 
 
 @pytest.fixture(scope="module")

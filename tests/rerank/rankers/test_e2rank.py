@@ -67,7 +67,9 @@ def test_instruction_of_a_request_takes_the_place_of_the_models(e2rank: Encoder)
 
 def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encoder, folder: Path) -> None:
     ranker, expected = loaded(encoder, path=folder), ranked(loaded(e2rank), TEXTS)
-    passages = [Passage(text, text, vector) for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True)]
+    passages = [
+        Passage(text, text, vector=vector) for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True)
+    ]
     prepared = ranker.prepare(Query("what is 7"), passages)
     found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
     assert found.scores == pytest.approx(expected.scores, abs=1e-6)
@@ -76,7 +78,9 @@ def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encod
 
 def test_vectors_of_the_index_are_read(e2rank: Encoder) -> None:
     ranker = loaded(e2rank)
-    passages = [Passage(text, text, vector) for text, vector in zip(TEXTS, np.eye(32, dtype=np.float32), strict=False)]
+    passages = [
+        Passage(text, text, vector=vector) for text, vector in zip(TEXTS, np.eye(32, dtype=np.float32), strict=False)
+    ]
     prepared = ranker.prepare(Query("what is 7"), passages)
     found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
     assert found.query_vector is not None

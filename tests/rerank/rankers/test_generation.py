@@ -24,7 +24,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.permutations import parse_permutation
-from rerank.types import Candidate, Completeness, Passage, Query, ScoreKind, Window
+from rerank.types import Completeness, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import FAMILIES, byte_level, metaspace
 
@@ -183,7 +183,7 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
     assert encoded.tokens - len(encoded.prompts[0]) == 24 + at_once.new_tokens(3) + 64 - 8
     ranking = ranker.ranking(encoded, ranker.read([encoded]))
     assert (ranking.is_unanswered, ranking.repairs, ranking.permutation) == (True, 0, (0, 1, 2))
-    request = RankRequest(Query("q"), tuple(map(Candidate, make_window(5).passages)), (Step("g", Single(3)),))
+    request = RankRequest(Query("q"), tuple(make_window(5).passages), (Step("g", Single(3)),))
     async with Engine({"g": ranker}, EngineConfig()) as engine:
         found = await engine.run(request)
     assert [result.position for result in found.ranked] == [0, 1, 2, 3, 4]

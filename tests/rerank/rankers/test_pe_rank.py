@@ -25,7 +25,7 @@ def unit_rows(n: int, seed: int) -> Matrix:
 
 def random_window(n: int, seed: int, text: str = "a query") -> Window:
     query, *passages = unit_rows(n + 1, seed)
-    return Window(Query(text, vector=query), tuple(Passage(f"d{i}", "", row) for i, row in enumerate(passages)))
+    return Window(Query(text, vector=query), tuple(Passage(f"d{i}", "", vector=row) for i, row in enumerate(passages)))
 
 
 def cosine_order(window: Window) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ def test_the_model_reads_the_order_and_the_text(perturbed: PERankRanker) -> None
 
 def test_prepare_reports_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
     long = "word " * (encoder.id.max_tokens + 1)
-    stored = Passage("stored", "…", unit_rows(1, seed=1)[0], vector_truncated=True)
+    stored = Passage("stored", "…", vector=unit_rows(1, seed=1)[0], vector_truncated=True)
     prepared = ranker.prepare(Query("q"), [Passage("a", long), Passage("b", "short"), stored])
     assert prepared.truncated_doc_ids == ("a", "stored")
 

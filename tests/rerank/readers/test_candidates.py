@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers.candidates import FIELDS, candidate_source, read_candidates
-from rerank.types import CandidateSource
+from rerank.readers.candidates import FIELDS, passage_of, read_candidates
+from rerank.types import Passage
 
 KNOWN = r"known are doc_id \(or _id, docid, id\), text, title, score"
 #: Elements that are not candidates → how the error goes on.
@@ -41,14 +41,14 @@ def write(folder: Path, *rows: object) -> Path:
 @pytest.mark.parametrize(("candidate", "problem"), WRONG)
 def test_error_names_the_place_of_the_candidate(candidate: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=rf"^candidates\[4\] {problem}"):
-        candidate_source(candidate, 4)
+        passage_of(candidate, 4)
 
 
 @pytest.mark.parametrize("name", ["doc_id", "_id", "docid", "id"])
 @pytest.mark.parametrize("doc_id", ["my file.pdf", 7])
 def test_file_is_read_with_the_names_that_people_use(tmp_path: Path, name: str, doc_id: object) -> None:
     path = write(tmp_path, {name: doc_id, "text": "t", "title": "T", "score": 2})
-    assert read_candidates(path) == [CandidateSource(str(doc_id), "t", score=2.0, title="T")]
+    assert read_candidates(path) == [Passage(str(doc_id), "t", score=2.0, title="T")]
 
 
 def test_further_fields_of_a_file_are_ignored_with_one_warning(
@@ -56,14 +56,14 @@ def test_further_fields_of_a_file_are_ignored_with_one_warning(
 ) -> None:
     rows = [{"id": number, "text": "t", "price": 7.5, "sku": ["a"]} for number in range(3)]
     path = write(tmp_path, *rows, {"id": 3, "text": "t", "price": 1, "colour": None})
-    assert read_candidates(path) == [CandidateSource(str(number), "t") for number in range(4)]
+    assert read_candidates(path) == [Passage(str(number), "t") for number in range(4)]
     assert [record.message for record in caplog.records] == [f"{path}: fields that are not read: price, sku, colour"]
 
 
 def test_fields_of_a_file_may_have_other_names(tmp_path: Path) -> None:
     path = write(tmp_path, {"sku": 7, "body": "b", "name": "N", "id": "other", "text": "other"})
     fields = FIELDS.renamed("sku", "body", "name")
-    assert read_candidates(path, fields) == [CandidateSource("7", "b", title="N")]
+    assert read_candidates(path, fields) == [Passage("7", "b", title="N")]
     with pytest.raises(CollectionError, match=r"jsonl:1 has no no; found sku, body, .*; name the field with --text-fi"):
         read_candidates(path, FIELDS.renamed("sku", "no", ""))
     with pytest.raises(CollectionError, match=r"has no doc_id \(or _id, docid, id\); found sku, .* with --id-field"):

@@ -9,7 +9,7 @@ import pytest
 
 from rerank.errors import CollectionError
 from rerank.readers.requests import CandidateList, read_requests
-from rerank.types import CandidateSource, Query
+from rerank.types import Passage, Query
 
 
 def request_line(doc: object) -> str:
@@ -34,7 +34,7 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
     (request,) = read_requests(path)
     assert (request.query.query_id, request.query.text) == ("7", "q?")
     title = "t" if text.startswith("t x") else ""
-    assert request.candidates == (CandidateSource("3", text=text, score=1.5, title=title),)
+    assert request.candidates == (Passage("3", text=text, score=1.5, title=title),)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
 
 def test_files_that_rankllm_writes_are_read_in_all_forms(tmp_path: Path) -> None:
     expected = [
-        CandidateList(Query("q?", "7"), (CandidateSource("3", "c", score=1.5), CandidateSource("4", "d", score=1.0))),
-        CandidateList(Query("q!", "8"), (CandidateSource("3", "c", score=2.0),)),
+        CandidateList(Query("q?", "7"), (Passage("3", "c", score=1.5), Passage("4", "d", score=1.0))),
+        CandidateList(Query("q!", "8"), (Passage("3", "c", score=2.0),)),
     ]
     newer = [
         {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank import Candidate, InvalidRequest, Query, Ranking, RankOptions
+from rerank import InvalidRequest, Query, Ranking, RankOptions
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve
 from rerank.config import Limits
 from rerank.engine.request import RankRequest
@@ -25,7 +25,7 @@ from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.chunks import ChunkedDocuments, Readers
 from rerank.reranking.sentences import Places
-from rerank.types import CandidateSource, Passage, ScoreKind
+from rerank.types import Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
 from tests.serving import reranker_of
@@ -74,11 +74,11 @@ def rank(encoder: Encoder) -> Rank:
 
 
 def doc_ids(ranking: Ranking) -> list[str]:
-    return [item.candidate.passage.doc_id for item in ranking.ranked]
+    return [item.passage.doc_id for item in ranking.ranked]
 
 
 def spans(ranking: Ranking) -> dict[str, tuple[int, int] | None]:
-    return {item.candidate.passage.doc_id: item.span for item in ranking.ranked}
+    return {item.passage.doc_id: item.span for item in ranking.ranked}
 
 
 def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: Rank) -> None:
@@ -89,7 +89,7 @@ def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: R
     assert len(LONG[start:end]) < len(LONG) / 3
     assert spans(ranking)["short"] is None
     assert spans(ranking)["ships"] == (0, len(FILLER)), "a document without a shared word is read from its beginning"
-    assert ranking.ranked[0].candidate.passage.text == LONG
+    assert ranking.ranked[0].passage.text == LONG
     assert ranking.trace.chunked_doc_ids == ("long", "ships")
     assert not ranking.trace.truncated_doc_ids
 
@@ -177,7 +177,7 @@ def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_pa
 
     async def call() -> Ranking:
         async with reranker_of(encoder, {"short": ranker}) as reranker:
-            sent = [CandidateSource("a", text, title=title), CandidateSource("b", "none")]
+            sent = [Passage("a", text, title=title), Passage("b", "none")]
             return await reranker.rerank(QUERY, sent, RankOptions(max_chunks_per_doc=10))
 
     start, end = spans(asyncio.run(call()))["a"] or (0, 0)
@@ -202,7 +202,7 @@ def test_no_more_of_a_text_is_read_than_its_chunks_can_hold() -> None:
         read.append(len(text))
         return np.array([match.end() for match in re.finditer(r"\S+", text)], dtype=np.int64)
 
-    documents = tuple(Candidate(Passage(str(place), FILLER * 10_000)) for place in range(3))
+    documents = tuple(Passage(str(place), FILLER * 10_000) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
     request = RankRequest(Query(QUERY), documents, (Step("m", Single(20)),), options)
     divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], token_ends))
@@ -234,10 +234,10 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
 
     asyncio.run(call())
     assert [ranking.trace.cached_vectors for ranking in found] == [0, 1]
-    document = Candidate(Passage("a", LONG, vector, vector_truncated=True), 2.5)
+    document = Passage("a", LONG, 2.5, vector=vector, vector_truncated=True)
     request = RankRequest(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
     (chunk,) = finished(ChunkedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
-    assert (chunk.passage.vector, chunk.passage.vector_truncated, chunk.score) == (None, False, 2.5)
+    assert (chunk.vector, chunk.vector_truncated, chunk.score) == (None, False, 2.5)
 
 
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)

@@ -15,17 +15,7 @@ from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.reranking.diversity import NEAR_DUPLICATE_COSINE, diversified
 from rerank.retrieval.index import Index
-from rerank.types import (
-    Candidate,
-    Matrix,
-    NearDuplicates,
-    Passage,
-    RankedCandidate,
-    Ranking,
-    RankOptions,
-    ScoreKind,
-    Vector,
-)
+from rerank.types import Matrix, NearDuplicates, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, Vector
 from tests.fakes import NumberRanker
 from tests.serving import reranker_of
 from tests.slices import finished
@@ -51,14 +41,14 @@ def unit_vectors(n: int, seed: int, spread: int = 4) -> Matrix:
 
 def ranking_of(vectors: Matrix, scores: Sequence[float] | None = None) -> Ranking:
     """The ranking of passages d0, d1, … with these vectors; by default their scores fall by 1."""
-    passages = [Passage(f"d{i}", f"text {i}", vector) for i, vector in enumerate(vectors)]
+    passages = [Passage(f"d{i}", f"text {i}", vector=vector) for i, vector in enumerate(vectors)]
     values = scores or [float(-i) for i in range(len(passages))]
-    ranked = [RankedCandidate(Candidate(passage), i, values[i]) for i, passage in enumerate(passages)]
+    ranked = [RankedCandidate(passage, i, values[i]) for i, passage in enumerate(passages)]
     return Ranking(tuple(ranked), ScoreKind.WINDOW_SCORE, TRACE)
 
 
 def ids(ranking: Ranking) -> list[str]:
-    return [item.candidate.passage.doc_id for item in ranking.ranked]
+    return [item.passage.doc_id for item in ranking.ranked]
 
 
 def as_in_the_paper(vectors: Matrix, scores: Sequence[float], diversity: float) -> list[str]:
@@ -126,8 +116,10 @@ def test_near_duplicates_are_dropped_and_name_the_one_that_is_kept(diversify: Di
 
 def test_long_texts_with_the_same_beginning_are_dropped_only_if_they_are_equal(diversify: Diversify) -> None:
     vector = unit_vectors(1, 6)[0]
-    passages = [Passage(f"d{i}", text, vector, vector_truncated=True) for i, text in enumerate(["a b", "a c", "a b"])]
-    ranked = tuple(RankedCandidate(Candidate(passage), i, float(-i)) for i, passage in enumerate(passages))
+    passages = [
+        Passage(f"d{i}", text, vector=vector, vector_truncated=True) for i, text in enumerate(["a b", "a c", "a b"])
+    ]
+    ranked = tuple(RankedCandidate(passage, i, float(-i)) for i, passage in enumerate(passages))
     assert ids(diversify(Ranking(ranked, ScoreKind.WINDOW_SCORE, TRACE), DROP)) == ["d0", "d1"]
 
 

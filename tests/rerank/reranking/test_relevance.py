@@ -25,7 +25,7 @@ from rerank.reranking.relevance import (
     usable,
     with_relevance,
 )
-from rerank.types import Candidate, EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
+from rerank.types import EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 
 OF_COSINE = (RelevanceCurve(intercept=-2.0, slopes={"cosine": 6.0}, encoders={"cosine": "e"}),)
@@ -63,17 +63,17 @@ def pointwise(kind: ScoreKind) -> NumberRanker:
 async def ranked(
     rankers: Mapping[str, Ranker], numbers: Sequence[float], steps: Sequence[Step], **options: Any
 ) -> Ranking:
-    candidates = tuple(Candidate(passage) for passage in numbered_passages(numbers))
+    candidates = tuple(numbered_passages(numbers))
     return await of_candidates(rankers, candidates, steps, **options)
 
 
 async def of_candidates(
-    rankers: Mapping[str, Ranker], candidates: tuple[Candidate, ...], steps: Sequence[Step], **options: Any
+    rankers: Mapping[str, Ranker], candidates: tuple[Passage, ...], steps: Sequence[Step], **options: Any
 ) -> Ranking:
     request = RankRequest(Query("q"), candidates, tuple(steps), RankOptions(**options))
     async with Engine(rankers, ServiceConfig().engine) as engine:
         ranking = await engine.run(request)
-    return with_relevance(ranking, rankers[steps[-1].model].info.relevance, request.passages)
+    return with_relevance(ranking, rankers[steps[-1].model].info.relevance, candidates)
 
 
 def relevances(ranking: Ranking) -> list[float | None]:
@@ -93,7 +93,7 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
     rankers, steps = {"m": SignalRanker()}, [Step("m", Single(10))]
     in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)
     for item in in_list.ranked:
-        number = float(item.candidate.passage.text.split()[-1])
+        number = float(item.passage.text.split()[-1])
         assert relevances(await ranked(rankers, [number], steps)) == [item.relevance]
 
 
@@ -104,7 +104,7 @@ async def test_blank_text_has_no_relevance(blank: str) -> None:
             scores = tuple(0.8 for _ in windows[0].window.passages)
             return [self._with_signals(WindowRanking(scores))]
 
-    candidates = (Candidate(Passage("d0", blank)), Candidate(Passage("d1", "a text")))
+    candidates = (Passage("d0", blank), Passage("d1", "a text"))
     found = await of_candidates({"m": Blind()}, candidates, [Step("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.8 - 2)), 0.0]
 
@@ -129,7 +129,7 @@ async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_ord
 )
 async def test_pointwise_model_gives_its_own_to_what_it_read(kind: ScoreKind, expected: list[float]) -> None:
     found = await ranked({"m": pointwise(kind)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
-    assert [item.candidate.passage.doc_id for item in found.ranked] == ["d1", "d0", "d2"]
+    assert [item.passage.doc_id for item in found.ranked] == ["d1", "d0", "d2"]
     assert relevances(found) == [*map(pytest.approx, expected), None]
 
 
@@ -137,7 +137,7 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
     found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
     for least, expected in ((0.0, ["d1", "d0"]), (0.25, ["d1", "d0"]), (0.5, ["d1"]), (0.76, [])):
         kept = at_least(found, least)
-        assert [item.candidate.passage.doc_id for item in kept.ranked] == expected
+        assert [item.passage.doc_id for item in kept.ranked] == expected
         assert kept.trace == found.trace or not expected
 
 
@@ -145,7 +145,7 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
     found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
     failed = replace(found, trace=replace(found.trace, failure=DeadlineExceeded, reason="the deadline came"))
     kept = at_least(failed, 0.5)
-    assert [item.candidate.passage.doc_id for item in kept.ranked] == ["d1", "d2"], "d2 was not read"
+    assert [item.passage.doc_id for item in kept.ranked] == ["d1", "d2"], "d2 was not read"
     note = "min_relevance 0.5 is not applied to 1 results, whose relevance is unknown"
     assert kept.trace.reason == f"the deadline came; {note}"
     all_known = replace(failed, ranked=failed.ranked[:2])

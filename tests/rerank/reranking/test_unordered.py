@@ -21,8 +21,6 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
 from rerank.retrieval.index import Index
 from rerank.types import (
-    Candidate,
-    CandidateSource,
     Completeness,
     EncodedWindow,
     Passage,
@@ -74,13 +72,13 @@ def rank(encoder: Encoder) -> Rank:
 
 
 def rows(ranking: Ranking) -> list[tuple[str, float]]:
-    return [(item.candidate.passage.doc_id, item.score) for item in ranking.ranked]
+    return [(item.passage.doc_id, item.score) for item in ranking.ranked]
 
 
-def of_numbers(numbers: Sequence[int], scored: bool = False) -> list[CandidateSource]:
+def of_numbers(numbers: Sequence[int], scored: bool = False) -> list[Passage]:
     """Candidates d0, d1, …, whose texts are equal where the numbers are."""
     return [
-        CandidateSource(f"d{i}", f"relevance {number}", score=float(i % 7) if scored else None)
+        Passage(f"d{i}", f"relevance {number}", score=float(i % 7) if scored else None)
         for i, number in enumerate(numbers)
     ]
 
@@ -112,7 +110,7 @@ def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: 
     async def call() -> Ranking:
         async with reranker_of(encoder, {"number": ranker}, index) as reranker:
             (stored,) = index.store.passages(["flea"])
-            sent = [CandidateSource("a", stored.text), CandidateSource("flea", in_index=True)]
+            sent = [Passage("a", stored.text), Passage("flea", in_index=True)]
             return await reranker.rerank(Query("q"), sent, UNORDERED)
 
     ranking = asyncio.run(call())
@@ -142,7 +140,7 @@ def test_what_was_not_reranked_is_said_to_have_no_order(rank: Rank, options: Ran
     candidates = [("a", "Deserts are dry."), ("b", "A flea lives a year."), ("c", "No word shared.")]
     ranking = rank(candidates, options)
     assert "; the list is unordered: what was not reranked is ordered by the words" in ranking.trace.reason
-    scored = rank([CandidateSource(doc_id, text, score=1.0) for doc_id, text in candidates], options)
+    scored = rank([Passage(doc_id, text, score=1.0) for doc_id, text in candidates], options)
     assert "unordered" not in scored.trace.reason
 
 
@@ -150,14 +148,10 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
     texts = [" ", "Deserts are dry.", "A flea lives a year.", "How long does a flea live?"]
     scores = [(4.0, 3.0, 2.0, 1.0), (4.0, 3.0, math.nan, 1.0), (4.0, 3.0, None, 1.0)]
     lists = [
-        finished(
-            UnorderedList.of(
-                QUERY, [Candidate(Passage(text, text), score) for text, score in zip(texts, row, strict=True)]
-            )
-        )
+        finished(UnorderedList.of(QUERY, [Passage(text, text, score) for text, score in zip(texts, row, strict=True)]))
         for row in scores
     ]
-    assert [[candidate.passage.text for candidate in item.distinct] for item in lists] == [
+    assert [[candidate.text for candidate in item.distinct] for item in lists] == [
         texts,
         *[[*texts[:0:-1], " "]] * 2,
     ]
@@ -165,10 +159,8 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
 
 
 def test_equal_texts_count_with_the_best_of_their_scores() -> None:
-    candidates = [
-        Candidate(Passage(str(i), text), score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])
-    ]
-    assert [(text.passage.doc_id, text.score) for text in finished(UnorderedList.of("q", candidates)).distinct] == [
+    candidates = [Passage(str(i), text, score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])]
+    assert [(text.doc_id, text.score) for text in finished(UnorderedList.of("q", candidates)).distinct] == [
         ("0", 3),
         ("1", 2),
     ]
@@ -183,8 +175,8 @@ def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: li
 
 
 WEIGHTED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
-WITHOUT_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a")), Candidate(Passage("b", "b"), 1.0)]))
-WITH_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0), Candidate(Passage("b", "b"), 1.0)]))
+WITHOUT_SCORES = finished(UnorderedList.of("q", [Passage("a", "a"), Passage("b", "b", 1.0)]))
+WITH_SCORES = finished(UnorderedList.of("q", [Passage("a", "a", 2.0), Passage("b", "b", 1.0)]))
 
 
 @pytest.mark.parametrize(

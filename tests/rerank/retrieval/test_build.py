@@ -177,7 +177,7 @@ def test_manifest_says_how_the_index_was_built(encoder: Encoder, tmp_path: Path)
     assert 0.999 < manifest.cosine_to_float32 < 1
     opened = Index(tmp_path / "out", encoder)
     assert opened.manifest == manifest
-    best = opened.candidates(FirstStage.DENSE, QUERY, 1)[0].passage
+    best = opened.candidates(FirstStage.DENSE, QUERY, 1)[0]
     assert PASSAGES["violin"][1] in best.text
 
 

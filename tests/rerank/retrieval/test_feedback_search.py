@@ -13,7 +13,6 @@ from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded, 
 from rerank.retrieval.feedback_search import FeedbackSearch, update_query
 from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome
 from rerank.types import (
-    Candidate,
     FeedbackMethod,
     FeedbackSettings,
     Passage,
@@ -40,13 +39,13 @@ def vector(*numbers: float) -> Vector:
 
 QUERY = Query("q", vector=vector(1, 0.9, 0))
 A, B, C, D = (
-    Candidate(Passage(doc_id, doc_id, vector(*numbers)), 0.0)
+    Passage(doc_id, doc_id, 0.0, vector=vector(*numbers))
     for doc_id, numbers in {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 1, 1), "d": (0, 0, 1)}.items()
 )
 TRACE = trace_of()
 
 
-def ranking(order: Sequence[Candidate], given: Sequence[Candidate], kind: ScoreKind = ScoreKind.RANK) -> Ranking:
+def ranking(order: Sequence[Passage], given: Sequence[Passage], kind: ScoreKind = ScoreKind.RANK) -> Ranking:
     ranked = tuple(
         RankedCandidate(candidate, given.index(candidate), float(len(order) - rank))
         for rank, candidate in enumerate(order)
@@ -58,23 +57,23 @@ def ranking(order: Sequence[Candidate], given: Sequence[Candidate], kind: ScoreK
 class FakeStages:
     """Ranks by descending doc_id; the second retrieval finds `found`. Records its calls."""
 
-    found: tuple[Candidate, ...] = (B, C, D)
+    found: tuple[Passage, ...] = (B, C, D)
     fails: Exception | None = None
     lists: list[list[str]] = field(default_factory=list)
     top_ns: list[int] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
 
-    async def rank(self, candidates: tuple[Candidate, ...], options: RankOptions, deadline_s: float) -> Ranking:
-        self.lists.append([candidate.passage.doc_id for candidate in candidates])
+    async def rank(self, candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
+        self.lists.append([candidate.doc_id for candidate in candidates])
         self.top_ns.append(options.top_n)
         self.deadlines.append(deadline_s)
         if self.fails and len(self.lists) == 2:
             raise self.fails
-        order = sorted(candidates, key=lambda candidate: candidate.passage.doc_id, reverse=True)
+        order = sorted(candidates, key=lambda candidate: candidate.doc_id, reverse=True)
         return ranking(order[: options.top_n or None], candidates)
 
-    async def retrieve(self, query: Query, deadline_s: float) -> tuple[Query, tuple[Candidate, ...]]:
+    async def retrieve(self, query: Query, deadline_s: float) -> tuple[Query, tuple[Passage, ...]]:
         self.queries.append(query)
         self.deadlines.append(deadline_s)
         return query, self.found
@@ -84,7 +83,7 @@ class FakeStages:
 
 
 def ids(answer: Ranking) -> list[str]:
-    return [ranked.candidate.passage.doc_id for ranked in answer.ranked]
+    return [ranked.passage.doc_id for ranked in answer.ranked]
 
 
 async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() -> None:
@@ -105,7 +104,7 @@ async def test_second_ranking_is_skipped_without_new_passages() -> None:
 
 
 @pytest.mark.parametrize("candidates", [(), (A,)])
-async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[Candidate, ...]) -> None:
+async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[Passage, ...]) -> None:
     stages = FakeStages()
     answer, report = await stages.search().run(QUERY, candidates, RankOptions(), None)
     assert stages.queries == []
@@ -143,7 +142,7 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
     stages = FakeStages()
     trace = replace(TRACE, failure=Overloaded, reason="the queue had no room")
 
-    async def failing(candidates: tuple[Candidate, ...], options: RankOptions, deadline_s: float) -> Ranking:
+    async def failing(candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
         return replace(ranking(candidates, candidates), trace=trace)
 
     search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S, on_thread)
@@ -164,7 +163,7 @@ async def test_kl_refuses_scores_that_are_ranks() -> None:
 
 
 def test_passage_without_a_vector_is_ignored() -> None:
-    bare = Candidate(Passage("e", "e"))
+    bare = Passage("e", "e")
     with_bare = update_query(QUERY, ranking((D, bare, A), (A, bare, D)), FeedbackSettings())
     without = update_query(QUERY, ranking((D, A), (A, D)), FeedbackSettings())
     assert with_bare.outcomes == (UpdateOutcome.UPDATED,)

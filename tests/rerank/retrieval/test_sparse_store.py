@@ -83,14 +83,14 @@ def test_passages_of_an_index_have_the_vectors_of_the_encoder(
 ) -> None:
     index = Index(folder, encoder, lambda: sparse_encoder)
     candidates = index.candidates(FirstStage.DENSE, Query("music"), 13)
-    vectors = sparse_encoder.encode_passages([candidate.passage.text for candidate in candidates])
+    vectors = sparse_encoder.encode_passages([candidate.text for candidate in candidates])
     for candidate, vector in zip(candidates, vectors, strict=True):
-        assert isinstance(candidate.passage.sparse, SparseVector)
-        found = dict(zip(candidate.passage.sparse.terms.tolist(), candidate.passage.sparse.weights, strict=True))
+        assert isinstance(candidate.sparse, SparseVector)
+        found = dict(zip(candidate.sparse.terms.tolist(), candidate.sparse.weights, strict=True))
         expected = dict(zip(vector.terms.tolist(), vector.weights, strict=True))
         for term in {*found, *expected}:
             assert found.get(term, 0.0) == pytest.approx(expected.get(term, 0.0), abs=0.05)
-        assert candidate.passage.sparse.is_truncated == candidate.passage.text.startswith("z z")
+        assert candidate.sparse.is_truncated == candidate.text.startswith("z z")
     assert index.manifest.sparse_encoder == sparse_encoder.id
 
 

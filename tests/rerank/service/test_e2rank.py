@@ -62,12 +62,12 @@ def test_feedback_searches_again_with_the_vector_of_the_list(
 ) -> None:
     query = e2rank.with_vector(Query(QUERY))
     first = index.candidates(FirstStage.DENSE, query, 4)
-    prepared = ranker.prepare(query, [candidate.passage for candidate in first])
+    prepared = ranker.prepare(query, list(first))
     vector = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0].query_vector
     assert vector is not None
     second = index.candidates(FirstStage.DENSE, replace(query, vector=vector), 4)
     reply = search(stub, feedback=pb.Feedback(method=pb.FEEDBACK_METHOD_E2RANK))
-    assert {result.doc_id for result in reply.results} == {candidate.passage.doc_id for candidate in (*first, *second)}
+    assert {result.doc_id for result in reply.results} == {candidate.doc_id for candidate in (*first, *second)}
     assert (reply.feedback.updated, reply.feedback.new_passages) == (True, len(reply.results) - 4)
     assert reply.feedback.new_passages > 0
     assert reply.feedback.cosine == pytest.approx(float(vector @ query.vector), abs=1e-5)

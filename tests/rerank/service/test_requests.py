@@ -13,15 +13,7 @@ from rerank.errors import InvalidRequest
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.protobuf import requests
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import (
-    CandidateSource,
-    FeedbackMethod,
-    FeedbackSettings,
-    FirstStageKind,
-    FirstStageWeight,
-    Query,
-    RankOptions,
-)
+from rerank.types import FeedbackMethod, FeedbackSettings, FirstStageKind, FirstStageWeight, Passage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
 LIMITS = Limits(max_candidates=3, max_query_chars=10, max_passage_chars=20)
@@ -52,7 +44,7 @@ def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMIT
     return requests.search_request(message).checked(limits)
 
 
-def candidates_of(message: pb.RerankRequest, limits: Limits = LIMITS) -> Sequence[CandidateSource]:
+def candidates_of(message: pb.RerankRequest, limits: Limits = LIMITS) -> Sequence[Passage]:
     return requests.rerank_request(message).checked(limits).candidates
 
 
@@ -72,7 +64,7 @@ def test_absent_weight_differs_from_weight_0(given: pb.FirstStageWeight | None, 
 
 def test_defaults() -> None:
     query, options = Query("query"), RankOptions()
-    assert checked(rerank_request()) == RerankRequest(query, (CandidateSource("d0", "text"),), options)
+    assert checked(rerank_request()) == RerankRequest(query, (Passage("d0", "text"),), options)
     assert checked(search_request(), Limits()) == SearchRequest(query, options, DEFAULT_FIRST_STAGE, 100, None)
     assert checked(search_request()).depth == 3, "no more than the limit"
 

@@ -13,10 +13,10 @@ from rerank.errors import Overloaded
 from rerank.service.call import CallRecord, Reply
 from rerank.service.requests import RerankRequest
 from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
-from rerank.types import CandidateSource, Query, Ranking, RankOptions, ScoreKind, WindowTrace
+from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
 from tests.traces import trace_of
 
-REQUEST = RerankRequest(Query("secret query"), [CandidateSource("d", "secret\npassage")], RankOptions("m"))
+REQUEST = RerankRequest(Query("secret query"), [Passage("d", "secret\npassage")], RankOptions("m"))
 TRACE = trace_of(strategy="sliding(20/10)", windows=(WindowTrace((0,), (0,), 9),), queue_ms=1, prepare_ms=2, model_ms=3)
 RANKING = Ranking((), ScoreKind.RANK, TRACE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, cosine, make_pool, sample_passages
 
-from rerank.types import Candidate, Passage, Query
+from rerank.types import Passage, Query
 
 
 def pool(n: int, grades: dict[str, float] | None = None) -> Pool:
-    candidates = [Candidate(Passage(f"c{number}", f"candidate {number}"), -number) for number in range(n)]
+    candidates = [Passage(f"c{number}", f"candidate {number}", -number) for number in range(n)]
     return make_pool(Query("q?"), candidates, grades or {})
 
 
@@ -33,7 +34,7 @@ def test_cosine_order_samples_the_same_passages() -> None:
     vectors = np.eye(10, dtype=np.float32)
     query = Query("q?", vector=np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 0], dtype=np.float32))
     passages = [Passage(f"c{number}", f"candidate {number}", vector=vectors[number]) for number in range(10)]
-    ranked = make_pool(query, [Candidate(passage, None) for passage in passages], {})
+    ranked = make_pool(query, [replace(passage, score=None) for passage in passages], {})
     sampled = sample_passages(ranked, ListSampling(6, 6, ListOrder.COSINE), Random(0))
     cosines = [cosine(query, passage) for passage in sampled]
     assert cosines == sorted(cosines, reverse=True)
@@ -63,7 +64,7 @@ def test_list_is_shorter_when_passages_are_missing(candidates: int) -> None:
 
 
 def test_pool_keeps_the_first_of_equal_texts_with_the_better_grade() -> None:
-    candidates = [Candidate(Passage(doc_id, text)) for doc_id, text in [("a", "same"), ("b", "same"), ("c", "other")]]
+    candidates = [Passage(doc_id, text) for doc_id, text in [("a", "same"), ("b", "same"), ("c", "other")]]
     created = make_pool(Query("q?"), candidates, {"b": 2.0})
-    assert [candidate.passage.doc_id for candidate in created.candidates] == ["a", "c"]
+    assert [candidate.doc_id for candidate in created.candidates] == ["a", "c"]
     assert (created.grades["a"], created.grades["c"]) == (2.0, 0.0)

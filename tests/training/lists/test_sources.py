@@ -30,9 +30,9 @@ def test_pool_of_a_request_holds_its_first_candidates_that_have_a_text(encoder: 
     qrels.write_text("1 0 c 2\n", encoding="utf-8")
     for given in (None, encoder):
         (pool,) = pools(given, tmp_path, requests=requests, qrels=qrels, depth=3)
-        assert [(c.passage.doc_id, c.score) for c in pool.candidates] == [("a", 9.0), ("c", 9.0)]
+        assert [(c.doc_id, c.score) for c in pool.candidates] == [("a", 9.0), ("c", 9.0)]
         assert (pool.query.query_id, pool.grades["c"]) == ("n/1", 2.0)
-        assert all((c.passage.vector is None) == (given is None) for c in pool.candidates)
+        assert all((c.vector is None) == (given is None) for c in pool.candidates)
 
 
 def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passages(
@@ -46,8 +46,8 @@ def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passage
     (whole,) = pools(encoder, tmp_path, collection=str(tmp_path), split="test", depth=50)
     cosines = [candidate.score or 0.0 for candidate in whole.candidates]
     assert cosines == sorted(cosines, reverse=True)
-    vectors = np.stack([c.passage.vector for c in whole.candidates if c.passage.vector is not None])
+    vectors = np.stack([c.vector for c in whole.candidates if c.vector is not None])
     np.testing.assert_allclose(vectors @ encoder.encode_queries(["pull of the moon"])[0], cosines, atol=1e-6)
     (short,) = pools(encoder, tmp_path, collection=str(tmp_path), split="test", depth=2)
-    nearest = [candidate.passage.doc_id for candidate in whole.candidates[:2]]
-    assert [candidate.passage.doc_id for candidate in short.candidates] == [*nearest, "violin"]
+    nearest = [candidate.doc_id for candidate in whole.candidates[:2]]
+    assert [candidate.doc_id for candidate in short.candidates] == [*nearest, "violin"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +14,23 @@ from rerank_training.lists.teachers import by_fusion, by_grades, by_reranker
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.reranking.blocking import Reranker
-from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions
+from rerank.types import Passage, Query, RankOptions
 
 COSINES = {"a": 0.1, "b": 0.5, "c": 0.9}
 BM25 = {"a": 12.0, "b": 9.0, "c": 3.0}
 
 
 def passage(doc_id: str, cosine: float) -> Passage:
-    return Passage(doc_id, f"text of {doc_id}", np.array([cosine, (1 - cosine**2) ** 0.5], dtype=np.float32))
+    return Passage(doc_id, f"text of {doc_id}", vector=np.array([cosine, (1 - cosine**2) ** 0.5], dtype=np.float32))
 
 
 def pool(grades: dict[str, float] | None = None) -> Pool:
     query = Query("q?", vector=np.array([1.0, 0.0], dtype=np.float32))
-    return make_pool(query, [Candidate(passage(d, COSINES[d]), BM25[d]) for d in "abc"], grades or {})
+    return make_pool(query, [replace(passage(d, COSINES[d]), score=BM25[d]) for d in "abc"], grades or {})
 
 
 def passages(pool: Pool) -> list[Passage]:
-    return [candidate.passage for candidate in pool.candidates]
+    return list(pool.candidates)
 
 
 def z(values: Sequence[float]) -> np.ndarray:
@@ -70,7 +71,7 @@ def test_reranker_gives_n_minus_rank(reranker: Reranker) -> None:
 def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(reranker: Reranker) -> None:
     created = pool()
     found = by_reranker(created, passages(created), reranker, reads_scores=True)
-    sources = [CandidateSource(row.doc_id, row.text) for row in passages(created)]
+    sources = [Passage(row.doc_id, row.text) for row in passages(created)]
     options = RankOptions(first_stage_weight=0.0)
     expected = {item.position: item.score for item in reranker.rerank(created.query.text, sources, options).ranked}
     assert found == pytest.approx([expected[place] for place in range(len(sources))])
@@ -78,7 +79,7 @@ def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(re
 
 def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Reranker, encoder: Encoder) -> None:
     texts = ["Deserts are dry.", "A flea lives a year.", "Fleas are small insects.", "A violin has four strings."]
-    found = [Candidate(Passage(str(number), text)) for number, text in enumerate(texts)]
+    found = [Passage(str(number), text) for number, text in enumerate(texts)]
     created = make_pool(Query("how long does a flea live", vector=np.zeros(3, dtype=np.float32)), found, {})
     cosines = encoder.encode_passages(texts) @ encoder.encode_queries([created.query.text])[0]
     assert np.argsort(by_reranker(created, passages(created), reranker)).tolist() == np.argsort(cosines).tolist()

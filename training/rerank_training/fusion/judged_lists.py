@@ -86,7 +86,7 @@ def _searched(
         found = index.candidates(FirstStage(arguments.first_stage), query, arguments.depth)
         if len(found) < 2:
             continue
-        passages = tuple(candidate.passage for candidate in found)
+        passages = tuple(found)
         relevance = tuple(float(grades[query.query_id].get(passage.doc_id, 0)) for passage in passages)
         yield TrainingList(query, passages, relevance, tuple(candidate_scores(found)))
 

@@ -96,15 +96,10 @@ def graded_list(request: CandidateList, grades: Grades) -> TrainingList:
     query_id = request.query.query_id
     if query_id not in grades:
         raise CollectionError(f"no judgement for query {query_id!r}")
-    passages = request_passages(request)
+    passages = request.candidates
     relevance = tuple(float(grades[query_id].get(passage.doc_id, 0)) for passage in passages)
     scores = [candidate.score for candidate in request.candidates if candidate.score is not None]
     return TrainingList(request.query, passages, relevance, tuple(scores) if len(scores) == len(passages) else ())
-
-
-def request_passages(request: CandidateList) -> tuple[Passage, ...]:
-    """The candidates of a request as passages, in first-stage order."""
-    return tuple(Passage(candidate.doc_id, candidate.text or "") for candidate in request.candidates)
 
 
 class _PassageRow(BaseModel):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from rerank.types import Candidate, Passage, Query
+from rerank.types import Passage, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Pool:
     """
 
     query: Query
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Passage, ...]
     grades: Mapping[str, float]
 
 
@@ -46,13 +46,13 @@ class ListSampling:
     order: ListOrder = ListOrder.FIRST_STAGE
 
 
-def make_pool(query: Query, candidates: Sequence[Candidate], grades: Mapping[str, float]) -> Pool:
+def make_pool(query: Query, candidates: Sequence[Passage], grades: Mapping[str, float]) -> Pool:
     """A pool without candidates that repeat an earlier one's text; the earlier one gets the higher grade of the two."""
-    kept: dict[str, Candidate] = {}
+    kept: dict[str, Passage] = {}
     best = dict(grades)
     for candidate in candidates:
-        first = kept.setdefault(candidate.passage.text, candidate).passage.doc_id
-        best[first] = max(best.get(first, 0.0), grades.get(candidate.passage.doc_id, 0.0))
+        first = kept.setdefault(candidate.text, candidate).doc_id
+        best[first] = max(best.get(first, 0.0), grades.get(candidate.doc_id, 0.0))
     return Pool(query, tuple(kept.values()), best)
 
 
@@ -64,11 +64,11 @@ def sample_passages(pool: Pool, sampling: ListSampling, random: Random) -> tuple
     """
     n = random.randint(sampling.min_passages, sampling.max_passages)
     positions = range(len(pool.candidates))
-    relevant = [i for i in positions if pool.grades.get(pool.candidates[i].passage.doc_id, 0.0) > 0]
+    relevant = [i for i in positions if pool.grades.get(pool.candidates[i].doc_id, 0.0) > 0]
     required = [random.choice(relevant)] if relevant else []
     others = [i for i in positions if i not in required]
     sampled = random.sample(others, min(n - len(required), len(others)))
-    passages = [pool.candidates[i].passage for i in sorted(required + sampled)]
+    passages = [pool.candidates[i] for i in sorted(required + sampled)]
     if sampling.order is ListOrder.RANDOM:
         random.shuffle(passages)
     elif sampling.order is ListOrder.COSINE:

@@ -14,8 +14,8 @@ from rerank.errors import CollectionError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import CandidateList, read_requests
-from rerank.types import Candidate, Passage, Query
-from rerank_training.lists.files import Grades, request_passages
+from rerank.types import Passage, Query
+from rerank_training.lists.files import Grades
 from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.vector_table import VectorTable, encode_texts
@@ -71,18 +71,14 @@ def _judged(requests: list[CandidateList], grades: Grades, qrels: Path) -> list[
 def _request_pools(
     requests: Sequence[CandidateList], grades: Grades, settings: BuildListsSettings, encoder: Encoder | None
 ) -> Iterator[Pool]:
-    texts = [passage.text for request in requests for passage in request_passages(request)[: settings.depth]]
+    texts = [passage.text for request in requests for passage in request.candidates[: settings.depth]]
     table = VectorTable(encoder.encode_passages, filter(str.strip, texts), console) if encoder else None
     for request in requests:
         query = replace(request.query, query_id=f"{settings.prefix}/{request.query.query_id}")
         if encoder:
             query = replace(query, vector=encoder.encode_queries([query.text])[0])
-        pairs = zip(request_passages(request), request.candidates, strict=True)
-        shown = [(passage, row.score) for passage, row in list(pairs)[: settings.depth] if passage.text.strip()]
-        candidates = [
-            Candidate(replace(passage, vector=table([passage.text])[0]) if table else passage, score)
-            for passage, score in shown
-        ]
+        shown = [passage for passage in request.candidates[: settings.depth] if passage.text.strip()]
+        candidates = [replace(passage, vector=table([passage.text])[0]) if table else passage for passage in shown]
         yield make_pool(query, candidates, grades.get(request.query.query_id, {}))
 
 
@@ -115,7 +111,7 @@ def _neighbour_pools(
         relevant = [rows[doc_id] for doc_id, grade in of_query.items() if grade > 0 and doc_id in rows]
         found = {*np.argsort(-cosines, kind="stable")[: settings.depth].tolist(), *relevant}
         candidates = [
-            Candidate(replace(passages[row], vector=vectors[row]), float(cosines[row]))
+            replace(passages[row], score=float(cosines[row]), vector=vectors[row])
             for row in sorted(found, key=lambda row: (-cosines[row], row))
         ]
         named = replace(query, query_id=f"{settings.prefix}/{query.query_id}", vector=vector)

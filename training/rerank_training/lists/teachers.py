@@ -13,7 +13,7 @@ from rerank.errors import ConfigError
 from rerank.reranking.blocking import Reranker
 from rerank.retrieval.hybrid import z_score_sum
 from rerank.retrieval.query_update import teacher_of
-from rerank.types import CandidateSource, FeedbackMethod, Passage, Query, RankOptions, ScoreKind
+from rerank.types import FeedbackMethod, Passage, Query, RankOptions, ScoreKind
 from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.training_list import relevance_from_ranking
@@ -35,8 +35,8 @@ def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> t
     Args:
         weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more. 0: the cosine alone.
     """
-    first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
-    by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
+    first_stage = {c.doc_id: c.score for c in pool.candidates if c.score is not None}
+    by_id = {passage.doc_id: passage for passage in [*pool.candidates, *passages]}
     cosines = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
     fused = z_score_sum([first_stage, cosines], [weight, 1.0])
     return tuple(fused[passage.doc_id] for passage in passages)
@@ -56,7 +56,7 @@ def by_reranker(
     """
     # Without its vector, because the reranker's encoder may be another one.
     query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
-    candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
+    candidates = [Passage(passage.doc_id, passage.text) for passage in passages]
     options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list does not come from a first stage
     ranking = reranker.rerank(query, candidates, options)
     positions = [item.position for item in ranking.ranked]

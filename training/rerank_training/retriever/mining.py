@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rerank.collections import beir
@@ -11,7 +11,7 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.index import Index
-from rerank.types import Candidate, FirstStage, Passage, Query
+from rerank.types import FirstStage, Passage, Query
 from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.teachers import Teacher
 from rerank_training.lists.training_list import TrainingList
@@ -80,6 +80,6 @@ class ListMiner:
         bm25 = self.base.search(FirstStage.BM25, [query], self.depth)[0]
         doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
         passages = {passage.doc_id: passage for passage in self.base.store.passages(doc_ids) if passage.text.strip()}
-        candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]
+        candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
         pool = make_pool(self.encoder.with_vector(query), candidates, grades={})
         return pool, tuple(passages.values())

@@ -20,7 +20,7 @@ from rerank.ports.http.dialects.documents import (
 from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
-from rerank.types import CandidateSource, Ranking, with_title
+from rerank.types import Passage, Ranking, with_title
 
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
@@ -99,8 +99,8 @@ class CohereDialect(Dialect):
         """`message` is Cohere's form, `detail` Jina's."""
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
-    def _shortened(self, candidates: Sequence[CandidateSource], tokens: int) -> list[CandidateSource]:
-        wholes = [with_title(candidate.text or "", candidate.title) for candidate in candidates]
+    def _shortened(self, candidates: Sequence[Passage], tokens: int) -> list[Passage]:
+        wholes = [with_title(candidate.text, candidate.title) for candidate in candidates]
         triples = zip(candidates, wholes, self._cut(wholes, tokens), strict=True)
         return [_cut_to(candidate, whole, text) for candidate, whole, text in triples]
 
@@ -131,9 +131,9 @@ class CohereDialect(Dialect):
         )
 
 
-def _cut_to(candidate: CandidateSource, whole: str, text: str) -> CandidateSource:
+def _cut_to(candidate: Passage, whole: str, text: str) -> Passage:
     """The candidate with the beginning `text` of its title and text together; without a title where that is cut."""
-    title_chars = len(whole) - len(candidate.text or "")
+    title_chars = len(whole) - len(candidate.text)
     if len(text) > title_chars:
         return replace(candidate, text=text[title_chars:])
     return replace(candidate, text=text, title="")

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
-from rerank.types import CandidateSource, Ranking
+from rerank.types import Passage, Ranking
 
 Document: TypeAlias = str | dict[str, Any]
 Texts: TypeAlias = Annotated[list[str], FailFast()]
@@ -36,7 +36,7 @@ RankFields: TypeAlias = Annotated[
 ]
 
 
-def candidates_of(documents: Sequence[Document], fields: Sequence[str] | None = None) -> list[CandidateSource]:
+def candidates_of(documents: Sequence[Document], fields: Sequence[str] | None = None) -> list[Passage]:
     """The documents with their places as doc_ids. A text is the fields in the given order, one per line.
 
     Without `fields`, it is that of the field `text`, beside the title.
@@ -47,9 +47,9 @@ def candidates_of(documents: Sequence[Document], fields: Sequence[str] | None = 
     return [_candidate(document, place, fields) for place, document in enumerate(documents)]
 
 
-def _candidate(document: Document, place: int, fields: Sequence[str] | None) -> CandidateSource:
+def _candidate(document: Document, place: int, fields: Sequence[str] | None) -> Passage:
     if isinstance(document, str):
-        return CandidateSource(str(place), document)
+        return Passage(str(place), document)
     path = f"documents[{place}]"
     values = {name: document[name] for name in fields or ("text",) if name in document}
     if not values:
@@ -61,7 +61,7 @@ def _candidate(document: Document, place: int, fields: Sequence[str] | None) -> 
     title = "" if fields else document.get("title") or ""
     if not isinstance(title, str):
         raise InvalidRequest(f"{path}.title", "it is not a text; send a text, or leave it out")
-    return CandidateSource(str(place), "\n".join(values.values()), title=title)
+    return Passage(str(place), "\n".join(values.values()), title=title)
 
 
 def refuse_truncated(ranking: Ranking, field: str, way_out: str) -> None:

@@ -19,7 +19,7 @@ from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage
 from rerank.ports.http.dialects.documents import as_object, candidates_of, refuse_truncated
 from rerank.ports.http.dialects.options import Options, TextField, validated
 from rerank.ports.http.dialects.scores import Ranked, Scored, scored
-from rerank.types import CandidateSource, Ranking
+from rerank.types import Passage, Ranking
 
 #: Scores stay this far from 0 and 1, because the logits there are infinite and have no JSON.
 _LEAST = 1e-12
@@ -104,7 +104,7 @@ class Form(Dialect):
         if not queries or len(queries) not in {1, len(passages)}:
             counts = f"it has {len(queries)} texts, and {self.passages_field} {len(passages)}"
             raise InvalidRequest(self.query, f"{counts}; send one text, or one for each of {self.passages_field}")
-        by_query: dict[str, list[CandidateSource]] = {}
+        by_query: dict[str, list[Passage]] = {}
         for text, candidate in zip(queries * (len(candidates) if len(queries) == 1 else 1), candidates, strict=True):
             by_query.setdefault(text, []).append(candidate)
         reply = partial(self._reply, request, passages)

@@ -12,7 +12,7 @@ from rerank.errors import InvalidRequest
 from rerank.names import did_you_mean
 from rerank.ports.http.dialects.dialect import Translated
 from rerank.service.requests import RerankRequest
-from rerank.types import CandidateSource, Query, Ranking, RankOptions
+from rerank.types import Passage, Query, Ranking, RankOptions
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
@@ -115,7 +115,7 @@ class Options(StrictModel):
 
     def translated(
         self,
-        lists: Mapping[str, Sequence[CandidateSource]],
+        lists: Mapping[str, Sequence[Passage]],
         reply: Callable[[Ranking, Sequence[str]], bytes],
         top_n: int | None = None,
         max_chunks_per_doc: int = 0,

@@ -11,7 +11,7 @@ import pytest
 
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.ports.http.dialects.scores import relevance_scores, scored
-from rerank.types import Candidate, Completeness, Passage, RankedCandidate, Ranking, ScoreKind
+from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind
 from tests.traces import trace_of
 
 KINDS = [
@@ -32,8 +32,7 @@ def ranking(
 ) -> Ranking:
     """A ranking with these scores; `relevance`: rank → relevance."""
     ranked = [
-        RankedCandidate(Candidate(Passage(str(rank), "")), rank, score, relevance.get(rank))
-        for rank, score in enumerate(scores)
+        RankedCandidate(Passage(str(rank), ""), rank, score, relevance.get(rank)) for rank, score in enumerate(scores)
     ]
     return Ranking(tuple(ranked), kind, trace_of(completeness=completeness, failure=failure))
 
