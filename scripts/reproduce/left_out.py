@@ -122,7 +122,7 @@ def measure(data: Path, work: Path) -> Iterator[Measured]:
 def _searched(index: Index, stage: FirstStage, query: Query, grades: Mapping[str, int]) -> TrainingList:
     """The candidates of a query with their vectors."""
     found = index.candidates(stage, query, _DEPTH)
-    passages = tuple(candidate.passage for candidate in found)
+    passages = tuple(found)
     relevance = tuple(float(grades.get(passage.doc_id, 0)) for passage in passages)
     return TrainingList(query, passages, relevance, tuple(candidate_scores(found)))
 
