@@ -96,7 +96,7 @@ class MineApi(VllmApi):
         """
 from rerank.config import ServedBy
 from rerank.inference_servers.kinds import APIS
-assert ServedBy(kind="mine", urls=("http://localhost:1",), model="m").kind == "mine"
+assert ServedBy(kind="mine", url="http://localhost:1", model="m").kind == "mine"
 assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
 """,
     ),

@@ -3,7 +3,6 @@
 from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig
 from rerank.config.loading import load_config
 from rerank.config.models import (
-    AnswerConfig,
     ApiModel,
     CheckpointModel,
     CrossEncoderModel,
@@ -33,7 +32,6 @@ from rerank.types import Precision
 __all__ = [
     "BUNDLED_MODELS",
     "DEFAULT_ENCODER",
-    "AnswerConfig",
     "ApiModel",
     "CheckpointModel",
     "CrossEncoderModel",

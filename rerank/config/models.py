@@ -178,12 +178,12 @@ class ServableModel(CheckpointModel):
     """Settings of a causal LM that runs in this process, or in inference servers.
 
     Attributes:
-        served_by: the inference servers of the model. Default: none, the model runs in this process.
-        tokenizer: name or folder of the tokenizer of a served model. Default: that in `path`.
+        served_by: the inference server of the model, whose `path` is then that of its tokenizer: a folder, with its
+            template and golden scores if there are any, or a name on the hub. Default: none, the model runs in this
+            process.
     """
 
     served_by: ServedBy | None = None
-    tokenizer: str | None = None
 
     @property
     def servers(self) -> Servers | None:
@@ -191,21 +191,14 @@ class ServableModel(CheckpointModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _path_of_a_served_model_is_that_of_its_tokenizer(cls, settings: Any) -> Any:
-        if not isinstance(settings, dict) or settings.get("served_by") is None or settings.get("path") is not None:
-            return settings
-        if settings.get("tokenizer") is None:
+    def _served_model_has_a_path(cls, settings: Any) -> Any:
+        is_served = isinstance(settings, dict) and settings.get("served_by") is not None
+        if is_served and settings.get("path") is None:
             raise ValueError(
-                "a model with served_by needs `tokenizer`, the name or folder of its tokenizer, or `path`, a folder "
-                "with its tokenizer and, if there are any, its template and golden scores"
+                "a model with served_by needs `path`, the name of its tokenizer, or a folder with it and, if there "
+                "are any, its template and golden scores"
             )
-        return {**settings, "path": settings["tokenizer"]}
-
-    @model_validator(mode="after")
-    def _tokenizer_is_that_of_a_served_model(self) -> Self:
-        if self.tokenizer is not None and self.served_by is None:
-            raise ValueError("`tokenizer` is for a model with served_by; any other one has its tokenizer in `path`")
-        return self
+        return settings
 
 
 class PromptConfig(Settings):
@@ -326,21 +319,6 @@ class E2RankModel(ScoringModel, ServableModel):
     prompt: PromptConfig = PromptConfig(max_words=1024)
 
 
-class AnswerConfig(Settings):
-    """Settings of the texts that a generating model writes.
-
-    Attributes:
-        thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model
-            that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. Default: 0.
-        answer: `whole` reads all identifiers in the answer, `last` only the last chain of them, such as "[2] > [1]",
-            for models that write drafts. The answer is what follows the last </think>, and of that what <answer> holds.
-            Default: whole.
-    """
-
-    thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
-    answer: Literal["whole", "last"] = "whole"
-
-
 class GenerationModel(ServableModel):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
@@ -350,7 +328,9 @@ class GenerationModel(ServableModel):
         template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
             trained. Default: first.
         identifiers: kind of the passage identifiers. Default: numbers.
-        generation: the texts that the model writes: with or without a reasoning.
+        thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model
+            that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. The answer
+            is then the last chain of identifiers, such as "[2] > [1]", behind the last </think>. Default: 0.
     """
 
     ranker: Literal["generation"]
@@ -358,7 +338,7 @@ class GenerationModel(ServableModel):
     prompt: PromptConfig = PromptConfig()
     template: str = "first"
     identifiers: Literal["letters", "numbers"] = "numbers"
-    generation: AnswerConfig = AnswerConfig()
+    thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
 
 
 class _PointwiseModel(ScoringModel):

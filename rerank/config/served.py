@@ -17,23 +17,19 @@ from rerank.inference_servers.rerank_apis import RERANK_APIS
 
 
 class Servers(Settings):
-    """The servers of a model. All of them serve the same weights under the same name.
+    """The server of a model, or a load balancer in front of servers with the same weights.
 
     Attributes:
-        urls: where the servers listen, such as http://gpu1:8000, without the path of a method. Each call goes to the
-            one with the fewest calls in flight.
-        model: the name of the model at the servers.
+        url: where the server listens, such as http://gpu1:8000, without the path of a method.
+        model: the name of the model at the server.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
-        max_in_flight: the most calls that are sent and not answered, over all servers. Default: 64.
-        timeout_s: seconds after which a server that has not answered in full counts as hanging, however busy it is; the
-            call is then sent once more. Default: 300, which is more than a request may take.
+        max_in_flight: the most calls that are sent and not answered. Default: 64.
     """
 
-    urls: Annotated[tuple[str, ...], Field(min_length=1)]
+    url: str
     model: Annotated[str, Field(min_length=1)]
     api_key_env: str = ""
     max_in_flight: Positive = 64
-    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
 
     def api_key(self) -> str:
         """The key; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
@@ -43,19 +39,15 @@ class Servers(Settings):
             )
         return os.environ[self.api_key_env] if self.api_key_env else ""
 
-    @field_validator("urls")
+    @field_validator("url")
     @classmethod
-    def _are_distinct_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for number, url in enumerate(urls, start=1):
-            parts = urlsplit(url)
-            if "@" in parts.netloc:
-                raise ValueError(f"URL {number} has a password in it, which logs would show; use api_key_env")
-            if not _is_address(parts):
-                raise ValueError(f"{url!r} is not an address of a server; write it as http://HOST:PORT")
-        stripped = tuple(url.rstrip("/") for url in urls)
-        if len(set(stripped)) != len(stripped):
-            raise ValueError("a server is named twice; name each once")
-        return stripped
+    def _is_an_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            raise ValueError("the URL has a password in it, which logs would show; use api_key_env")
+        if not _is_address(parts):
+            raise ValueError(f"{url!r} is not an address of a server; write it as http://HOST:PORT")
+        return url.rstrip("/")
 
 
 class ServedBy(Servers):

@@ -1,4 +1,4 @@
-"""Calls one inference server over HTTP, and knows why it cannot be used at the moment."""
+"""Calls an inference server over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from rerank.errors import ModelServerUnavailable, ModelServerUnfit, RerankError
+from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.api import Post
 from rerank.util.json_values import has_more_values
 
@@ -21,6 +21,8 @@ _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
 #: The most values of a JSON answer: one of 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
 _CONNECT_S = 5.0
+#: Seconds from the beginning of a call to the end of its answer, more than a request may take.
+_ANSWER_S = 300.0
 #: A server that is alive answers GET /health within this time, however busy it is.
 _HEALTH_S = 5.0
 #: Servers close idle connections after 5 s; one that is used at that moment would break.
@@ -28,7 +30,7 @@ _KEEPALIVE_S = 3.0
 
 
 class NoAnswer(Exception):
-    """A server did not answer, or only in part: the same request may be sent once more, best to another server.
+    """A server did not answer, or only in part: the same request may be sent once more.
 
     Attributes:
         retry_after_s: seconds that the server asks to wait.
@@ -48,20 +50,12 @@ class Server:
         url: its address, without a trailing slash.
         client: sends the requests.
         health: path that answers GET if the server is ready; empty: there is none, and it counts as ready.
-
-    Attributes:
-        in_flight: the requests that were sent and not answered.
-        problem: why it is not used; None if it is.
-        doubt: set when a call lost its connection, so that the server's health is looked at.
     """
 
     def __init__(self, url: str, client: httpx2.AsyncClient, health: str = "/health") -> None:
         self.url = url
         self._client = client
         self._health = health
-        self.in_flight = 0
-        self.problem: RerankError | None = ModelServerUnavailable(f"{url} has not answered yet")
-        self.doubt = asyncio.Event()
 
     async def post(self, post: Post) -> Any:
         """Returns the JSON answer to a request.
@@ -70,11 +64,7 @@ class Server:
             NoAnswer: the request may be sent once more.
             ModelServerUnfit: the server refuses the request.
         """
-        self.in_flight += 1
-        try:
-            return self._json(post.path, await self._send("POST", post.path, json=post.body))
-        finally:
-            self.in_flight -= 1
+        return self._json(post.path, await self._send("POST", post.path, json=post.body))
 
     async def get(self, path: str) -> Any:
         """Returns the JSON answer to a GET request. Raises as `post` does."""
@@ -136,16 +126,11 @@ class Server:
         return (text.replace(key, "(the API key)") if key else text)[:_QUOTED]
 
 
-def client_of(timeout_s: float, api_key: str) -> httpx2.AsyncClient:
-    """Returns the HTTP client for the servers of one model.
-
-    Args:
-        timeout_s: seconds from the beginning of a call to the end of its answer.
-        api_key: sent to all servers if it is not empty.
-    """
+def client_of(api_key: str) -> httpx2.AsyncClient:
+    """Returns the HTTP client for the server of a model, which is sent the key if there is one."""
     return httpx2.AsyncClient(
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-        timeout=httpx2.Timeout(timeout_s, connect=_CONNECT_S, pool=None),
+        timeout=httpx2.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S),
     )
 

@@ -69,7 +69,7 @@ class ApiRanker(RemoteServers):
 
     async def _call(self, query: Query, texts: Sequence[str]) -> list[float]:
         async with self._free:
-            return await self._pool.call(partial(self._scores, query, texts))
+            return await self._server.call(partial(self._scores, query, texts))
 
     async def _scores(self, query: Query, texts: Sequence[str], server: Server) -> list[float]:
         """Returns the scores of texts by one server. Raises: NoAnswer, ModelServerUnfit."""

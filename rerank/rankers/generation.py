@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from rerank.checkpoints.manifest import model_id
-from rerank.config import AnswerConfig, Precision
+from rerank.config import Precision
 from rerank.errors import ConfigError
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
@@ -38,7 +38,6 @@ _SLACK_TOKENS = 8
 _SLACK_TOKENS_AFTER_THINKING = 64
 #: The most tokens for thinking in the self-test, which need not get an answer.
 _SELF_TEST_TOKENS = 16
-_AT_ONCE = AnswerConfig()
 
 
 class Answer(NamedTuple):
@@ -56,7 +55,7 @@ class GenerationPrompts(TextPrompts):
         context_tokens: the most tokens of a prompt and its answer.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers; they need not be single tokens.
-        generation: the texts that the model writes.
+        thinking_tokens: the most tokens of a reasoning before the answer; 0: the model answers at once.
 
     Raises:
         CheckpointError: the chat template opens a reasoning, for which there are no tokens.
@@ -72,17 +71,16 @@ class GenerationPrompts(TextPrompts):
         context_tokens: int,
         template: str | Template,
         identifiers: IdentifierKind,
-        generation: AnswerConfig = _AT_ONCE,
+        thinking_tokens: int = 0,
     ) -> None:
-        if generation.thinking_tokens >= context_tokens:
+        if thinking_tokens >= context_tokens:
             raise ConfigError(
-                f"thinking_tokens {generation.thinking_tokens} leaves no room for a prompt, as the model reads and "
+                f"thinking_tokens {thinking_tokens} leaves no room for a prompt, as the model reads and "
                 f"writes {context_tokens} tokens at most; use less, such as {context_tokens // 2}"
             )
-        thinking_tokens = generation.thinking_tokens
         super().__init__(tokenizer, context_tokens, template, thinking_tokens, thinks=thinking_tokens > 0)
-        self._thinking_tokens, self._answer_is = generation.thinking_tokens, generation.answer
-        self._slack_tokens = _SLACK_TOKENS_AFTER_THINKING if generation.thinking_tokens else _SLACK_TOKENS
+        self._thinking_tokens = thinking_tokens
+        self._slack_tokens = _SLACK_TOKENS_AFTER_THINKING if thinking_tokens else _SLACK_TOKENS
         self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
         self.max_window_size, self.max_window_tokens = len(self._names), context_tokens
         self.answer_tokens = cache(self._count_answer_tokens)
@@ -104,7 +102,7 @@ class GenerationPrompts(TextPrompts):
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
             return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True, decoded=decoded)
-        parsed = parse_permutation(answer, self._names[:n], last_chain=self._answer_is == "last")
+        parsed = parse_permutation(answer, self._names[:n], last_chain=self._thinking_tokens > 0)
         scores = [0.0] * n
         for rank, place in enumerate(parsed.permutation):
             scores[place] = float(-rank)
@@ -131,7 +129,7 @@ class GenerationRanker(GenerationPrompts):
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template, identifiers, generation: see GenerationPrompts.
+        template, identifiers, thinking_tokens: see GenerationPrompts.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 
@@ -147,11 +145,11 @@ class GenerationRanker(GenerationPrompts):
         identifiers: IdentifierKind = IdentifierKind.NUMBERS,
         device: str = "auto",
         precision: Precision = "auto",
-        generation: AnswerConfig = _AT_ONCE,
+        thinking_tokens: int = 0,
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, generation)
+        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, thinking_tokens)
         self._model, self._autocast = lm.model, uses_autocast(self._device, lm.precision)
         if lm.precision != "float32":
             compute_in(lm.model, lm.precision)

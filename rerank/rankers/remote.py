@@ -96,7 +96,7 @@ class _RemotePromptRanker(RemoteServers, Generic[P]):
         return self._prompts.encode(window)
 
     async def rank_window(self, window: EncodedWindow) -> WindowRanking:
-        return await self._pool.call(partial(self.rank_on, window))
+        return await self._server.call(partial(self.rank_on, window))
 
     @abstractmethod
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
@@ -155,7 +155,7 @@ class _RemotePromptRanker(RemoteServers, Generic[P]):
         if found != expected:
             raise ModelServerUnfit(
                 f"{server.url} splits {_SAMPLE!r} into the tokens {found}, and the tokenizer of model "
-                f"{self._model.name} into {expected}; set `tokenizer` to that of the served model"
+                f"{self._model.name} into {expected}; set `path` to the tokenizer of the served model"
             )
 
 

@@ -1,4 +1,4 @@
-"""Connects rankers to the servers that rank their windows, and reads the answers."""
+"""Connects rankers to the server that ranks their windows, and reads the answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from rerank.config.served import Servers
 from rerank.errors import ModelServerUnfit
-from rerank.inference_servers.pool import ServerPool
 from rerank.inference_servers.server import Server, client_of
+from rerank.inference_servers.watched import WatchedServer
 
 T = TypeVar("T")
 
@@ -26,18 +26,18 @@ class RemoteServers(ABC):
 
     def __init__(self, name: str, servers: Servers, api_key: str, health: str = "/health") -> None:
         self.max_in_flight = servers.max_in_flight
-        self._client = client_of(servers.timeout_s, api_key)
-        self._pool = ServerPool(name, [Server(url, self._client, health) for url in servers.urls], self._check)
+        self._client = client_of(api_key)
+        self._server = WatchedServer(name, Server(servers.url, self._client, health), self._check)
 
     @property
     def problem(self) -> str:
-        return self._pool.problem
+        return self._server.problem
 
     async def open(self) -> None:
-        await self._pool.open()
+        await self._server.open()
 
     async def close(self) -> None:
-        await self._pool.close()
+        await self._server.close()
         await self._client.aclose()
 
     @abstractmethod

@@ -54,7 +54,7 @@ class TextPrompts(ABC):
             raise CheckpointError(
                 "the chat template ends with <think>: the model reasons before it answers, for which there is no "
                 "room; use a checkpoint or chat template that answers at once, or `ranker: generation` with "
-                "`generation: {thinking_tokens: 4096}`"
+                "`thinking_tokens: 4096`"
             )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

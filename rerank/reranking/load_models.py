@@ -170,7 +170,7 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
     of_schedule = {"strategy", "window_size", "stride", "preranker", "first_stage_weight", "relevance"}
     of_schedule |= {"load", "unload_after_s"}
-    excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
+    excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by"} | of_schedule
     return model.model_dump(mode="json", exclude=excluded)
 
 
@@ -230,7 +230,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
-            return GenerationRanker(model.path, template, kind, device, model.precision, model.generation)
+            return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision)
         case ApiModel():
@@ -309,7 +309,7 @@ def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
         return RemoteGeneration(
-            served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.generation)
+            served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.thinking_tokens)
         )
     settings = first_settings(model)
     template = _styled(settings.template, model.prompt)
@@ -324,7 +324,7 @@ def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
 def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> RemoteModel:
     if model.served_by is None or model.path is None:
         raise ConfigError(f"model {model.name} has no served_by or no path; this is a bug")
-    tokenizer = load_tokenizer_of(model.tokenizer or model.path)
+    tokenizer = load_tokenizer_of(model.path)
     has_golden = self_test.golden_files(model.path)
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)

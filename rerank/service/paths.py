@@ -7,15 +7,10 @@ from pathlib import Path
 
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import TEMPLATE_FILE
-from rerank.config import (
-    CheckpointModel,
-    ModelConfig,
-    PERankModel,
-    ServableModel,
-)
+from rerank.config import CheckpointModel, ModelConfig, PERankModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
-from rerank.util.files import check_file, is_missing_folder, looked_for, looked_for_model
+from rerank.util.files import check_file, is_missing_folder, looked_for_model
 
 
 def check_model_files(model: ModelConfig) -> None:
@@ -30,10 +25,8 @@ def check_model_files(model: ModelConfig) -> None:
     try:
         if model.servers is not None:
             model.servers.api_key()
-        if isinstance(model, ServableModel) and model.served_by and model.tokenizer:
-            _check_name(model.tokenizer)
-        elif model.checkpoint is not None and str(model.checkpoint) != SMOLLM2:
-            _check_folder(model.checkpoint)
+        if model.checkpoint is not None and str(model.checkpoint) != SMOLLM2:
+            _check_folder(model.checkpoint, may_be_a_name=model.servers is not None)
         if not isinstance(model, CheckpointModel):
             return
         if model.template is not None and model.template != str(Path(model.path or "") / TEMPLATE_FILE):
@@ -44,16 +37,9 @@ def check_model_files(model: ModelConfig) -> None:
         raise ConfigError(f"model {model.name}: {error.filename} cannot be read: {error.strerror}") from error
 
 
-def _check_folder(path: Path) -> None:
-    """Raises: ConfigError unless the path is a folder or a GGUF file."""
+def _check_folder(path: Path, may_be_a_name: bool) -> None:
+    """Raises: ConfigError unless the path is a folder, a GGUF file, or a name that a model hub can know, if it may."""
     if path.suffix == ".gguf":
         check_file(path)
-    elif not os.path.isdir(path):
+    elif not os.path.isdir(path) and (not may_be_a_name or is_missing_folder(str(path))):
         raise ConfigError(f"there is no folder {path}{looked_for_model(path)}")
-
-
-def _check_name(tokenizer: str) -> None:
-    """Raises: ConfigError if it is the path of a missing folder; other names are those of models on the hub."""
-    if is_missing_folder(tokenizer):
-        where = looked_for(Path(tokenizer))
-        raise ConfigError(f"there is no folder {tokenizer}{where}; give the folder or the name of a tokenizer")

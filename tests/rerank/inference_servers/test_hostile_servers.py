@@ -18,7 +18,7 @@ from rerank.config import ApiModel, RerankServers
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, ModelServerUnfit
-from rerank.inference_servers import pool, server
+from rerank.inference_servers import server, watched
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import NoAnswer, Server, client_of
 from rerank.rankers.base import RemoteRanker
@@ -37,13 +37,13 @@ SOON_S = 5.0
 
 
 @asynccontextmanager
-async def server_at(answer: Answer, timeout_s: float = 60.0) -> AsyncIterator[Server]:
-    async with hostile(answer) as url, client_of(timeout_s, "") as client:
+async def server_at(answer: Answer) -> AsyncIterator[Server]:
+    async with hostile(answer) as url, client_of("") as client:
         yield Server(url, client)
 
 
 def api_at(url: str, kind: str = "jina") -> ApiModel:
-    return ApiModel(name="zephyr", ranker="api", served_by=RerankServers(kind=kind, urls=(url,), model="x"))
+    return ApiModel(name="zephyr", ranker="api", served_by=RerankServers(kind=kind, url=url, model="x"))
 
 
 def model_at(url: str, kind: str) -> RemoteRanker:
@@ -59,10 +59,11 @@ async def test_long_answer_is_refused_before_the_call_is_late(answer: Answer) ->
 
 
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
-async def test_time_of_a_call_is_that_of_the_whole_answer(answer: Answer) -> None:
-    async with server_at(answer, timeout_s=0.3) as server, asyncio.timeout(SOON_S):
+async def test_time_of_a_call_is_that_of_the_whole_answer(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_ANSWER_S", 0.3)
+    async with server_at(answer) as asked, asyncio.timeout(SOON_S):
         with pytest.raises(NoAnswer, match=r"/ask: no answer within 0.3 s"):
-            await server.post(ASK)
+            await asked.post(ASK)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,7 +84,7 @@ async def test_health_check_without_an_end_leaves_a_model_out_soon(
 async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_with_it(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_OPEN_S", 0.3)
+    monkeypatch.setattr(watched, "_OPEN_S", 0.3)
     async with hostile(SLOW["nothing"], health=OK) as url:
         ranker = model_at(url, kind)
         before = asyncio.all_tasks()
@@ -95,13 +96,13 @@ async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_
 
 
 async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_OPEN_S", 0.1)
+    monkeypatch.setattr(watched, "_OPEN_S", 0.1)
 
     async def check(_: Server) -> None:
         await asyncio.sleep(0.5)
 
-    async with hostile(OK) as url, client_of(5.0, "") as client:
-        servers = pool.ServerPool("zephyr", [Server(url, client)], check)
+    async with hostile(OK) as url, client_of("") as client:
+        servers = watched.WatchedServer("zephyr", Server(url, client), check)
         await servers.open()
         assert servers.problem
         assert await servers.call(lambda server: server.post(ASK)) == {}
@@ -140,7 +141,7 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
 
 def service_with(url: str, folder: Path) -> subprocess.Popen[str]:
     """`rerank serve` of a model at this URL, and of one that is well."""
-    served_by = {"kind": "infinity", "urls": [url], "model": "x"}
+    served_by = {"kind": "infinity", "url": url, "model": "x"}
     models = [{"name": "identity", "ranker": "identity"}, {"name": "far", "ranker": "api", "served_by": served_by}]
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump({"models": models, "listen": "127.0.0.1:0", "device": "cpu"}))

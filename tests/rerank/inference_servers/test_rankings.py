@@ -25,7 +25,7 @@ async def ranked(model: FirstModel | GenerationModel, work: RankRequest) -> Rank
 
 async def ranked_here(model: FirstModel | GenerationModel, work: RankRequest, encoder: Encoder) -> Ranking:
     """By the same model in this process."""
-    path = model.path if model.tokenizer is None else Path(locate_causal_lm(model.tokenizer))
+    path = Path(locate_causal_lm(str(model.path)))
     here = model.model_copy(update={"served_by": None, "path": path, "precision": "float32"})
     async with Engine({"zephyr": load_ranker(here, encoder, "cpu")}, EngineConfig()) as engine:
         return await engine.run(work)

@@ -57,7 +57,7 @@ def texts(n: int) -> list[str]:
 
 
 async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings: object) -> Ranking:
-    servers = {"kind": "vllm", "urls": [url], "model": folder.name} | settings
+    servers = {"kind": "vllm", "url": url, "model": folder.name} | settings
     model = ApiModel(name="api", ranker="api", served_by=RerankServers.model_validate(servers))
     candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(texts(n)))
     async with Engine({"api": load_remote(model)}, EngineConfig()) as engine:

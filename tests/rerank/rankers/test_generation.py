@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from rerank.config import AnswerConfig, EngineConfig
+from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
@@ -176,8 +176,7 @@ def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker:
 
 
 async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_says_so(tmp_path: Path) -> None:
-    thinking = AnswerConfig(thinking_tokens=24)
-    ranker = GenerationRanker(reasoning_model(tmp_path), "first", LETTERS, "cpu", generation=thinking)
+    ranker = GenerationRanker(reasoning_model(tmp_path), "first", LETTERS, "cpu", thinking_tokens=24)
     at_once = GenerationRanker(write_causal_lm(tmp_path / "lm", "qwen3", byte_level()), "first", LETTERS, "cpu")
     (encoded,) = (ranker.encode(make_window(3)),)
     assert encoded.tokens - len(encoded.prompts[0]) == 24 + at_once.new_tokens(3) + 64 - 8
@@ -199,8 +198,7 @@ def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(t
     folder = write_causal_lm(tmp_path / "lm", "qwen3", tokenizer)
     texts = []
     for thinking_tokens in (0, 9):
-        settings = AnswerConfig(thinking_tokens=thinking_tokens)
-        ranker = GenerationRanker(folder, "first", device="cpu", generation=settings)
+        ranker = GenerationRanker(folder, "first", device="cpu", thinking_tokens=thinking_tokens)
         texts.append(tokenizer.decode(ranker.encode(make_window(2)).prompts[0]))
     assert texts[0] == texts[1] + "<think></think>"
 
@@ -208,4 +206,4 @@ def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(t
 def test_thinking_that_leaves_no_room_for_a_prompt_is_refused_with_both_numbers(tmp_path: Path) -> None:
     folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     with pytest.raises(ConfigError, match=r"thinking_tokens 4096 leaves no room.* 4096 tokens at most; use .* 2048"):
-        GenerationRanker(folder, "first", device="cpu", generation=AnswerConfig(thinking_tokens=4096))
+        GenerationRanker(folder, "first", device="cpu", thinking_tokens=4096)

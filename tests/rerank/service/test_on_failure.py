@@ -68,7 +68,7 @@ class SecretFailure(NumberRanker):
 def ranker_that_is(name: str) -> Any:
     """The ranker of a service with this failure."""
     if name == "dead":
-        servers = {"kind": "vllm", "urls": [f"http://127.0.0.1:{free_port()}"], "model": "m"}
+        servers = {"kind": "vllm", "url": f"http://127.0.0.1:{free_port()}", "model": "m"}
         return load_remote(ApiModel(name="m", ranker="api", served_by=RerankServers.model_validate(servers)))
     if name == "failed":
         return FailedRanker("m", NumberRanker().info, "its scores are not finite")

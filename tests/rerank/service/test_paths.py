@@ -46,7 +46,7 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
             model(template="nowhere.yaml"),
             "model mine: template 'nowhere.yaml' is neither a file nor one of e2rank, ",
         ),
-        (model(served_by={"kind": "vllm", "urls": ["http://x"], "model": "m"}, path="nowhere"), "no folder nowhere"),
+        (model(served_by={"kind": "vllm", "url": "http://x", "model": "m"}, path="/nowhere"), "no folder /nowhere"),
         ({"index": "nowhere"}, "nowhere is not an index: it has no manifest.json (relative paths begin at"),
         ({"encoder": "./nowhere"}, "encoder: there is no folder ./nowhere (relative paths begin at"),
         ({"keys": "nowhere"}, "keys: nowhere cannot be read: No such file or directory (relative paths begin at"),
