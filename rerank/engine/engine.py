@@ -285,9 +285,14 @@ class Engine:
         return Prepared(query, tuple(ready[position] for position in range(len(passages))))
 
     def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
-        """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order."""
+        """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order.
+
+        A slice to encode is not larger than a batch, whatever rate was measured on passages with vectors.
+        """
         info, passages = self._infos[model], request.candidates
         most = self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S) or _FIRST_SLICE_TOKENS
+        if info.reads_vectors or info.reads_sparse:
+            most = min(most, _device_batch_tokens(info))
         if prepare_tokens(info, request.query, passages) <= most:
             return [range(len(passages))]
         return slices(passages, partial(passage_tokens, info), most)
@@ -335,8 +340,11 @@ class Engine:
         return encoded
 
     def _batch_tokens(self, info: RankerInfo) -> int:
-        default = _GPU_BATCH_TOKENS if info.on_accelerator else _CPU_BATCH_TOKENS
-        return self._config.max_batch_tokens or (1 if info.batching == "one_by_one" else default)
+        return self._config.max_batch_tokens or (1 if info.batching == "one_by_one" else _device_batch_tokens(info))
+
+
+def _device_batch_tokens(info: RankerInfo) -> int:
+    return _GPU_BATCH_TOKENS if info.on_accelerator else _CPU_BATCH_TOKENS
 
 
 @contextmanager

@@ -48,9 +48,9 @@ class FairQueue(Generic[E]):
 
     - A caller's tag grows by the tokens that run for it, as soon as they start. Its tag and the remaining tokens of its
       first request decide on its turn: a short request goes first, and a caller that is behind catches up.
-    - The virtual time is the tag of the caller that was served last. A caller that begins to wait has saved up no
-      share: its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now
-      and then may have two thirds beside one that always waits. A request keeps its place between its windows.
+    - The virtual time is the least tag of the callers that wait. A caller that begins to wait has saved up no share:
+      its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now and
+      then may have two thirds beside one that always waits. A request keeps its place between its windows.
     - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
 
     The first request of a caller is that of highest priority. The work for a batch grows with the callers that wait,
@@ -102,17 +102,17 @@ class FairQueue(Generic[E]):
         It has less than half of the work of each job in the batch, in whose middle fewer tokens have run than the batch
         has itself, so that it takes about twice its time at most.
         """
-        heaps = self._turns()
-        if not heaps or preempted_tokens >= sum(work.tokens for work in running):
+        turns = self._turns()
+        if not turns or preempted_tokens >= sum(work.tokens for work in running):
             return False
-        first = heaps[0][0][2]
+        first = turns[0].heap[0][2]
         return all(2 * self._remaining(first) < self._remaining(work.job) for work in running)
 
     def _remaining(self, job: Job) -> float:
         return job.remaining.get(self._model_stage, 0.0)
 
-    def _turns(self) -> list[_Heap]:
-        """Lists the heap of each caller that waits, in the order of their turns."""
+    def _turns(self) -> list[_Caller]:
+        """Lists the callers that wait, in the order of their turns."""
         for name, caller in list(self._callers.items()):
             while caller.heap and caller.heap[0][2] not in self._queues:
                 heapq.heappop(caller.heap)
@@ -120,7 +120,7 @@ class FairQueue(Generic[E]):
                 del self._callers[name]
         waiting = [caller for caller in self._callers.values() if caller.heap]
         waiting.sort(key=lambda caller: caller.tag + self._remaining(caller.heap[0][2]))
-        return [caller.heap for caller in waiting]
+        return waiting
 
     def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
         """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.
@@ -128,7 +128,8 @@ class FairQueue(Generic[E]):
         Both are empty if nothing waits. Work of equal priority keeps its order.
         """
         batch, late, tokens = list[E](), list[E](), 0
-        heaps, heap, left_out = iter(self._turns()), _Heap(), _Heap()
+        turns = self._turns()
+        heaps, heap, left_out = (caller.heap for caller in turns), _Heap(), _Heap()
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
             if not (heap := heap or next(heaps, [])):
                 break
@@ -151,13 +152,11 @@ class FairQueue(Generic[E]):
                 del self._queues[job]
         for entry in left_out:
             heapq.heappush(self._callers[entry[2].caller].heap, entry)
-        self._charge(batch)
-        return batch, late
-
-    def _charge(self, batch: Sequence[E]) -> None:
-        """Counts the tokens of a batch that starts as used by its callers."""
-        for work in batch:
+        if batch:
+            self._virtual_time = max(self._virtual_time, min(caller.tag for caller in turns))
+            self._virtual_time += self._throughput.age_factor * tokens
+        for work in batch:  # its tokens count as used as soon as it starts
             caller = self._callers[work.job.caller]
-            self._virtual_time = max(self._virtual_time, caller.tag) + self._throughput.age_factor * work.tokens
             caller.tag += work.tokens
             work.job.tags[self._model_stage] = caller.tag
+        return batch, late

@@ -193,6 +193,17 @@ def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
     assert callers_of(queue)[:4] == ["late", "busy", "late", "busy"]
 
 
+def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind() -> None:
+    """A caller whose long request had waited had 4,700 tokens of short ones before those of an honest one."""
+    queue = filled([entry(0, 2000, caller="behind"), *(entry(number, 100, caller="served") for number in range(1, 11))])
+    for _ in range(10):
+        assert [one.job.caller for one in queue.next_batch(0.0)[0]] == ["served"]
+    for number in range(11, 61):
+        queue.add(entry(number, 10, caller="behind"))
+    queue.add(entry(61, 5, caller="new"))
+    assert callers_of(queue).index("new") <= 10, "one batch"
+
+
 # --- preemption ---
 
 
