@@ -26,9 +26,9 @@ from rerank.types import InSlices, Passage, RankedCandidate, Ranking, ScoreKind,
 
 #: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
-#: The most tokens of a chunk whose relevance follows from signals: in longer ones, the sentences around the answer
-#: dilute it (docs/guide/long.md).
-_FITTED_TOKENS = 96
+#: The most tokens of a chunk whose relevance follows from signals, with a sparse score among them and without: in
+#: longer ones, the sentences around the answer dilute it, and most of all its vector (docs/guide/long.md).
+_FITTED_TOKENS, _COSINE_TOKENS = 96, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class Readers:
         )
         chunk_tokens = min(tokens[place] for place in kept)
         if _has_fitted_relevance(infos[kept[-1]]):
-            chunk_tokens = min(chunk_tokens, _FITTED_TOKENS)
+            has_sparse = any("sparse" in infos[place].signals for place in kept)
+            chunk_tokens = min(chunk_tokens, _FITTED_TOKENS if has_sparse else _COSINE_TOKENS)
         return cls(steps, tuple(steps[place] for place in kept), min(tokens), chunk_tokens, reads_all, warning)
 
 

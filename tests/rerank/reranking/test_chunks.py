@@ -257,7 +257,8 @@ FITTED = replace(WIDE, relevance=(RelevanceCurve(intercept=-6.0, slopes={"cosine
         ([INFO, NO_READER], 48, "01"),
         ([NO_READER, INFO], 48, "01"),
         ([replace(INFO, max_passage_tokens=3)], 16, "0"),
-        ([FITTED], 96, "0"),
+        ([FITTED], 48, "0"),
+        ([replace(FITTED, signals={"cosine": "", "sparse": ""})], 96, "0"),
         ([replace(WIDE, relevance=OWN_LOG_ODDS)], 254, "0"),
     ],
 )
