@@ -397,10 +397,6 @@ class Trace:
     """Model, windows, cost and latency of one request."""
 
     model: str
-    ranker: str
-    model_id: str
-    model_revision: str
-    template_sha256: str
     strategy: str
     windows: tuple[WindowTrace, ...]
     rounds: int
@@ -426,15 +422,8 @@ class Trace:
     #: Positions in the order in which the ranking received them, of an unordered list one for each distinct text; empty
     #: if that is the order of the positions.
     input_order: tuple[int, ...] = ()
-    #: Number of candidates whose vector an earlier request with the same text computed.
-    cached_vectors: int = 0
-    #: The documents that were divided into parts.
-    chunked_doc_ids: tuple[str, ...] = ()
     #: The class of the error in whose place the ranking stands; None if there was no error.
     failure: type[Exception] | None = None
-    precision: str = ""  #: See RankerInfo.
-    #: Results that left their place in the answer to others that repeat less.
-    set_back: tuple[SimilarPassage, ...] = ()
     #: Near duplicates that were dropped, each with the one that was kept.
     dropped: tuple[SimilarPassage, ...] = ()
     #: A model or the first stage read only the beginning of the query.

@@ -11,10 +11,6 @@ def trace_of(**fields: Any) -> Trace:
     """A trace of a full ranking without windows, but for these fields."""
     default = {
         "model": "m",
-        "ranker": "number",
-        "model_id": "m",
-        "model_revision": "",
-        "template_sha256": "",
         "strategy": "s",
         "windows": (),
         "rounds": 1,

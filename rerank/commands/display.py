@@ -80,13 +80,11 @@ def execution_line(execution: pb.Execution) -> str:
         f"{execution.windows} window{'' if execution.windows == 1 else 's'}",
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
-        f"{execution.cached_vectors} vectors of earlier requests" if execution.cached_vectors else "",
         f"instead of {execution.failure}" if execution.failure else "",
         execution.reason,
         execution.model_warning,
         "query truncated" if execution.query_truncated else "",
         f"{truncated} truncated" if truncated else "",
-        f"{len(execution.set_back)} set back" if execution.set_back else "",
         f"{len(execution.dropped)} near duplicates dropped" if execution.dropped else "",
         f"{execution.repaired_identifiers} repaired" if execution.repaired_identifiers else "",
     ]

@@ -201,17 +201,12 @@ class Progress:
         return last is not None and last.model == self.request.steps[-1].model and {*answer} <= {*last.positions}
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
-        request, info = self.request, self.info
+        request = self.request
         doc_ids = [passage.doc_id for passage in request.candidates]
         cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
         cut |= self.truncated_doc_ids
         return Trace(
             model=request.steps[-1].model,
-            ranker=info.kind,
-            model_id=info.model_id,
-            model_revision=info.model_revision,
-            template_sha256=info.template_sha256,
-            precision=info.precision,
             strategy=describe(request.steps),
             windows=tuple(self.windows),
             rounds=self.rounds,
@@ -229,7 +224,6 @@ class Progress:
             first_stage_weight=self.first_stage_weight,
             kendall_tau=kendall_tau([*self.order, *self.blank]) if request.options.ordered else None,
             model_warning=self._warnings(),
-            cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.candidates),
         )
 
     def _warnings(self) -> str:

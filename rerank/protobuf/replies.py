@@ -38,7 +38,6 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Searc
         execution=_execution(ranking.trace),
         first_stage=FIRST_STAGES[result.first_stage],
         first_stage_hits=result.hits,
-        first_stage_ms=result.first_stage_ms,
         feedback=None if result.feedback is None else _feedback_report(result.feedback),
         trace=trace_message(ranking.trace) if request.include_trace else None,
     )
@@ -71,10 +70,6 @@ def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
 def _execution(trace: Trace) -> pb.Execution:
     return pb.Execution(
         model=trace.model,
-        ranker=trace.ranker,
-        model_id=trace.model_id,
-        model_revision=trace.model_revision,
-        template_sha256=trace.template_sha256,
         strategy=trace.strategy,
         windows=len(trace.windows),
         rounds=trace.rounds,
@@ -92,11 +87,7 @@ def _execution(trace: Trace) -> pb.Execution:
         first_stage_weight=trace.first_stage_weight,
         kendall_tau=trace.kendall_tau,
         model_warning=trace.model_warning,
-        cached_vectors=trace.cached_vectors,
-        chunked_doc_ids=trace.chunked_doc_ids,
         failure=reason_of(trace.failure) if trace.failure else "",
-        precision=trace.precision,
-        set_back=[_similar_passage(passage) for passage in trace.set_back],
         dropped=[_similar_passage(passage) for passage in trace.dropped],
         query_truncated=trace.query_truncated,
     )
@@ -112,13 +103,7 @@ def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
         updated=report.updated,
         reason=report.reason,
         cosine=report.cosine,
-        loss_before=report.loss_before,
-        loss_after=report.loss_after,
         new_passages=report.new_passages,
-        first_ranking_ms=report.first_ranking_ms,
-        update_ms=report.update_ms,
-        second_retrieval_ms=report.second_retrieval_ms,
-        second_ranking_ms=report.second_ranking_ms,
     )
 
 
@@ -134,7 +119,6 @@ def _model(model: ModelDescription) -> pb.Model:
         default_strategy=str(model.default_strategy),
         is_default=model.is_default,
         problem=model.problem,
-        batching=info.batching,
         warning=info.warning,
         reads_instruction=info.reads_instruction,
         gives_relevance=model.gives_relevance,
@@ -149,7 +133,6 @@ def _index(manifest: IndexManifest) -> pb.Index:
         collection=manifest.collection,
         passages=manifest.passages,
         encoder=manifest.encoder.name,
-        encoder_sha256=manifest.encoder.sha256,
     )
 
 
@@ -164,7 +147,6 @@ def _window(window: WindowTrace) -> pb.WindowTrace:
         model=window.model,
         positions=window.positions,
         scores=window.scores,
-        score_kind=SCORE_KINDS[window.score_kind],
         permutation=window.permutation,
         tokens=window.tokens,
         truncated=window.truncated,

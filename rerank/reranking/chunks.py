@@ -180,16 +180,13 @@ class ChunkedDocuments:
             replace(window, positions=tuple(self.chunks[position].document for position in window.positions))
             for window in trace.windows
         )
-        doc_ids, cut = (
-            [document.doc_id for document in self.documents],
-            self.unread.union(trace.truncated_doc_ids),
-        )
+        doc_ids = [document.doc_id for document in self.documents]
+        cut = self.unread.union(trace.truncated_doc_ids)
         return replace(
             trace,
             windows=windows,
             model_warning="; ".join(filter(None, [trace.model_warning, self.warning])),
             truncated_doc_ids=tuple(doc_id for doc_id in doc_ids if doc_id in cut),
-            chunked_doc_ids=tuple(dict.fromkeys(doc_ids[chunk.document] for chunk in self.chunks if chunk.span)),
         )
 
 

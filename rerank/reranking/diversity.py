@@ -48,35 +48,25 @@ def diversified(encoder: Encoder, ranking: Ranking, options: RankOptions) -> InS
     numbers: dict[str, int] = {}
     text = np.array([numbers.setdefault(item.passage.text, len(numbers)) for item in ranked])
     value = (1 - diversity) * _scaled([item.score for item in ranked])
-    cosine, nearest = np.zeros(len(ranked)), np.zeros(len(ranked), dtype=np.int64)
+    cosine = np.zeros(len(ranked))
     has_vector = ~np.isnan(vectors[:, 0])
-    is_left, order, dropped = has_vector.copy(), list[int](), dict[int, SimilarPassage]()
+    is_left, order, dropped = has_vector.copy(), list[int](), list[SimilarPassage]()
     while is_left.any() and len(order) < limit:
         best = int(np.where(is_left, value - diversity * cosine, -np.inf).argmax())
         is_left[best] = False
         is_equal = text == text[best]
         cosines = np.where(is_equal, 1.0, vectors @ vectors[best])
         closer = is_left & ((cosines > cosine) | (not order))
-        cosine[closer], nearest[closer] = cosines[closer], best
+        cosine[closer] = cosines[closer]
         order.append(best)
         if drops:
             is_near = (cosines >= NEAR_DUPLICATE_COSINE) & ~truncated & ~truncated[best]
             for place in np.flatnonzero(is_left & (is_equal | is_near)).tolist():
-                dropped[place] = _similar(ranked[place], ranked[best], cosines[place])
+                dropped.append(_similar(ranked[place], ranked[best], cosines[place]))
                 is_left[place] = False
         yield
     order += [place for place in range(len(ranked)) if not has_vector[place]][: limit - len(order)]
-    new_place = {place: new for new, place in enumerate(order)}
-    behind = [place for place in range(min(limit, len(ranked))) if new_place.get(place, limit) > place]
-    trace = replace(
-        ranking.trace,
-        set_back=tuple(
-            _similar(ranked[place], ranked[nearest[place]], cosine[place])
-            for place in behind
-            if diversity and has_vector[place] and place not in dropped
-        ),
-        dropped=tuple(dropped.values()),
-    )
+    trace = replace(ranking.trace, dropped=tuple(dropped))
     if not diversity:
         return replace(ranking, ranked=tuple(ranked[place] for place in order), trace=trace)
     with_ranks = tuple(replace(ranked[place], score=float(len(ranked) - new)) for new, place in enumerate(order))

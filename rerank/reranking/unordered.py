@@ -105,7 +105,6 @@ class UnorderedList:
             ),
             input_order=tuple(same[0] for same in self.groups),
             truncated_doc_ids=self._all_doc_ids(trace.truncated_doc_ids),
-            chunked_doc_ids=self._all_doc_ids(trace.chunked_doc_ids),
             reason=trace.reason + (_UNREAD if unread else ""),
             model_warning="; ".join(filter(None, [trace.model_warning, warning])),
         )

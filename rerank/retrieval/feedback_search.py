@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ import torch
 from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, message_for_caller
 from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, teacher_of, update_queries
 from rerank.types import FeedbackMethod, FeedbackSettings, OnFailure, Passage, Query, Ranking, RankOptions, ScoreKind
-
-T = TypeVar("T")
 
 #: (candidates, options, deadline_s) → their ranking.
 Rank: TypeAlias = Callable[[tuple[Passage, ...], RankOptions, float], Awaitable[Ranking]]
@@ -35,32 +33,23 @@ _KL_NEEDS_SCORES = "the method kl reads scores, but the scores of this ranking a
 
 @dataclass(frozen=True, slots=True)
 class FeedbackReport:
-    """Result and timings of relevance feedback for one search.
+    """Result and time of relevance feedback for one search.
 
     Attributes:
         method: the update method that was requested.
         updated: whether the query vector was updated; otherwise the answer is the first ranking.
         reason: why the vector was not updated, or why the first ranking is the answer nevertheless; otherwise empty.
         cosine: between the updated and the original query vector; 1 when it was not updated.
-        loss_before, loss_after: see QueryUpdates.
         new_passages: number of passages that only the second retrieval found.
-        first_ranking_ms: duration of ranking the candidates of the first retrieval, in milliseconds.
-        update_ms: duration of the query vector update, in milliseconds.
-        second_retrieval_ms: duration of the second retrieval, in milliseconds.
-        second_ranking_ms: duration of ranking the union, in milliseconds; 0 when nothing new was found.
+        ms: milliseconds of the first ranking, the update and the second retrieval together.
     """
 
     method: FeedbackMethod
     updated: bool
     reason: str
     cosine: float = 1.0
-    loss_before: float = 0.0
-    loss_after: float = 0.0
     new_passages: int = 0
-    first_ranking_ms: float = 0.0
-    update_ms: float = 0.0
-    second_retrieval_ms: float = 0.0
-    second_ranking_ms: float = 0.0
+    ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +86,30 @@ class FeedbackSearch:
             DeadlineExceeded, Overloaded: without `options.allow_partial` and `options.on_failure`.
             FAILURES: any other of them, without `options.on_failure`.
         """
-        method = self.settings.method
-        first, first_ms = await _timed(self.rank(candidates, replace(options, top_n=0), deadline_s))
+        method, start_s = self.settings.method, time.perf_counter()
+        first = await self.rank(candidates, replace(options, top_n=0), deadline_s)
         shortened = replace(first, ranked=first.ranked[: options.top_n or None])
         if first.trace.failure:
             reason = f"the first ranking was not completed: {first.trace.reason}"
-            return shortened, FeedbackReport(method, False, reason, first_ranking_ms=first_ms)
+            return shortened, FeedbackReport(method, False, reason, ms=_ms_since(start_s))
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
-            return shortened, FeedbackReport(method, False, _KL_NEEDS_SCORES, first_ranking_ms=first_ms)
-        updates, update_ms = await _timed(self._updated(query, first))
-        report = _report(method, updates, first_ms, update_ms)
+            return shortened, FeedbackReport(method, False, _KL_NEEDS_SCORES, ms=_ms_since(start_s))
+        updates = await self._updated(query, first)
+        report = _report(method, updates, _ms_since(start_s))
         if not report.updated:
             return shortened, report
         try:
             updated = replace(query, vector=updates.vectors[0].numpy())
-            new, retrieval_ms = await _timed(
-                self._find_new(updated, candidates, self._with_margin(deadline_s, options))
-            )
-            report = replace(report, new_passages=len(new), second_retrieval_ms=retrieval_ms)
+            new = await self._find_new(updated, candidates, self._with_margin(deadline_s, options))
+            report = replace(report, new_passages=len(new), ms=_ms_since(start_s))
             if not new:
                 return shortened, report
-            second, ranking_ms = await _timed(self._rank_union(first, new, options, deadline_s))
+            return await self._rank_union(first, new, options, deadline_s), report
         except tuple(FAILURES) as error:
             is_allowed = options.allow_partial and isinstance(error, DeadlineExceeded | Overloaded)
             if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
                 raise
             return shortened, replace(report, new_passages=0, reason=f"no second ranking: {message_for_caller(error)}")
-        return second, replace(report, second_ranking_ms=ranking_ms)
 
     async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:
         """The updates of the query, computed on the thread."""
@@ -189,21 +175,16 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
     )
 
 
-def _report(method: FeedbackMethod, updates: QueryUpdates, first_ranking_ms: float, update_ms: float) -> FeedbackReport:
+def _report(method: FeedbackMethod, updates: QueryUpdates, ms: float) -> FeedbackReport:
     (outcome,) = updates.outcomes
     return FeedbackReport(
         method=method,
         updated=outcome is UpdateOutcome.UPDATED,
         reason=outcome.value,
         cosine=float(updates.cosines[0]),
-        loss_before=float(updates.losses_before[0]),
-        loss_after=float(updates.losses_after[0]),
-        first_ranking_ms=first_ranking_ms,
-        update_ms=update_ms,
+        ms=ms,
     )
 
 
-async def _timed(work: Awaitable[T]) -> tuple[T, float]:
-    """The result of `work` and its duration in milliseconds."""
-    start = time.perf_counter()
-    return await work, (time.perf_counter() - start) * 1000
+def _ms_since(start_s: float) -> float:
+    return (time.perf_counter() - start_s) * 1000

@@ -182,7 +182,7 @@ def part_ms(trace: Trace, search: SearchResult | None) -> dict[str, float]:
     if search is not None:
         parts["first_stage"] = search.first_stage_ms
         if (feedback := search.feedback) is not None:
-            parts["feedback"] = feedback.first_ranking_ms + feedback.update_ms + feedback.second_retrieval_ms
+            parts["feedback"] = feedback.ms
     return parts
 
 

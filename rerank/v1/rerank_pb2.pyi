@@ -208,12 +208,8 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "cached_vectors", "chunked_doc_ids", "failure", "precision", "set_back", "dropped", "query_truncated")
+    __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "dropped", "query_truncated")
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    RANKER_FIELD_NUMBER: _ClassVar[int]
-    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
-    MODEL_REVISION_FIELD_NUMBER: _ClassVar[int]
-    TEMPLATE_SHA256_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -231,18 +227,10 @@ class Execution(_message.Message):
     FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     KENDALL_TAU_FIELD_NUMBER: _ClassVar[int]
     MODEL_WARNING_FIELD_NUMBER: _ClassVar[int]
-    CACHED_VECTORS_FIELD_NUMBER: _ClassVar[int]
-    CHUNKED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
-    PRECISION_FIELD_NUMBER: _ClassVar[int]
-    SET_BACK_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     QUERY_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     model: str
-    ranker: str
-    model_id: str
-    model_revision: str
-    template_sha256: str
     strategy: str
     windows: int
     rounds: int
@@ -260,14 +248,10 @@ class Execution(_message.Message):
     first_stage_weight: float
     kendall_tau: float
     model_warning: str
-    cached_vectors: int
-    chunked_doc_ids: _containers.RepeatedScalarFieldContainer[str]
     failure: str
-    precision: str
-    set_back: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
     dropped: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
     query_truncated: bool
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., precision: _Optional[str] = ..., set_back: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
 
 class SimilarPassage(_message.Message):
     __slots__ = ("doc_id", "similar_to", "cosine")
@@ -280,12 +264,11 @@ class SimilarPassage(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., similar_to: _Optional[str] = ..., cosine: _Optional[float] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
-    __slots__ = ("round", "model", "positions", "scores", "score_kind", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
+    __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
-    SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     PERMUTATION_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
@@ -295,13 +278,12 @@ class WindowTrace(_message.Message):
     model: str
     positions: _containers.RepeatedScalarFieldContainer[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
-    score_kind: ScoreKind
     permutation: _containers.RepeatedScalarFieldContainer[int]
     tokens: int
     truncated: _containers.RepeatedScalarFieldContainer[int]
     queue_ms: float
     model_ms: float
-    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[_Iterable[int]] = ..., queue_ms: _Optional[float] = ..., model_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[_Iterable[int]] = ..., queue_ms: _Optional[float] = ..., model_ms: _Optional[float] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("windows", "input_order")
@@ -338,30 +320,18 @@ class Feedback(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
 
 class FeedbackReport(_message.Message):
-    __slots__ = ("method", "updated", "reason", "cosine", "loss_before", "loss_after", "new_passages", "first_ranking_ms", "update_ms", "second_retrieval_ms", "second_ranking_ms")
+    __slots__ = ("method", "updated", "reason", "cosine", "new_passages")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     UPDATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COSINE_FIELD_NUMBER: _ClassVar[int]
-    LOSS_BEFORE_FIELD_NUMBER: _ClassVar[int]
-    LOSS_AFTER_FIELD_NUMBER: _ClassVar[int]
     NEW_PASSAGES_FIELD_NUMBER: _ClassVar[int]
-    FIRST_RANKING_MS_FIELD_NUMBER: _ClassVar[int]
-    UPDATE_MS_FIELD_NUMBER: _ClassVar[int]
-    SECOND_RETRIEVAL_MS_FIELD_NUMBER: _ClassVar[int]
-    SECOND_RANKING_MS_FIELD_NUMBER: _ClassVar[int]
     method: FeedbackMethod
     updated: bool
     reason: str
     cosine: float
-    loss_before: float
-    loss_after: float
     new_passages: int
-    first_ranking_ms: float
-    update_ms: float
-    second_retrieval_ms: float
-    second_ranking_ms: float
-    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., update_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., new_passages: _Optional[int] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
     __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "diversity", "near_duplicates", "first_stage_weight")
@@ -402,13 +372,12 @@ class SearchRequest(_message.Message):
     def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback", "trace")
+    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "feedback", "trace")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_HITS_FIELD_NUMBER: _ClassVar[int]
-    FIRST_STAGE_MS_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
@@ -416,17 +385,16 @@ class SearchResponse(_message.Message):
     execution: Execution
     first_stage: FirstStage
     first_stage_hits: int
-    first_stage_ms: float
     feedback: FeedbackReport
     trace: Trace
-    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., first_stage_ms: _Optional[float] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "batching", "warning", "reads_instruction", "gives_relevance", "is_loaded", "load_s", "memory_bytes")
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "warning", "reads_instruction", "gives_relevance", "is_loaded", "load_s", "memory_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -436,7 +404,6 @@ class Model(_message.Message):
     DEFAULT_STRATEGY_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    BATCHING_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
     READS_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     GIVES_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
@@ -452,26 +419,23 @@ class Model(_message.Message):
     default_strategy: str
     is_default: bool
     problem: str
-    batching: str
     warning: str
     reads_instruction: bool
     gives_relevance: bool
     is_loaded: bool
     load_s: float
     memory_bytes: int
-    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., batching: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ..., is_loaded: _Optional[bool] = ..., load_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ..., is_loaded: _Optional[bool] = ..., load_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Index(_message.Message):
-    __slots__ = ("collection", "passages", "encoder", "encoder_sha256")
+    __slots__ = ("collection", "passages", "encoder")
     COLLECTION_FIELD_NUMBER: _ClassVar[int]
     PASSAGES_FIELD_NUMBER: _ClassVar[int]
     ENCODER_FIELD_NUMBER: _ClassVar[int]
-    ENCODER_SHA256_FIELD_NUMBER: _ClassVar[int]
     collection: str
     passages: int
     encoder: str
-    encoder_sha256: str
-    def __init__(self, collection: _Optional[str] = ..., passages: _Optional[int] = ..., encoder: _Optional[str] = ..., encoder_sha256: _Optional[str] = ...) -> None: ...
+    def __init__(self, collection: _Optional[str] = ..., passages: _Optional[int] = ..., encoder: _Optional[str] = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
     __slots__ = ("models", "index")

@@ -24,7 +24,6 @@ def execution_headers(trace: Trace) -> dict[str, str]:
         "x-rerank-model": trace.model,
         "x-rerank-strategy": trace.strategy,
         "x-rerank-completeness": trace.completeness.value,
-        "x-rerank-cached-vectors": str(trace.cached_vectors),
         "x-total-time": f"{trace.total_ms:.0f}",
         "x-queue-time": f"{trace.queue_ms:.0f}",
         "x-tokenization-time": f"{trace.prepare_ms:.0f}",
@@ -54,7 +53,4 @@ def warnings_of(trace: Trace) -> list[str]:
         f"document {passage.doc_id} was dropped as a near duplicate of {passage.similar_to}"
         for passage in trace.dropped
     ]
-    set_back = [
-        f"document {passage.doc_id} was set back, as it is like {passage.similar_to}" for passage in trace.set_back
-    ]
-    return [note for note in (query, truncated, trace.reason, trace.model_warning, *dropped, *set_back) if note]
+    return [note for note in (query, truncated, trace.reason, trace.model_warning, *dropped) if note]

@@ -21,7 +21,6 @@ def joined(rankings: Sequence[Ranking]) -> Ranking:
         prepare_ms=sum(trace.prepare_ms for trace in traces),
         model_ms=sum(trace.model_ms for trace in traces),
         total_ms=sum(trace.total_ms for trace in traces),
-        cached_vectors=sum(trace.cached_vectors for trace in traces),
         query_truncated=any(trace.query_truncated for trace in traces),
         truncated_doc_ids=tuple(doc_id for trace in traces for doc_id in trace.truncated_doc_ids),
         completeness=unfinished.completeness,

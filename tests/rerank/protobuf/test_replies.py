@@ -23,10 +23,6 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     windows = (WindowTrace((1, 2), (0, 1), 30), WindowTrace((0, 1), (1, 0), 31))
     trace = trace_of(
         model="m",
-        ranker="pe-rank",
-        model_id="id",
-        model_revision="r" * 64,
-        template_sha256="t" * 64,
         strategy="sliding(2/1)",
         windows=windows,
         rounds=2,
@@ -48,10 +44,6 @@ def test_trace_becomes_execution() -> None:
     ranked = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
     assert reply_of(ranked).execution == pb.Execution(
         model="m",
-        ranker="pe-rank",
-        model_id="id",
-        model_revision="r" * 64,
-        template_sha256="t" * 64,
         model_warning="another prompt",
         strategy="sliding(2/1)",
         windows=2,

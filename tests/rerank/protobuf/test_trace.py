@@ -24,7 +24,6 @@ def test_every_field_of_a_window_is_converted() -> None:
         model="first",
         positions=[4, 2],
         scores=[-1.5, -0.5],
-        score_kind=pb.SCORE_KIND_WINDOW_LOG_PROB,
         permutation=[1, 0],
         tokens=30,
         truncated=[1],

@@ -90,7 +90,6 @@ def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: R
     assert spans(ranking)["short"] is None
     assert spans(ranking)["ships"] == (0, len(FILLER)), "a document without a shared word is read from its beginning"
     assert ranking.ranked[0].passage.text == LONG
-    assert ranking.trace.chunked_doc_ids == ("long", "ships")
     assert not ranking.trace.truncated_doc_ids
 
 
@@ -98,7 +97,6 @@ def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: R
 def test_no_document_is_divided_unless_the_request_asks_for_it(rank: Rank, chunks: int) -> None:
     ranking = rank([("a", FILLER * 6), ("long", LONG)], chunks)
     assert set(spans(ranking).values()) == {None}
-    assert ranking.trace.chunked_doc_ids == ()
 
 
 def test_what_follows_the_last_part_is_unread_and_reported(rank: Rank) -> None:
@@ -223,17 +221,16 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
 
     ranker = Caching(reads_vectors=True)
     vector = np.ones(encoder.id.dimension, dtype=np.float32)
-    found: list[Ranking] = []
 
     async def call() -> None:
         async with reranker_of(encoder, {"short": ranker}) as reranker:
             for _ in range(2):
                 options = RankOptions(max_chunks_per_doc=10)
-                found.append(await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options))
+                await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options)
                 reranker.vector_cache.put(ranker.encoded[-1].passages[0].text, vector, False)
 
     asyncio.run(call())
-    assert [ranking.trace.cached_vectors for ranking in found] == [0, 1]
+    assert [ranker.encoded[place].passages[0].vector_cached for place in (0, -1)] == [False, True]
     document = Passage("a", LONG, 2.5, vector=vector, vector_truncated=True)
     request = RankRequest(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
     (chunk,) = finished(ChunkedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates

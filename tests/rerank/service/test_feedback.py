@@ -37,9 +37,6 @@ def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first
     assert len(set(doc_ids(reply))) == len(reply.results) == reply.first_stage_hits + reply.feedback.new_passages
     assert sorted(result.original_position for result in reply.results) == [*range(len(reply.results))]
     assert reply.feedback.updated, reply.feedback.reason
-    report = reply.feedback
-    assert min(report.first_ranking_ms, report.update_ms, report.second_retrieval_ms, report.second_ranking_ms) > 0
-    assert reply.feedback.loss_after < reply.feedback.loss_before
     assert 0.3 - 1e-5 <= reply.feedback.cosine < 1
 
 

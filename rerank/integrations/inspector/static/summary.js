@@ -56,8 +56,8 @@ function notesOf({ execution, feedback, passages }) {
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
     execution.model_warning && `About the model: ${execution.model_warning}.`,
     feedback?.updated &&
-      `Feedback moved the query vector to cosine ${feedback.cosine.toFixed(3)} (loss ${feedback.loss_before.toFixed(3)} → ` +
-        `${feedback.loss_after.toFixed(3)}), and the second retrieval found ${count(feedback.new_passages, "new passage")}.`,
+      `Feedback moved the query vector to cosine ${feedback.cosine.toFixed(3)}, ` +
+        `and the second retrieval found ${count(feedback.new_passages, "new passage")}.`,
     feedback?.reason && `Feedback: ${feedback.reason}.`,
   ].filter(Boolean);
 }
