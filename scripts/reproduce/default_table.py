@@ -24,7 +24,7 @@ from rerank_eval.statistics import Comparison, compare
 from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.retrieval.build import build_index
+from rerank.retrieval.build import BuildSettings, build_index
 from rerank.types import FirstStage, FirstStageKind
 
 #: The first stages by which each collection is searched.
@@ -68,11 +68,17 @@ def collection_name(name: str, data: Path, work: Path) -> str:
     return {"pydoc": "pydoc", "medquad": str(work / "medquad" / "answers")}.get(name, str(data / name))
 
 
+def index_folder(name: str, work: Path) -> Path:
+    """The folder of a collection's index; `medquad_requests` builds its own."""
+    return work / "medquad" / "index" if name == "medquad" else work / f"{name}-index"
+
+
 def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) -> EvaluationSettings:
     collection = collection_name(name, data, work)
-    index = work / f"{name}-index"
+    index = index_folder(name, work)
     if not index.exists():
-        build_index(open_collection(collection), index, Encoder(), sparse_encoder=SparseEncoder())
+        settings = BuildSettings(encoder_dtype="auto")
+        build_index(open_collection(collection), index, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
     return BeirSettings(
         collection=[collection],
         index=[index],

@@ -34,7 +34,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, FirstStageKind, Query
-from scripts.reproduce.default_table import COLLECTIONS, MOST_QUERIES, STAGES, collection_name
+from scripts.reproduce.default_table import COLLECTIONS, MOST_QUERIES, STAGES, collection_name, index_folder
 
 _SMOOTHING, _FIRST_STAGE, _SPARSE = (0.0, 0.25, 0.5), (0.25, 0.35, 0.5, 0.65, 0.8), (0.4, 0.5, 0.6)
 _DEPTH = 100
@@ -106,7 +106,7 @@ def measure(data: Path, work: Path) -> Iterator[Measured]:
         collection = open_collection(collection_name(name, data, work))
         grades = grades_by_query(collection.qrels("test"))
         queries = [query for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
-        index = Index(work / f"{name}-index", encoder, lambda: sparse)
+        index = Index(index_folder(name, work), encoder, lambda: sparse)
         for stage in STAGES:
             lists = [_searched(index, stage, query, grades[query.query_id]) for query in queries]
             kind = FirstStageKind.LEXICAL if stage is FirstStage.BM25 else FirstStageKind.HYBRID
