@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -246,35 +246,37 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The input of one ranker call: a query and the passages to order, in the order in which the model reads them."""
+    """The input of one ranker call: a query and the passages to order, in the order in which the model reads them.
 
-    query: Query
-    passages: tuple[Passage, ...]
-    #: Only the order of the best `top_n` passages is needed; 0: of all.
-    top_n: int = 0
-    #: Whether the order of the passages carries meaning: it is that of a first stage, or of another model.
-    is_ordered: bool = True
-    #: Scores before this model, of the first stage or of a cascade's preranker, and their weight beside the model's
-    #: own. Empty and 0 where they do not count.
-    first_stage: tuple[float, ...] = ()
-    first_stage_weight: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedWindow:
-    """A window rendered as model input: made once by `Ranker.encode`, read by `Ranker.rank`.
+    `Ranker.encode` renders it as model input, and sets the attributes from `prompts` on.
 
     Attributes:
-        window: what was encoded.
+        top_n: only the order of the best `top_n` passages is needed; 0: of all.
+        is_ordered: whether the order of the passages carries meaning: it is that of a first stage, or of another model.
+        first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
+            count.
+        first_stage_weight: their weight beside the model's own; 0 where they do not count.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it.
         truncated: places in the window of the passages that were truncated to fit the prompt.
+        batches: parts of the window that the model reads one after the other; None: it reads the window at once.
     """
 
-    window: Window
+    query: Query
+    passages: tuple[Passage, ...]
+    top_n: int = 0
+    is_ordered: bool = True
+    first_stage: tuple[float, ...] = ()
+    first_stage_weight: float = 0.0
     prompts: tuple[tuple[int, ...], ...] = ()
     tokens: int = 0
     truncated: tuple[int, ...] = ()
+    batches: tuple[Any, ...] | None = None
+
+    @property
+    def pieces(self) -> tuple[Any, ...]:
+        """What waits in the queue, piece by piece."""
+        return (self,) if self.batches is None else self.batches
 
     def tokens_with(self, decoded: Decoded) -> int:
         """The number of positions that the model read and wrote for the window; without decoding, `tokens`."""
@@ -314,9 +316,9 @@ class WindowRanking:
         return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
 
 
-def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[EncodedWindow]) -> None:
+def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> None:
     """Raises: RankerFailure unless there is one ranking per window with one finite score per passage."""
-    expected = [len(encoded.window.passages) for encoded in windows]
+    expected = [len(window.passages) for window in windows]
     found = [len(ranking.scores) for ranking in rankings]
     if found != expected:
         raise RankerFailure(f"the ranker returned {found} scores for windows of {expected} passages; this is a bug")

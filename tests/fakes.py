@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rerank.engine.strategies import Positions, Round, Strategy, Walk
 from rerank.rankers.base import RankerInfo, rank_windows
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
 class NumberRanker:
@@ -32,24 +33,21 @@ class NumberRanker:
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages))
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         self.encoded.append(window)
-        return EncodedWindow(window, tokens=10 * len(window.passages))
+        return replace(window, tokens=10 * len(window.passages))
 
-    def pieces(self, window: EncodedWindow) -> Sequence[Any]:
-        return (window,)
-
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def read(self, pieces: Sequence[Window]) -> list[WindowRanking]:
         return self.rank(pieces)
 
-    def ranking(self, window: EncodedWindow, results: Sequence[WindowRanking]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[WindowRanking]) -> WindowRanking:
         (ranking,) = results
         return ranking
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         self.batches.append(len(windows))
-        self.ranked += [encoded.window for encoded in windows]
-        return [WindowRanking(tuple(number_in(p.text) for p in encoded.window.passages)) for encoded in windows]
+        self.ranked += windows
+        return [WindowRanking(tuple(number_in(p.text) for p in encoded.passages)) for encoded in windows]
 
 
 class HeldRanker(NumberRanker):
@@ -61,7 +59,7 @@ class HeldRanker(NumberRanker):
         self.entered = threading.Event()
         self.release = threading.Event()
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         if len(self.batches) >= self._free_batches:
             self.entered.set()
             assert self.release.wait(timeout=60), "nobody released the ranker"
@@ -71,12 +69,12 @@ class HeldRanker(NumberRanker):
 class BrokenRanker(NumberRanker):
     """Returns `answer(windows)` for every batch that holds a passage with the text "poison"."""
 
-    def __init__(self, answer: Callable[[Sequence[EncodedWindow]], list[WindowRanking]]) -> None:
+    def __init__(self, answer: Callable[[Sequence[Window]], list[WindowRanking]]) -> None:
         super().__init__()
         self._answer = answer
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        if any(passage.text == "poison" for encoded in windows for passage in encoded.window.passages):
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        if any(passage.text == "poison" for encoded in windows for passage in encoded.passages):
             return self._answer(windows)
         return super().rank(windows)
 

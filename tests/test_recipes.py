@@ -45,13 +45,13 @@ RECIPES = {
             "rerank/rankers/reverse.py": """
 from dataclasses import replace
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import (WindowRanking)
+from rerank.types import WindowRanking
 
 class ReverseRanker(IdentityRanker):
     info = replace(IdentityRanker.info, kind="reverse", model_id="reverse")
 
     def ranking(self, window, results):
-        return WindowRanking(tuple(float(n) for n in range(len(window.window.passages))))
+        return WindowRanking(tuple(float(n) for n in range(len(window.passages))))
 """
         },
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -24,7 +24,7 @@ from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
 from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, RemoteRanker
-from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
+from rerank.types import Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone. On a GPU, the default of
@@ -64,10 +64,6 @@ class _ModelThreads:
         )
         self.rank = _rank_stage(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens, observers)
         self.encode = Worker(f"encode {model}")
-        # Chosen once: Python takes 16 microseconds to find out whether an object is of a protocol.
-        self.pieces: Callable[[EncodedWindow], Sequence[Any]] = (
-            _whole if isinstance(ranker, RemoteRanker) else ranker.pieces
-        )
 
     async def open(self) -> None:
         if isinstance(self._ranker, RemoteRanker):
@@ -113,25 +109,19 @@ def _rank_stage(
     return stage
 
 
-def _whole(window: EncodedWindow) -> Sequence[EncodedWindow]:
-    return (window,)
-
-
 def _read(ranker: Ranker, pieces: Sequence[Any]) -> list[Any]:
     """Reads pieces. A window that is one piece is ranked here, so that a batch with a broken ranking is divided."""
     results = zip(pieces, ranker.read(pieces), strict=True)
-    return [
-        _ranking(ranker, piece, [result]) if isinstance(piece, EncodedWindow) else result for piece, result in results
-    ]
+    return [_ranking(ranker, piece, [result]) if isinstance(piece, Window) else result for piece, result in results]
 
 
-def _ranking(ranker: Ranker, window: EncodedWindow, results: Sequence[Any]) -> WindowRanking:
+def _ranking(ranker: Ranker, window: Window, results: Sequence[Any]) -> WindowRanking:
     ranking = ranker.ranking(window, results)
     check_rankings([ranking], [window])
     return ranking
 
 
-async def _rank_served(ranker: RemoteRanker, window: EncodedWindow) -> WindowRanking:
+async def _rank_served(ranker: RemoteRanker, window: Window) -> WindowRanking:
     ranking = await ranker.rank_window(window)
     check_rankings([ranking], [window])
     return ranking
@@ -304,22 +294,20 @@ class Engine:
         ranked = list[RankedWindow]()
         while len(ranked) < len(windows):
             encoded = await self._encode(model, job, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
-            pieces = [self._threads[model].pieces(window) for window in encoded]
+            pieces = [window.pieces for window in encoded]
             tokens = [[max(MIN_WINDOW_TOKENS, piece.tokens) for piece in own] for own in pieces]
             job.add_windows(model, list(map(sum, tokens)))
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
                 self._admission.admit(job, now_s())
             done = iter(await self._threads[model].rank.run(job, list(chain(*pieces)), list(chain(*tokens))))
-            ranked += [self._ranked(model, *parts, done) for parts in zip(encoded, pieces, strict=True)]
+            ranked += [self._ranked(model, window, done) for window in encoded]
         return ranked
 
-    def _ranked(
-        self, model: str, window: EncodedWindow, pieces: Sequence[Any], done: Iterator[Completed[Any]]
-    ) -> RankedWindow:
+    def _ranked(self, model: str, window: Window, done: Iterator[Completed[Any]]) -> RankedWindow:
         """Makes the ranking of a window from the results of its pieces; it took the time from first to last."""
-        own = list(islice(done, len(pieces)))
+        own = list(islice(done, len(window.pieces)))
         results = [item.result for item in own]
-        if pieces == (window,):
+        if window.batches is None:
             (ranking,) = results
         else:
             with _failures_of(model, "rank"):
@@ -328,7 +316,7 @@ class Engine:
         queue_ms = max(0.0, max((item.queue_ms + item.batch_ms for item in own), default=0.0) - batch_ms)
         return window, Completed(ranking, queue_ms, batch_ms)
 
-    async def _encode(self, model: str, job: Job, windows: Sequence[Window]) -> list[EncodedWindow]:
+    async def _encode(self, model: str, job: Job, windows: Sequence[Window]) -> list[Window]:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""
         ranker = self._rankers[model]
         with _failures_of(model, "encode a window"):

@@ -21,7 +21,6 @@ from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, message_for
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Completeness,
-    EncodedWindow,
     OnFailure,
     Prepared,
     RankedCandidate,
@@ -34,7 +33,7 @@ from rerank.types import (
 )
 
 #: A window as model input, and its ranking.
-RankedWindow: TypeAlias = tuple[EncodedWindow, Completed[WindowRanking]]
+RankedWindow: TypeAlias = tuple[Window, Completed[WindowRanking]]
 
 
 @dataclass
@@ -100,20 +99,20 @@ class Progress:
         """
         rankings = [done.result for _, done in ranked]
         if not info.adds_first_stage:
-            rankings = [with_first_stage(done.result, encoded.window) for encoded, done in ranked]
-        self.last_weight = ranked[-1][0].window.first_stage_weight
+            rankings = [with_first_stage(done.result, window) for window, done in ranked]
+        self.last_weight = ranked[-1][0].first_stage_weight
         if self.last is None:
             self.first_stage_weight = self.last_weight
         _, slowest = max(ranked, key=lambda of_window: of_window[1].queue_ms + of_window[1].batch_ms)
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.batch_ms
         self.decode_ms += slowest.result.decoded.ms
-        for positions, ranking, (encoded, done) in zip(round_.windows, rankings, ranked, strict=True):
+        for positions, ranking, (window, done) in zip(round_.windows, rankings, ranked, strict=True):
             decoded = done.result.decoded
-            tokens = encoded.tokens_with(decoded)
+            tokens = window.tokens_with(decoded)
             read = (positions, ranking.permutation, tokens, done.result.scores, info.score_kind)
             times = (done.queue_ms, done.batch_ms, decoded.tokens)
-            trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, *times, done.result.signals)
+            trace = WindowTrace(*read, self.rounds, step.model, window.truncated, *times, done.result.signals)
             self.windows.append(trace)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -12,7 +13,7 @@ from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.inference_servers.server import Server
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.remote_servers import RemoteServers, read_answer
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: The largest window of a pointwise API.
 _MOST_PASSAGES = 10_000
@@ -50,14 +51,14 @@ class ApiRanker(RemoteServers):
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages))
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Estimates the tokens of a window at about four characters each. The server makes the prompts."""
         texts = (window.query.text, *(passage.text for passage in window.passages))
-        return EncodedWindow(window, tokens=sum(2 + len(text) // 4 for text in texts))
+        return replace(window, tokens=sum(2 + len(text) // 4 for text in texts))
 
-    async def rank_window(self, window: EncodedWindow) -> WindowRanking:
+    async def rank_window(self, window: Window) -> WindowRanking:
         """Returns the scores as the API returns them. See `RemoteRanker`."""
-        query, texts = window.window.query, [passage.text for passage in window.window.passages]
+        query, texts = window.query, [passage.text for passage in window.passages]
         size = self._servers.passages_per_call
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
         calls = [asyncio.create_task(self._call(query, part)) for part in parts]

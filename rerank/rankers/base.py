@@ -8,17 +8,7 @@ from itertools import chain, islice
 from typing import Any, Protocol, runtime_checkable
 
 from rerank.checkpoints.relevance import RelevanceCurves
-from rerank.types import (
-    Batching,
-    EncodedWindow,
-    Passage,
-    Prepared,
-    Query,
-    ScoreKind,
-    Window,
-    WindowRanking,
-    check_rankings,
-)
+from rerank.types import Batching, Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +81,8 @@ class WindowEncoder(Protocol):
         """
         ...
 
-    def encode(self, window: Window) -> EncodedWindow:
-        """Renders a window of prepared passages as model input. Called once per window.
+    def encode(self, window: Window) -> Window:
+        """Renders a window of prepared passages as model input, see Window. Called once per window.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
@@ -100,19 +90,11 @@ class WindowEncoder(Protocol):
         ...
 
 
-class Piece(Protocol):
-    """What a model reads at once of a window: the prompt, or a batch of passages."""
-
-    @property
-    def tokens(self) -> int: ...
-
-
 class Ranker(WindowEncoder, Protocol):
-    """Orders windows of passages. The pieces of a window wait in the queue one by one, so that callers take turns."""
+    """Orders windows of passages. The pieces of a window wait in the queue one by one, so that callers take turns.
 
-    def pieces(self, window: Any) -> Sequence[Piece]:
-        """Returns the pieces of a window; none if the model has to read nothing."""
-        ...
+    A piece is a window, or one of its batches, and has `tokens`.
+    """
 
     def read(self, pieces: Sequence[Any]) -> list[Any]:
         """Returns one result per piece, possibly of several windows. The engine calls it on a thread of its own.
@@ -122,7 +104,7 @@ class Ranker(WindowEncoder, Protocol):
         """
         ...
 
-    def ranking(self, window: Any, results: Sequence[Any]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[Any]) -> WindowRanking:
         """Returns the ranking of a window, one finite score per passage, from the results of its pieces."""
         ...
 
@@ -167,7 +149,7 @@ class RemoteRanker(WindowEncoder, Protocol):
 
     async def close(self) -> None: ...
 
-    async def rank_window(self, window: EncodedWindow) -> WindowRanking:
+    async def rank_window(self, window: Window) -> WindowRanking:
         """Returns the ranking of a window. If it is cancelled, the server stops its work on it.
 
         Raises:
@@ -184,10 +166,7 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
         RankerFailure: the ranker did not return one finite score per passage.
     """
     encoded = [ranker.encode(window) for window in windows]
-    pieces = [ranker.pieces(window) for window in encoded]
-    results = iter(ranker.read(list(chain.from_iterable(pieces))))
-    rankings = [
-        ranker.ranking(window, list(islice(results, len(own)))) for window, own in zip(encoded, pieces, strict=True)
-    ]
+    results = iter(ranker.read(list(chain.from_iterable(window.pieces for window in encoded))))
+    rankings = [ranker.ranking(window, list(islice(results, len(window.pieces)))) for window in encoded]
     check_rankings(rankings, encoded)
     return rankings

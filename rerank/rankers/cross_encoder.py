@@ -19,7 +19,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.truncate import beginning, ending, first_tokens
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 _MOST_PASSAGES = 1000
 #: The least tokens that a query must leave for the passage.
@@ -40,13 +40,6 @@ class PairBatch:
     places: tuple[int, ...]
     pairs: tuple[Pair, ...]
     tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPairs(EncodedWindow):
-    """A window as the pairs that a cross-encoder reads, one per passage."""
-
-    batches: tuple[PairBatch, ...] = ()
 
 
 class CrossEncoderRanker:
@@ -113,7 +106,7 @@ class CrossEncoderRanker:
         longest = max(map(self._scorer.count, passages), default=0)
         return replace(query, is_truncated=query.is_truncated or tokens + longest > room)
 
-    def encode(self, window: Window) -> EncodedPairs:
+    def encode(self, window: Window) -> Window:
         """Renders one pair of the query and each passage, as the model's files say, in batches of like lengths."""
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
@@ -126,20 +119,17 @@ class CrossEncoderRanker:
             PairBatch(tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows))
             for rows in batches_by_length(lengths, self._batch_tokens)
         )
-        return EncodedPairs(window, tokens=sum(lengths), truncated=truncated, batches=batches)
-
-    def pieces(self, window: EncodedPairs) -> Sequence[PairBatch]:
-        return window.batches
+        return replace(window, tokens=sum(lengths), truncated=truncated, batches=batches)
 
     @translate_out_of_memory()
     def read(self, pieces: Sequence[PairBatch]) -> list[list[float]]:
         """Returns the scores of each batch."""
         return [self._scorer.scores(batch.pairs) for batch in pieces]
 
-    def ranking(self, window: EncodedPairs, results: Sequence[Sequence[float]]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[Sequence[float]]) -> WindowRanking:
         """Puts the scores of the batches in the order of the passages."""
-        scores = [0.0] * len(window.window.passages)
-        for batch, found in zip(window.batches, results, strict=True):
+        scores = [0.0] * len(window.passages)
+        for batch, found in zip(window.pieces, results, strict=True):
             for place, score in zip(batch.places, found, strict=True):
                 scores[place] = score
         return WindowRanking(tuple(scores))

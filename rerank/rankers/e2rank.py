@@ -22,7 +22,7 @@ from rerank.models.precision import copy_sharing_weights, pick_precision
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
 #: More than any list; only the first of them are in the prompt.
 _MOST_PASSAGES = 1000
@@ -64,11 +64,12 @@ class E2RankPrompts(TextPrompts):
         instructed = query if query.instruction else replace(query, instruction=self._instruction)
         return Prepared(self.renderer.prepare(instructed, ()).query, tuple(passages))
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Renders the prompt, which ends where the model's answer would begin."""
         shown = self.renderer.prepare(window.query, window.passages[: len(self._names)]).passages
         prompt = self.renderer.prompt(replace(window, passages=shown), self._names)
-        return EncodedWindow(window, (tuple(prompt.token_ids),), len(prompt.token_ids), prompt.truncated)
+        token_ids = tuple(prompt.token_ids)
+        return replace(window, prompts=(token_ids,), tokens=len(token_ids), truncated=prompt.truncated)
 
 
 def by_cosine(vector: Vector, passages: Sequence[Passage]) -> WindowRanking:
@@ -137,11 +138,11 @@ class E2RankRanker(E2RankPrompts):
         return Prepared(super().prepare(query, ()).query, tuple(encoded), truncated)
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[Vector]:
+    def read(self, pieces: Sequence[Window]) -> list[Vector]:
         """Returns the unit vector of each prompt: the state of its last token."""
         prompts = [torch.tensor(prompt, device=self._encoder.device) for piece in pieces for prompt in piece.prompts]
         return list(torch.nn.functional.normalize(self._reader.read(prompts).float(), dim=-1).cpu().numpy())
 
-    def ranking(self, window: EncodedWindow, results: Sequence[Vector]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[Vector]) -> WindowRanking:
         """Returns the cosines of the prompt's vector with those of the passages."""
-        return by_cosine(results[0], window.window.passages)
+        return by_cosine(results[0], window.passages)

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from rerank.errors import CheckpointError, ModelLoading, SelfTestFailed
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Query, ScoreKind, Window
+from rerank.types import Passage, Query, ScoreKind, Window
 
 #: Larger than any window that a request may ask for.
 _ANY_WINDOW = 1_000_000
@@ -41,13 +41,10 @@ class FailedRanker:
     def encode(self, window: Window) -> NoReturn:
         raise self.error
 
-    def pieces(self, window: EncodedWindow) -> NoReturn:
+    def read(self, pieces: Sequence[Window]) -> NoReturn:
         raise self.error
 
-    def read(self, pieces: Sequence[EncodedWindow]) -> NoReturn:
-        raise self.error
-
-    def ranking(self, window: EncodedWindow, results: Sequence[object]) -> NoReturn:
+    def ranking(self, window: Window, results: Sequence[object]) -> NoReturn:
         raise self.error
 
 

@@ -24,7 +24,7 @@ from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, find_identifiers
 from rerank.prompting.templates import Template
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
+from rerank.types import ScoreKind, Window, WindowRanking
 
 
 class FirstPrompts(TextPrompts):
@@ -66,17 +66,17 @@ class FirstPrompts(TextPrompts):
         self.max_window_tokens = context_tokens
         self._order_prior = order_prior
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Renders the prompt, which ends with the opening bracket of the answer."""
         prompt = self.renderer.prompt(window, self.identifiers.texts)
         token_ids = (*prompt.token_ids, self.identifiers.bracket_id)
-        return EncodedWindow(window, (token_ids,), len(token_ids), prompt.truncated)
+        return replace(window, prompts=(token_ids,), tokens=len(token_ids), truncated=prompt.truncated)
 
-    def ranking(self, window: EncodedWindow, results: Sequence[torch.Tensor]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[torch.Tensor]) -> WindowRanking:
         """Ranks a window of n passages by log-probabilities, in float32, from one row of at least n logits."""
-        n, (logits,) = len(window.window.passages), results
+        n, (logits,) = len(window.passages), results
         log_probs = torch.log_softmax(logits[:n], dim=0)
-        if self._order_prior and window.window.is_ordered:
+        if self._order_prior and window.is_ordered:
             log_probs = torch.log_softmax(log_probs - self._order_prior * torch.arange(n), dim=0)
         return WindowRanking(tuple(log_probs.tolist()))
 
@@ -123,7 +123,7 @@ class FirstRanker(FirstPrompts):
             on_accelerator=self._device.type == "cuda",
         )
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Renders the prompt up to the bracket of the answer, or for an early exit to its last passage's identifier."""
         encoded = super().encode(window)
         if not self._exit_layer:
@@ -133,12 +133,12 @@ class FirstRanker(FirstPrompts):
         return replace(encoded, prompts=(prompt,), tokens=len(prompt))
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[torch.Tensor]:
+    def read(self, pieces: Sequence[Window]) -> list[torch.Tensor]:
         """Returns the logits of the identifiers for each window, or the scores of its passages in the early layer."""
         prompts = [torch.tensor(prompt, device=self._device) for window in pieces for prompt in window.prompts]
         if not self._exit_layer:
             return list(self._reader.read(prompts).cpu())
-        counts = [len(window.window.passages) for window in pieces]
+        counts = [len(window.passages) for window in pieces]
         positions = [self._positions(window.prompts[0], n) for window, n in zip(pieces, counts, strict=True)]
         return list(self._reader.read_at(prompts, positions)[:, 0].cpu().split(counts))
 

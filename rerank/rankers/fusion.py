@@ -9,7 +9,7 @@ feedback, and the cosine is taken again: no forward pass more. A correction that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -22,17 +22,7 @@ from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
-from rerank.types import (
-    EncodedWindow,
-    Passage,
-    Prepared,
-    Query,
-    ScoreKind,
-    SparseVector,
-    Vector,
-    Window,
-    WindowRanking,
-)
+from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 
 #: Tokens of a batch of texts to encode, between which other requests take their turns: some 50 ms of one core in
 #: bfloat16.
@@ -52,13 +42,6 @@ class TextBatch:
     beginnings: Mapping[str, str]
     truncated: frozenset[str]
     tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedTexts(EncodedWindow):
-    """A window with the texts whose vectors it needs."""
-
-    batches: tuple[TextBatch, ...] = ()
 
 
 class FusionRanker:
@@ -124,13 +107,10 @@ class FusionRanker:
         truncated = tuple(result.doc_id for result in scored if result.sparse and result.sparse.is_truncated)
         return Prepared(query, scored, truncated)
 
-    def encode(self, window: Window) -> EncodedTexts:
+    def encode(self, window: Window) -> Window:
         """Groups the texts whose vectors are missing into batches of like lengths."""
         batches = self._batches(dict.fromkeys(self._missing(window)))
-        return EncodedTexts(window, tokens=sum(batch.tokens for batch in batches), batches=batches)
-
-    def pieces(self, window: EncodedTexts) -> Sequence[TextBatch]:
-        return window.batches
+        return replace(window, tokens=sum(batch.tokens for batch in batches), batches=batches)
 
     def read(self, pieces: Sequence[TextBatch]) -> list[Mapping[str, Vector]]:
         """Returns the vectors of the texts of each batch, which are kept for later requests."""
@@ -141,9 +121,14 @@ class FusionRanker:
                 self._encoder.vector_cache.put(text, vector_of[text], text in batch.truncated)
         return [{text: vector_of[text] for text in batch.beginnings} for batch in pieces]
 
-    def ranking(self, window: EncodedWindow, results: Sequence[Mapping[str, Vector]]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[Mapping[str, Vector]]) -> WindowRanking:
         """Returns the fused scores of the passages, with their signals."""
-        return self._ranking(window.window, _joined(results))
+        cheap = self._cheap_signals(window)
+        scores, cosines = self._fused(window, cheap, _joined(results))
+        signals = {"cosine": tuple(cosines.tolist())}
+        if cheap.sparse is not None:
+            signals["sparse"] = tuple(cheap.sparse.tolist())
+        return WindowRanking(tuple(scores.tolist()), signals=signals)
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""
@@ -186,14 +171,6 @@ class FusionRanker:
     def _cheap_scores(self, window: Window) -> Floats:
         """Returns the (n,) scores by which the passages whose cosine is read are chosen."""
         return cheap_scores(self._settings, window.first_stage_weight, self._cheap_signals(window))
-
-    def _ranking(self, window: Window, vector_of: Mapping[str, Vector]) -> WindowRanking:
-        cheap = self._cheap_signals(window)
-        scores, cosines = self._fused(window, cheap, vector_of)
-        signals = {"cosine": tuple(cosines.tolist())}
-        if cheap.sparse is not None:
-            signals["sparse"] = tuple(cheap.sparse.tolist())
-        return WindowRanking(tuple(scores.tolist()), signals=signals)
 
     def _fused(self, window: Window, cheap: CheapSignals, vector_of: Mapping[str, Vector]) -> tuple[Floats, Floats]:
         """Returns the (n,) fused scores, and the (n,) cosines of the query's own vector, NaN where none was read.

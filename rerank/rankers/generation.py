@@ -28,7 +28,7 @@ from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template
 from rerank.rankers.permutations import answer_in, parse_permutation
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import Decoded, EncodedWindow, ScoreKind, Window, WindowRanking
+from rerank.types import Decoded, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
 _MOST_PASSAGES = 100
@@ -85,20 +85,20 @@ class GenerationPrompts(TextPrompts):
         self.max_window_size, self.max_window_tokens = len(self._names), context_tokens
         self.answer_tokens = cache(self._count_answer_tokens)
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Renders the prompt, which leaves tokens for the longest reasoning and answer. All of them count."""
         answer_tokens = self.new_tokens(len(window.passages))
         prompt = self.renderer.prompt(window, self._names, answer_tokens - self._thinking_tokens)
         tokens = len(prompt.token_ids) + answer_tokens
-        return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
+        return replace(window, prompts=(tuple(prompt.token_ids),), tokens=tokens, truncated=prompt.truncated)
 
     def new_tokens(self, n: int) -> int:
         """Returns the most tokens that the model writes about n passages."""
         return self._thinking_tokens + self.answer_tokens(n)
 
-    def ranking(self, window: EncodedWindow, results: Sequence[Answer]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[Answer]) -> WindowRanking:
         """Scores n passages by minus their rank in the model's text. Without an answer they keep their order."""
-        n, ((text, decoded),) = len(window.window.passages), results
+        n, ((text, decoded),) = len(window.passages), results
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
             return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True, decoded=decoded)
@@ -157,9 +157,9 @@ class GenerationRanker(GenerationPrompts):
         self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[Answer]:
+    def read(self, pieces: Sequence[Window]) -> list[Answer]:
         """Returns the text that is generated for each window. Padding would change texts, so windows run one by one."""
-        return [self._answer(window.prompts[0], len(window.window.passages)) for window in pieces]
+        return [self._answer(window.prompts[0], len(window.passages)) for window in pieces]
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> Answer:

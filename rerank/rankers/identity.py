@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
 class IdentityRanker:
@@ -27,14 +28,11 @@ class IdentityRanker:
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages))
 
-    def encode(self, window: Window) -> EncodedWindow:
-        return EncodedWindow(window)
+    def encode(self, window: Window) -> Window:
+        return replace(window, batches=())  # there is nothing to read
 
-    def pieces(self, window: EncodedWindow) -> tuple[()]:
-        return ()
-
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[None]:
+    def read(self, pieces: Sequence[Window]) -> list[None]:
         return []
 
-    def ranking(self, window: EncodedWindow, results: Sequence[None]) -> WindowRanking:
-        return WindowRanking(tuple(float(-place) for place in range(len(window.window.passages))))
+    def ranking(self, window: Window, results: Sequence[None]) -> WindowRanking:
+        return WindowRanking(tuple(float(-place) for place in range(len(window.passages))))

@@ -24,18 +24,7 @@ from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorProm
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.types import (
-    Decoded,
-    EncodedWindow,
-    Passage,
-    Precision,
-    Prepared,
-    Query,
-    ScoreKind,
-    Vector,
-    Window,
-    WindowRanking,
-)
+from rerank.types import Decoded, Passage, Precision, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
 #: A text may take one or two tokens more inside a prompt than alone.
 _SLACK_TOKENS = 2
@@ -121,31 +110,27 @@ class PERankRanker:
             encoded = [replace(passage, text=self._prompts.shown_text(passage)) for passage in encoded]
         return Prepared(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Renders token ids with slots for the vectors. The tokens of dynamic decoding include its decode steps."""
         prompt = self._prompts.token_ids(window.query, window.passages)
         tokens = len(prompt) + self._decode_steps(len(window.passages), window.top_n)
-        return EncodedWindow(window, (prompt,), tokens)
+        return replace(window, prompts=(prompt,), tokens=tokens)
 
     @translate_out_of_memory()
     @torch.inference_mode()
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[tuple[tuple[float, ...], Decoded]]:
+    def read(self, pieces: Sequence[Window]) -> list[tuple[tuple[float, ...], Decoded]]:
         """Returns log-probabilities over the passages of each window, or minus their ranks in dynamic decoding."""
         queries = 1 if self._prompts.reads_query_vector else 0
-        projected = [self._project(encoded.window, queries) for encoded in pieces]  # (queries + n, D) each
-        inputs = [self._embed(encoded, vectors) for encoded, vectors in zip(pieces, projected, strict=True)]
+        projected = [self._project(window, queries) for window in pieces]  # (queries + n, D) each
+        inputs = [self._embed(window, vectors) for window, vectors in zip(pieces, projected, strict=True)]
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
         if self._dynamic:
-            return dynamic(self._reader.prefill, inputs, passages, [encoded.window.top_n for encoded in pieces])
+            return dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in pieces])
         return [(scores, Decoded()) for scores in one_step(self._reader, inputs, passages)]
 
-    def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
-        """A window is read as a whole."""
-        return (window,)
-
-    def ranking(self, window: EncodedWindow, results: Sequence[tuple[tuple[float, ...], Decoded]]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[tuple[tuple[float, ...], Decoded]]) -> WindowRanking:
         ((scores, decoded),) = results
-        return WindowRanking(scores, signals=_signals(window.window), decoded=decoded)
+        return WindowRanking(scores, signals=_signals(window), decoded=decoded)
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
         """Returns (queries + n, D) vectors of query and passages in the model's space.
@@ -159,12 +144,12 @@ class PERankRanker:
         projected = self._projector(torch.from_numpy(np.stack(list(distinct.values()))).to(self._device))
         return projected[[rows[vector.tobytes()] for vector in vectors]]
 
-    def _embed(self, encoded: EncodedWindow, projected: torch.Tensor) -> torch.Tensor:
+    def _embed(self, window: Window, projected: torch.Tensor) -> torch.Tensor:
         """Returns (T, D) token embeddings of the prompt, with the projected vectors in their slots."""
-        ids = torch.tensor(encoded.prompts[0], device=self._device)
+        ids = torch.tensor(window.prompts[0], device=self._device)
         embeddings = self._transformer.get_input_embeddings()(ids.clamp(min=0))
         vectors = projected.to(embeddings.dtype)
-        embeddings[ids == PASSAGE_SLOT] = vectors[len(vectors) - len(encoded.window.passages) :]
+        embeddings[ids == PASSAGE_SLOT] = vectors[len(vectors) - len(window.passages) :]
         embeddings[ids == QUERY_SLOT] = vectors[0]
         return embeddings
 

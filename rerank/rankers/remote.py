@@ -35,7 +35,7 @@ from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
 from rerank.rankers.remote_servers import RemoteServers, read_answer
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import EncodedWindow, Passage, Prepared, Query, Vector, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, Vector, Window, WindowRanking
 
 log = logging.getLogger(__name__)
 
@@ -92,14 +92,14 @@ class _RemotePromptRanker(RemoteServers, Generic[P]):
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return self._prompts.prepare(query, passages)
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         return self._prompts.encode(window)
 
-    async def rank_window(self, window: EncodedWindow) -> WindowRanking:
+    async def rank_window(self, window: Window) -> WindowRanking:
         return await self._server.call(partial(self.rank_on, window))
 
     @abstractmethod
-    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
         """Returns the ranking of a window by one server. Raises: NoAnswer, ModelServerUnfit."""
 
     @abstractmethod
@@ -172,10 +172,10 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
         limit = min(self.info.max_window_size, self._api.most_token_ids)
         self.info = replace(self.info, max_window_size=limit)
 
-    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
         """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
         (prompt,) = window.prompts
-        row = await self._row(prompt, len(window.window.passages), server)
+        row = await self._row(prompt, len(window.passages), server)
         return self._prompts.ranking(window, [torch.tensor(row)])
 
     async def _check_answers(self, server: Server) -> None:
@@ -204,8 +204,8 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
 class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
     """Ranks by the permutation that a served model generates."""
 
-    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
-        n = len(window.window.passages)
+    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
+        n = len(window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
         text = read_answer(server, self._api.text, await server.post(post))
         return self._prompts.ranking(window, [self._prompts.answer(text)])
@@ -246,7 +246,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         self._end, self._splitter = end, splitter_of(model.tokenizer)
         self.info = replace(self.info, reads_vectors=encoder is not None)
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         """Renders the prompt, and tokenizes the passages without a vector."""
         encoded = self._prompts.encode(window)
         missing = [passage.text for passage in window.passages if not self._has_vector(passage)]
@@ -259,11 +259,11 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         prompts = (*encoded.prompts, *((*tokens, self._end) for tokens in ids))
         return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
 
-    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
         """Ranks a window by cosines; see `by_cosine`."""
         of_prompt, *of_texts = await self._vectors(window.prompts, server)
         new = iter(of_texts)
-        passages = window.window.passages
+        passages = window.passages
         return by_cosine(
             of_prompt,
             [passage if self._has_vector(passage) else replace(passage, vector=next(new)) for passage in passages],
@@ -311,13 +311,10 @@ class _OnOneServer:
         self._asked: Future[list[WindowRanking]] | None = None
         self._has_stopped = False
 
-    def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
-        return (window,)
-
-    def ranking(self, window: EncodedWindow, results: Sequence[WindowRanking]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[WindowRanking]) -> WindowRanking:
         return results[0]
 
-    def read(self, pieces: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def read(self, pieces: Sequence[Window]) -> list[WindowRanking]:
         self._asked = asyncio.run_coroutine_threadsafe(self._rank(pieces), self._loop)
         if self._has_stopped:
             self._asked.cancel()
@@ -329,5 +326,5 @@ class _OnOneServer:
         if self._asked is not None:
             self._asked.cancel()
 
-    async def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    async def _rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         return list(await asyncio.gather(*(self._rank_on(window, self._server) for window in windows)))

@@ -12,7 +12,7 @@ from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window
 
 
 class TextPrompts(ABC):
@@ -77,8 +77,4 @@ class TextPrompts(ABC):
         )
 
     @abstractmethod
-    def encode(self, window: Window) -> EncodedWindow: ...
-
-    def pieces(self, window: EncodedWindow) -> Sequence[EncodedWindow]:
-        """A window is read as a whole."""
-        return (window,)
+    def encode(self, window: Window) -> Window: ...

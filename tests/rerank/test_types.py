@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import RankerFailure
-from rerank.types import (
-    EncodedWindow,
-    Query,
-    Window,
-    WindowRanking,
-    check_rankings,
-    with_title,
-)
+from rerank.types import Query, Window, WindowRanking, check_rankings, with_title
 from tests.fakes import numbered_passages
 
 
@@ -29,8 +22,8 @@ def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: lis
         assert scores[above] > scores[below] or (scores[above] == scores[below] and above < below)
 
 
-def windows(*sizes: int) -> list[EncodedWindow]:
-    return [EncodedWindow(Window(Query("q"), tuple(numbered_passages(range(size))))) for size in sizes]
+def windows(*sizes: int) -> list[Window]:
+    return [Window(Query("q"), tuple(numbered_passages(range(size)))) for size in sizes]
 
 
 def rankings(*rows: Sequence[float]) -> list[WindowRanking]:

@@ -20,7 +20,7 @@ from rerank.engine.job import Job, ModelStage, Stage
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
 from rerank.engine.throughput import Throughput
-from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, numbered_passages
 
 LARGE_BATCHES = EngineConfig(max_batch_tokens=4096)
@@ -63,11 +63,11 @@ class ObservedRanker(NumberRanker):
         self.prepared += 1
         return Prepared(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         self.threads["encode"].add(threading.get_ident())
         return super().encode(window)
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         self.threads["rank"].add(threading.get_ident())
         return super().rank(windows)
 

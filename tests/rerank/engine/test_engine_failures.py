@@ -11,7 +11,7 @@ import pytest
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.errors import RankerFailure, ShuttingDown
-from rerank.types import EncodedWindow, Passage, Prepared, Query, WindowRanking
+from rerank.types import Passage, Prepared, Query, Window, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     LARGE_BATCHES,
@@ -40,7 +40,7 @@ class SmallRanker(HeldRanker):
         self._most_windows = most_windows
         self.tried: list[int] = []
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         self.tried.append(len(windows))
         if len(windows) > self._most_windows:
             raise MemoryError("tried to allocate 2.00 GiB")
@@ -53,12 +53,12 @@ def poisoned() -> RankRequest:
     return RankRequest(Query("poisoned"), candidates, (Step("number", Single(2)),))
 
 
-def raises(windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+def raises(windows: Sequence[Window]) -> list[WindowRanking]:
     raise ValueError("boom")
 
 
-def all_scores(score: float) -> Callable[[Sequence[EncodedWindow]], list[WindowRanking]]:
-    return lambda windows: [WindowRanking((score,) * len(encoded.window.passages)) for encoded in windows]
+def all_scores(score: float) -> Callable[[Sequence[Window]], list[WindowRanking]]:
+    return lambda windows: [WindowRanking((score,) * len(encoded.passages)) for encoded in windows]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def all_scores(score: float) -> Callable[[Sequence[EncodedWindow]], list[WindowR
     ids=["raises", "no ranking", "too few scores", "too many rankings", "nan", "infinity", "none"],
 )
 async def test_failure_affects_only_its_own_window(
-    answer: Callable[[Sequence[EncodedWindow]], list[WindowRanking]], problem: str
+    answer: Callable[[Sequence[Window]], list[WindowRanking]], problem: str
 ) -> None:
     batches: list[int] = []
 
-    def answer_and_count(windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def answer_and_count(windows: Sequence[Window]) -> list[WindowRanking]:
         batches.append(len(windows))
         return answer(windows)
 

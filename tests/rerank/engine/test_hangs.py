@@ -13,7 +13,7 @@ from rerank.engine import engine as engine_module
 from rerank.engine import stage
 from rerank.engine.engine import Engine
 from rerank.errors import RankerFailure
-from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, Window, WindowRanking
 from tests.fakes import NumberRanker
 from tests.rerank.engine.harness import positions, request_for, wait_for
 
@@ -33,12 +33,12 @@ class HangingRanker(NumberRanker):
         self._do("prepare", query)
         return super().prepare(query, passages)
 
-    def encode(self, window: Window) -> EncodedWindow:
+    def encode(self, window: Window) -> Window:
         self._do("encode", window.query)
         return super().encode(window)
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        self._do("rank", windows[0].window.query)
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        self._do("rank", windows[0].query)
         return super().rank(windows)
 
 

@@ -12,7 +12,7 @@ import pytest
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.errors import RankerFailure
-from rerank.types import EncodedWindow, Ranking, WindowRanking
+from rerank.types import Ranking, Window, WindowRanking
 from tests.fakes import HeldRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
@@ -41,14 +41,14 @@ class PausingRanker(HeldRanker):
     def call_between_layers(self, function: Callable[[], None]) -> None:
         self.pause = function
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        if windows[0].window.query.text == "bad":
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        if windows[0].query.text == "bad":
             raise ValueError("bad")
-        if len(windows[0].window.passages) < LONG:
+        if len(windows[0].passages) < LONG:
             time.sleep(0.02)
             self.batches.append(len(windows))
-            self.ranked += [encoded.window for encoded in windows]
-            return [WindowRanking(tuple(map(float, range(len(window.window.passages))))) for window in windows]
+            self.ranked += windows
+            return [WindowRanking(tuple(map(float, range(len(window.passages))))) for window in windows]
         self.entered.set()
         assert self.pause is not None
         while not self.release.is_set():

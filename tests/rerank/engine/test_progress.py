@@ -17,7 +17,6 @@ from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
     Completeness,
-    EncodedWindow,
     Passage,
     Prepared,
     Query,
@@ -51,7 +50,7 @@ def result(
     truncated: tuple[int, ...] = (),
     repairs: int = 0,
 ) -> RankedWindow:
-    encoded = EncodedWindow(Window(Query("q"), ()), tokens=tokens, truncated=truncated)
+    encoded = Window(Query("q"), (), tokens=tokens, truncated=truncated)
     return encoded, Completed(WindowRanking(tuple(scores), repairs), queue_ms, model_ms)
 
 
@@ -164,8 +163,8 @@ def test_trace_describes_windows_cost_and_model() -> None:
 class PrefersBlank(NumberRanker):
     """Scores a passage without text above all others."""
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        texts = [[passage.text for passage in encoded.window.passages] for encoded in windows]
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        texts = [[passage.text for passage in encoded.passages] for encoded in windows]
         return [WindowRanking(tuple(number_in(text) if text.strip() else 99.0 for text in some)) for some in texts]
 
 

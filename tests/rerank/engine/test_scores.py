@@ -55,7 +55,7 @@ class ByLength(NumberRanker):
     """A preranker that scores a passage by the length of its doc_id."""
 
     def rank(self, windows: Sequence[object]) -> list[WindowRanking]:
-        return [WindowRanking(tuple(float(len(p.doc_id)) for p in w.window.passages)) for w in windows]  # type: ignore[attr-defined]
+        return [WindowRanking(tuple(float(len(p.doc_id)) for p in w.passages)) for w in windows]  # type: ignore[attr-defined]
 
 
 pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=1, max_size=20)

@@ -14,7 +14,7 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.slices import slices
 from rerank.engine.strategies import Single
-from rerank.types import EncodedWindow, Passage, ScoreKind, WindowRanking
+from rerank.types import Passage, ScoreKind, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
     best_first,
@@ -49,17 +49,18 @@ class Pointwise(HeldRanker):
         self.info = replace(self.info, score_kind=ScoreKind.POINTWISE, max_window_size=1000)
         self.parts: list[Part] = []
 
-    def pieces(self, window: EncodedWindow) -> list[Part]:
-        texts = [passage.text for passage in window.window.passages]
+    def encode(self, window: Window) -> Window:
+        texts = [passage.text for passage in window.passages]
         starts = range(0, len(texts), 5)
-        return [Part(window.window.query.text, tuple(texts[start : start + 5])) for start in starts]
+        parts = tuple(Part(window.query.text, tuple(texts[start : start + 5])) for start in starts)
+        return replace(super().encode(window), batches=parts)
 
     def read(self, pieces: Sequence[Any]) -> list[Any]:
         self.rank([])  # blocks
         self.parts += pieces
         return [[number_in(text) for text in part.texts] for part in pieces]
 
-    def ranking(self, window: EncodedWindow, results: Sequence[Any]) -> WindowRanking:
+    def ranking(self, window: Window, results: Sequence[Any]) -> WindowRanking:
         return WindowRanking(tuple(chain.from_iterable(results)))
 
 

@@ -16,7 +16,7 @@ from rerank.config import CrossEncoderModel, ServiceConfig
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.rankers.base import rank_windows
-from rerank.rankers.cross_encoder import CrossEncoderRanker, EncodedPairs
+from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import SIZES
@@ -48,7 +48,7 @@ def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which 
     return Window(prepared.query, prepared.passages)
 
 
-def pairs_of(window: EncodedPairs) -> list[Pair]:
+def pairs_of(window: Window) -> list[Pair]:
     found = {place: pair for batch in window.batches for place, pair in zip(batch.places, batch.pairs, strict=True)}
     return [found[place] for place in sorted(found)]
 

@@ -174,7 +174,7 @@ def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder
 def test_sparse_score_alone_encodes_no_passage(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_weight=0.0)
     of_list = window(ranker, TEXTS)
-    assert not ranker.pieces(ranker.encode(of_list))
+    assert not ranker.encode(of_list).pieces
     (ranking,) = rank_windows(ranker, [of_list])
     scores = [passage.sparse_score or 0.0 for passage in of_list.passages]
     assert ranking.permutation == tuple(np.argsort(-np.array(scores), kind="stable"))
@@ -186,8 +186,8 @@ def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(
     """A request of 20 x 198,000 characters was counted whole, and the requests after it were refused."""
     ranker = fusion(encoder, sparse_encoder)
     encoded = ranker.encode(window(ranker, [f"{number} " + ". " * 99_000 for number in range(9)]))
-    assert encoded.tokens == sum(batch.tokens for batch in ranker.pieces(encoded)) == 9 * encoder.max_text_tokens
-    assert [len(batch.beginnings) for batch in ranker.pieces(encoded)] == [1] * 9
+    assert encoded.tokens == sum(batch.tokens for batch in encoded.pieces) == 9 * encoder.max_text_tokens
+    assert [len(batch.beginnings) for batch in encoded.pieces] == [1] * 9
 
 
 def test_query_longer_than_an_encoder_reads_is_truncated(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

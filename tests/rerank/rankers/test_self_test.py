@@ -17,7 +17,7 @@ from rerank.rankers.first import FirstRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance, write_golden
-from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
+from rerank.types import ScoreKind, Window, WindowRanking
 from tests.causal_lms import write_causal_lm
 from tests.fakes import NumberRanker
 from tests.pe_checkpoints import write_published
@@ -33,9 +33,9 @@ class Scorer(NumberRanker):
         super().__init__(max_window_size)
         self._score = score
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         super().rank(windows)
-        return [WindowRanking(tuple(self._score(encoded.window, len(windows)))) for encoded in windows]
+        return [WindowRanking(tuple(self._score(encoded, len(windows)))) for encoded in windows]
 
 
 def run(ranker: Ranker, folder: Path | None = None) -> None:
@@ -59,7 +59,7 @@ def test_pe_rank_passes(tmp_path: Path, checkpoint: Path, encoder: Encoder, deco
 
 def test_ranker_that_reads_no_passages_is_not_tested() -> None:
     class Unused(IdentityRanker):
-        def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
             raise AssertionError("ranked")
 
     run(Unused())

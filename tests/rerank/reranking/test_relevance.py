@@ -25,7 +25,7 @@ from rerank.reranking.relevance import (
     usable,
     with_relevance,
 )
-from rerank.types import EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
+from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 
 OF_COSINE = (RelevanceCurve(intercept=-2.0, slopes={"cosine": 6.0}, encoders={"cosine": "e"}),)
@@ -43,7 +43,7 @@ class SignalRanker(NumberRanker):
         self.info = replace(self.info, signals={"cosine": "e", "sparse": "s"}, relevance=curves)
         self._depth = depth
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         return [self._with_signals(ranking) for ranking in super().rank(windows)]
 
     def _with_signals(self, ranking: WindowRanking) -> WindowRanking:
@@ -100,8 +100,8 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
 @pytest.mark.parametrize("blank", ["", " \t\n"])
 async def test_blank_text_has_no_relevance(blank: str) -> None:
     class Blind(SignalRanker):
-        def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-            scores = tuple(0.8 for _ in windows[0].window.passages)
+        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+            scores = tuple(0.8 for _ in windows[0].passages)
             return [self._with_signals(WindowRanking(scores))]
 
     candidates = (Passage("d0", blank), Passage("d1", "a text"))

@@ -20,16 +20,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
 from rerank.retrieval.index import Index
-from rerank.types import (
-    Completeness,
-    EncodedWindow,
-    Passage,
-    Prepared,
-    Ranking,
-    RankOptions,
-    StrategyKind,
-    WindowRanking,
-)
+from rerank.types import Completeness, Passage, Prepared, Ranking, RankOptions, StrategyKind, Window, WindowRanking
 from tests.fakes import NumberRanker, number_in
 from tests.serving import reranker_of
 from tests.slices import finished
@@ -46,9 +37,9 @@ class PlaceRanker(NumberRanker):
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages), tuple(p.doc_id for p in passages if p.text == "relevance 3"))
 
-    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         return [
-            WindowRanking(tuple(number_in(p.text) - place for place, p in enumerate(encoded.window.passages)))
+            WindowRanking(tuple(number_in(p.text) - place for place, p in enumerate(encoded.passages)))
             for encoded in windows
         ]
 

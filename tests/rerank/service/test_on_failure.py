@@ -19,7 +19,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.load_models import load_remote
 from rerank.retrieval.index import Index
-from rerank.types import EncodedWindow, OnFailure, WindowRanking
+from rerank.types import OnFailure, Window, WindowRanking
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker, NumberRanker
@@ -61,7 +61,7 @@ FAILURES = {
 class SecretFailure(NumberRanker):
     """Raises what no caller may read."""
 
-    def rank(self, windows: list[EncodedWindow]) -> list[WindowRanking]:  # type: ignore[override]
+    def rank(self, windows: list[Window]) -> list[WindowRanking]:  # type: ignore[override]
         raise ValueError("secret of the model")
 
 
