@@ -149,7 +149,6 @@ class RankOptions:
     strategy: StrategyKind | str = ""
     window_size: int = 0
     stride: int = 0
-    early_stop: bool = False
     #: The model that orders all candidates in the first step of a cascade.
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerank.collections import NAMED, find_collection
 from rerank.errors import ConfigError
-from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
-from rerank.readers.queries import read_queries
-from rerank.types import Query
-from rerank.util.files import check_file, looked_for
+from rerank.readers.qrels import grades_by_query
+from rerank.util.files import looked_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +35,18 @@ def normalized(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
-    """The judgements that the settings `qrels` and `queries` name.
-
-    Args:
-        qrels: a named collection, such as "pydoc", a folder in BEIR layout (queries.jsonl, qrels/test.tsv), or a file,
-            see `read_qrels`.
-        queries: for a file: the texts of its queries, see `read_queries`.
+def read_judgements(qrels: str) -> Judgements:
+    """The judgements of a named collection, such as "pydoc", or of a folder in BEIR layout (qrels/test.tsv).
 
     Raises:
-        ConfigError: `queries` is missing for a file, or given for another form; or a path leads nowhere.
+        ConfigError: there is no such folder.
         CollectionError: a file cannot be read; the message names the line.
     """
-    path = Path(qrels)
-    if qrels not in NAMED and not os.path.exists(path):
+    if qrels not in NAMED and not os.path.isdir(qrels):
         names = " or ".join(NAMED)
-        raise ConfigError(f"--qrels {qrels}: there is no such file or folder{looked_for(path)}; or give {names}")
-    if (queries is not None) != path.is_file():
-        problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
-        raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is not a file, and needs no --queries'}")
-    if queries is not None:
-        check_file(queries)
-        return _joined(read_queries(queries), read_qrels(path))
+        raise ConfigError(f"--qrels {qrels}: there is no such folder{looked_for(Path(qrels))}; or give {names}")
     collection = find_collection(qrels)
-    return _joined(collection.queries(), collection.qrels("test"))
-
-
-def _joined(queries: Iterable[Query], qrels: Iterable[Qrel]) -> Judgements:
-    by_id = grades_by_query(qrels)
-    judged = [query for query in queries if query.query_id in by_id]
+    by_id = grades_by_query(collection.qrels("test"))
+    judged = [query for query in collection.queries() if query.query_id in by_id]
     grades = {normalized(query.text): by_id[query.query_id] for query in judged}
     return Judgements(grades, tuple(query.text for query in judged))

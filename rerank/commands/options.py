@@ -102,9 +102,6 @@ Stride = Annotated[
         "For sliding: number of passages between the starts of two windows; 0: the model's default, or half a window."
     ),
 ]
-EarlyStop = Annotated[
-    bool, flag("--early-stop", "For sliding: stop after two consecutive windows that change nothing.")
-]
 Preranker = Annotated[
     str,
     typer.Option(help="For cascade: the model that orders all candidates first."),

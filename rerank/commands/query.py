@@ -30,7 +30,6 @@ class RankingSettings:
     strategy: options.StrategyOption = None
     window_size: options.WindowSize = 0
     stride: options.Stride = 0
-    early_stop: options.EarlyStop = False
     preranker: options.Preranker = ""
     first_stage_weight: options.FirstStageWeightOption = None
     instruction: options.Instruction = ""
@@ -53,7 +52,6 @@ class RankingSettings:
                 "kind": self.strategy,
                 "window_size": self.window_size,
                 "stride": self.stride,
-                "early_stop": self.early_stop,
                 "preranker": self.preranker,
             },
             "first_stage_weight": self.first_stage_weight,

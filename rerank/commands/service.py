@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,6 @@ from rerank.commands import options
 from rerank.commands.app import Command
 from rerank.commands.run import console, quiet_libraries
 from rerank.config.service import LogLevel
-from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import FirstStage, Precision
 
@@ -52,16 +51,7 @@ class ServeSettings:
     ] = None
     qrels: Annotated[
         str | None,
-        typer.Option(
-            help="Judgements that the page at / of the HTTP port shows: pydoc, a folder in BEIR layout, or a file "
-            "in the form of TREC or BEIR with --queries."
-        ),
-    ] = None
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            help="Texts of the queries of a --qrels file: lines of query_id, tab, text, or BEIR's queries.jsonl."
-        ),
+        typer.Option(help="Judgements that the page at / of the HTTP port shows: pydoc, or a folder in BEIR layout."),
     ] = None
     keys: Annotated[
         Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
@@ -69,9 +59,6 @@ class ServeSettings:
     insecure: Annotated[
         bool, options.flag("--insecure", "Listen on other addresses than the loopback without keys.")
     ] = False
-    drain_s: Annotated[
-        float | None, typer.Option(help="Seconds that calls in flight have to finish after SIGTERM; default: 30.")
-    ] = None
     log_level: Annotated[LogLevel | None, typer.Option(help="Least level of the lines in the log; default: info.")] = (
         None
     )
@@ -88,12 +75,11 @@ class ServeSettings:
     @property
     def overrides(self) -> dict[str, object]:
         """The settings of the service that the options give; None where they give none."""
-        names = ("listen", "index", "encoder", "device", "keys", "drain_s")
+        names = ("listen", "index", "encoder", "device", "keys")
         http = {
             "listen": self.http_listen,
             "allowed_hosts": self.allowed_host or None,
             "qrels": self.qrels,
-            "queries": self.queries,
         }
         given = {name: value for name, value in http.items() if value is not None}
         return {
@@ -187,12 +173,13 @@ def index(
         ),
     ] = "auto",
     workers: Annotated[
-        str,
+        int,
         typer.Option(
+            min=0,
             help="Processes that encode, and threads of Lucene and FAISS; 0: one for each processor, but one process "
-            "on a GPU. ray: the processors of a Ray cluster encode (extra `ray`)."
+            "on a GPU.",
         ),
-    ] = "0",
+    ] = 0,
 ) -> None:
     """Build an index for BM25 and dense retrieval.
 
@@ -207,7 +194,7 @@ def index(
     from rerank.retrieval.build import BuildSettings, build_index
 
     sparse = None if sparse_encoder == "none" else SparseEncoder(sparse_encoder, device)
-    settings = BuildSettings(dense, encoder_dtype, _workers(workers))
+    settings = BuildSettings(dense, encoder_dtype, workers)
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
     with show_progress(console, "passages") as progress:
         manifest = build_index(opened, out, loaded, progress.report, settings, sparse)
@@ -221,15 +208,6 @@ def index(
         console.print(f"  mean cosine of the vectors to those in float32: {manifest.cosine_to_float32:.5f}")
     if dense != "flat":
         console.print(f"  recall@100 of {dense} against flat: {manifest.dense_recall_at_100:.3f}")
-
-
-def _workers(given: str) -> int | Literal["ray"]:
-    """The value of --workers. Raises: ConfigError."""
-    if given == "ray":
-        return "ray"
-    if not given.isdecimal():
-        raise ConfigError(f"--workers {given!r} is neither a number, such as 4, nor ray")
-    return int(given)
 
 
 def expand(

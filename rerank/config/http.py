@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import model_validator
 
@@ -19,9 +18,7 @@ class HttpConfig(Settings):
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
             their vendor. "*" stands for all names that no model has. Replies and the log name the model that ran.
             Default: none.
-        qrels: relevance judgements that the page at / shows: "pydoc", a folder in BEIR layout, or a file,
-            which needs `queries`. Default: none.
-        queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.
+        qrels: relevance judgements that the page at / shows: "pydoc", or a folder in BEIR layout. Default: none.
         allowed_hosts: names of this machine under which requests without a key are answered, beside those of the
             loopback, such as host.docker.internal. Default: none.
     """
@@ -29,7 +26,6 @@ class HttpConfig(Settings):
     listen: Address = "127.0.0.1:8080"
     model_aliases: Mapping[str, str] = {}
     qrels: str | None = None
-    queries: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
 
     @model_validator(mode="before")
@@ -43,9 +39,3 @@ class HttpConfig(Settings):
                 f"{', '.join(cls.model_fields)}"
             )
         return settings
-
-    @model_validator(mode="after")
-    def _queries_need_judgements(self) -> Self:
-        if self.queries is not None and self.qrels is None:
-            raise ValueError("queries are given without judgements; give those as qrels, too")
-        return self

@@ -130,12 +130,10 @@ class Single(_Windowed):
 class Sliding(_Windowed):
     """Overlapping windows from the back of the list to the front (Sun et al. 2023, RankGPT, section 3.2).
 
-    The best passages of each window move on into the next one. With `early_stop`, the schedule ends after two windows
-    in a row that change nothing; the candidates before them keep their order.
+    The best passages of each window move on into the next one.
     """
 
     stride: int = 10
-    early_stop: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,23 +143,18 @@ class Sliding(_Windowed):
 
     def schedule(self, candidates: Sequence[int]) -> Schedule:
         order = list(candidates)
-        unchanged = 0
         for start, end in spans(len(order), self.window_size, self.stride):
             window = tuple(order[start:end])
             (ranking,) = yield Round((window,), is_final=start == 0, order=tuple(order))
             order[start:end] = reordered(window, ranking)
-            unchanged = unchanged + 1 if order[start:end] == list(window) else 0
-            if self.early_stop and unchanged == 2:
-                break
         return order
 
     def cost(self, n: int) -> Cost:
         windows = len(list(spans(n, self.window_size, self.stride)))
-        fewest = min(windows, 2) if self.early_stop else windows
-        return Cost(fewest, windows)
+        return Cost(windows, windows)
 
     def __str__(self) -> str:
-        return f"sliding({self.window_size}/{self.stride}{', early stop' if self.early_stop else ''})"
+        return f"sliding({self.window_size}/{self.stride})"
 
 
 @dataclass(frozen=True)
@@ -210,13 +203,13 @@ class TopDown(_Windowed):
         return f"top-down({self.window_size})"
 
 
-def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:
+def strategy_of(kind: StrategyKind, window_size: int, stride: int) -> Strategy:
     """Makes the strategy of this kind; a cascade reads the preranker's best passages in one window."""
     match kind:
         case StrategyKind.SINGLE | StrategyKind.CASCADE:
             return Single(window_size)
         case StrategyKind.SLIDING:
-            return Sliding(window_size, stride, early_stop)
+            return Sliding(window_size, stride)
         case StrategyKind.TOP_DOWN:
             return TopDown(window_size)
 

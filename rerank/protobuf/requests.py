@@ -61,7 +61,6 @@ def _options(message: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         strategy=_enum_member("strategy.kind", strategy.kind, STRATEGIES, ""),
         window_size=strategy.window_size,
         stride=strategy.stride,
-        early_stop=strategy.early_stop,
         preranker=strategy.preranker,
         allow_partial=message.allow_partial,
         on_failure=_enum_member("on_failure", message.on_failure, ON_FAILURE, ""),

@@ -27,7 +27,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
-from rerank.retrieval.encoding import Workers, encode_shards
+from rerank.retrieval.encoding import encode_shards
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.shards import DenseJob, SparseJob
@@ -56,17 +56,17 @@ class BuildSettings:
         dense: kind of dense search.
         encoder_dtype: precision in which passages are encoded; see Encoder.pick_dtype.
         workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
-            but one process on a GPU. "ray": the processors of a Ray cluster encode.
+            but one process on a GPU.
     """
 
     dense: DenseKind = "flat"
     encoder_dtype: Precision = "float32"
-    workers: Workers = 0
+    workers: int = 0
 
     @property
     def threads(self) -> int:
         """Threads of Lucene and FAISS."""
-        return self.workers if isinstance(self.workers, int) and self.workers else len(os.sched_getaffinity(0))
+        return self.workers or len(os.sched_getaffinity(0))
 
 
 def build_index(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +18,14 @@ from rerank.errors import ConfigError
 from rerank.retrieval.shards import ShardJob, ShardWorker
 from rerank.retrieval.store import PassageStore
 
-#: Number of processes that encode, or the processors of a Ray cluster.
-Workers: TypeAlias = int | Literal["ray"]
 
-
-def encode_shards(job: ShardJob[Any], encoder: Any, workers: Workers, report: Callable[[int], None]) -> float:
+def encode_shards(job: ShardJob[Any], encoder: Any, workers: int, report: Callable[[int], None]) -> float:
     """Encodes the passages that are not encoded yet.
 
     Args:
         job: what to encode.
         encoder: the encoder of the job, for work in this process.
-        workers: number of processes (1: this process alone), or the processors of a Ray cluster.
+        workers: number of processes; 1: this process alone.
         report: called with the number of passages that are encoded.
 
     Returns:
@@ -43,30 +40,22 @@ def encode_shards(job: ShardJob[Any], encoder: Any, workers: Workers, report: Ca
     shards = np.flatnonzero(journal == 0).tolist()
     done = rows - sum(min(job.shard_rows, rows - shard * job.shard_rows) for shard in shards)
     report(done)
-    for encoded in _encoded(job, encoder, workers, shards):
+    is_alone = min(workers, len(shards)) <= 1
+    for encoded in _here(job, encoder, shards) if is_alone else _pool(job, workers, shards):
         done += encoded
         report(done)
     return float(job.read_journal().sum())
 
 
-def _encoded(job: ShardJob[Any], encoder: Any, workers: Workers, shards: list[int]) -> Iterator[int]:
-    """Encodes the shards; yields the number of passages of each one as it is finished."""
-    if workers == "ray":
-        from rerank.retrieval.ray_workers import encode_on_ray  # Ray is an extra
-
-        return encode_on_ray(job, shards) if shards else iter(())
-    return _here(job, encoder, shards) if min(workers, len(shards)) <= 1 else _pool(job, workers, shards)
-
-
 def _here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
-    """Encodes in this process."""
+    """Encodes in this process; yields the number of passages of each shard."""
     worker = ShardWorker(job, encoder)
     with _one_thread():
         yield from map(worker.encode, shards)
 
 
 def _pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
-    """Encodes in worker processes."""
+    """Encodes in worker processes; yields the number of passages of each shard as it is finished."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch, the JVM and this process
     with ProcessPoolExecutor(min(workers, len(shards)), context, _start_worker, (job,)) as pool:
         try:

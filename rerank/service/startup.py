@@ -126,7 +126,7 @@ def _check_http(http: HttpConfig, binds: bool) -> None:
         raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
     check_address(http.listen, "--http", binds)
     if http.qrels is not None:
-        read_judgements(http.qrels, http.queries)
+        read_judgements(http.qrels)
 
 
 def _check_access(config: ServiceConfig) -> None:

@@ -124,18 +124,16 @@ class Candidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ..., title: _Optional[str] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker")
+    __slots__ = ("kind", "window_size", "stride", "preranker")
     KIND_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
-    EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
     PRERANKER_FIELD_NUMBER: _ClassVar[int]
     kind: StrategyKind
     window_size: int
     stride: int
-    early_stop: bool
     preranker: str
-    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., preranker: _Optional[str] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., preranker: _Optional[str] = ...) -> None: ...
 
 class FirstStageWeight(_message.Message):
     __slots__ = ("kind", "number")

@@ -27,7 +27,7 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
         ConfigError, CollectionError: see `read_judgements`; the start of the service has checked them before.
     """
     http = reranker.config.http
-    judgements = read_judgements(http.qrels, http.queries) if http and http.qrels else Judgements()
+    judgements = read_judgements(http.qrels) if http and http.qrels else Judgements()
 
     def describe() -> dict[str, Any]:
         found = list_models_response(reranker)

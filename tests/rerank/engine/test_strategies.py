@@ -147,12 +147,6 @@ def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
     assert rounds == [9, 2]
 
 
-def test_early_stop_reads_two_windows_of_a_sorted_list_and_all_of_a_reversed_one() -> None:
-    strategy = Sliding(20, 10, early_stop=True)
-    assert len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) == 2
-    assert len(run_schedule(strategy, by(range(100)), 100)[0]) == 9
-
-
 @pytest.mark.parametrize(("size", "stride"), SHAPES)
 def test_spans_agree_with_rank_llm_where_full_windows_fit(size: int, stride: int) -> None:
     for n in range(size, 201, stride):

@@ -33,7 +33,7 @@ def registry() -> ModelRegistry:
         (RankOptions(), "number", Sliding(10, 4)),
         (RankOptions(model="identity"), "identity", Single(50)),
         (RankOptions(window_size=20), "number", Sliding(20, 10)),
-        (RankOptions(window_size=20, stride=5, early_stop=True), "number", Sliding(20, 5, early_stop=True)),
+        (RankOptions(window_size=20, stride=5), "number", Sliding(20, 5)),
         (RankOptions(strategy="single"), "number", Single(10)),
         (RankOptions(strategy="top-down"), "number", TopDown(10)),
     ],

@@ -46,5 +46,5 @@ def test_without_a_key_only_the_page_itself_is_served(encoder: Encoder, tmp_path
 def test_judgements_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("1 0 a 1\n", encoding="utf-8")
     settings = HttpConfig(listen="127.0.0.1:0", qrels=str(tmp_path / "qrels.txt"))
-    with pytest.raises(ConfigError, match="give them with --queries FILE"):
+    with pytest.raises(ConfigError, match="there is no such folder"):
         check_before_loading(ServiceConfig(listen="127.0.0.1:0", http=settings))
