@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,17 @@ def test_result_states_how_it_encodes_and_ranks(
     assert ranker.info.reads_vectors
     assert ranker.prepare(Query("tides"), []).query.instruction == "rank them"
     assert f"--encoder {final}" in capsys.readouterr().out
+
+
+def test_noise_on_the_embeddings_changes_the_training(tmp_path: Path, lists: Path) -> None:
+    base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
+    arguments, losses = E2RankArguments(lists=str(lists), base=base, passage_tokens=64), list[float]()
+    plain: dict[str, Any] = {"max_steps": 1, "save_steps": 1, "logging_steps": 1, "use_cpu": True, "report_to": "none"}
+    for name, flags in (("plain", {}), ("noisy", {"neftune_noise_alpha": 5, "gradient_checkpointing": True})):
+        train_e2rank(arguments, RunArguments(output_dir=str(tmp_path / name), **plain, **flags))
+        state = json.loads((tmp_path / name / "checkpoint-1" / "trainer_state.json").read_text())
+        losses.append(state["log_history"][0]["loss"])
+    assert losses[0] != losses[1]
 
 
 def test_further_training_keeps_window_size_and_instruction(tmp_path: Path, lists: Path) -> None:

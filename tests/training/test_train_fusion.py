@@ -126,6 +126,12 @@ def test_few_lists_find_weights_and_train_no_correction(
     assert model.sparse_weight == verdict.chosen.sparse
 
 
+@pytest.mark.parametrize("flag", ["neftune_noise_alpha", "gradient_checkpointing"])
+def test_flags_for_transformers_are_refused(inputs: Path, tmp_path: Path, flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"not a transformer; leave --{flag.replace('_', '-')} out"):
+        train_fusion(arguments(inputs), settings(tmp_path / "run", **{flag: 1}))
+
+
 def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 other 1\n" for number in range(40)))
     with pytest.raises(CollectionError, match="in none of the 40 lists is a passage more relevant than another; check"):

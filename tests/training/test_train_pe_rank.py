@@ -105,6 +105,16 @@ def test_adapter_is_merged_into_the_result(checkpoint: Path, encoder: Encoder, l
     )
 
 
+def test_noise_on_the_embeddings_changes_the_training(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    weights = list[dict[str, torch.Tensor]]()
+    for name, flags in (("plain", {}), ("noisy", {"neftune_noise_alpha": 5, "gradient_checkpointing": True})):
+        run = settings(tmp_path / name, max_steps=1, **flags)
+        weights.append(load_file(train_pe_rank(arguments(checkpoint, lists), run, encoder) / "model.safetensors"))
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(
     encoder: Encoder, lists: Path, tmp_path: Path
 ) -> None:

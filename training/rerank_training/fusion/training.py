@@ -58,8 +58,7 @@ def train_fusion(
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
-    if settings.fsdp or settings.deepspeed:
-        raise ConfigError("train-fusion does not divide its small network; leave --fsdp and --deepspeed out")
+    check_flags(settings)
     settings.complete_learning_rate(has_adapter=False, of_weights=LEARNING_RATE)
     folder = result_folder(settings.output_dir)
     check_sources(arguments)
@@ -84,6 +83,14 @@ def train_fusion(
         write_settings(Path(settings.output_dir), verdict.chosen, arguments.kind)
         print("\n".join(verdict.lines(Path(settings.output_dir))), flush=True)
     return verdict
+
+
+def check_flags(settings: RunArguments) -> None:
+    """Raises: ConfigError for a flag of Trainer that needs a transformer."""
+    for flag in ("fsdp", "deepspeed", "gradient_checkpointing", "activation_checkpointing", "neftune_noise_alpha"):
+        if getattr(settings, flag):
+            name = flag.replace("_", "-")
+            raise ConfigError(f"train-fusion trains a small network that is not a transformer; leave --{name} out")
 
 
 def _weight(model: FusionModel, given: FirstStageWeight) -> float:

@@ -94,9 +94,14 @@ class PEModel(nn.Module):
         head = self.transformer.get_input_embeddings().weight if self.head is None else self.head
         return states @ head.detach().T.to(states.dtype)
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    def get_input_embeddings(self) -> nn.Module:
+        """Called by Trainer for --neftune-noise-alpha. The noise is that of tokens; vectors of passages have none."""
+        embeddings: nn.Module = self.transformer.get_input_embeddings()
+        return embeddings
+
+    def activation_checkpointing_enable(self, **given: Any) -> None:
         """Called by Trainer for --gradient-checkpointing."""
-        self.transformer.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+        self.transformer.activation_checkpointing_enable(**given)
 
     def save_pretrained(self, folder: Path) -> None:
         """Writes config.json and weights as `load_pe_checkpoint` reads them. Merges an adapter, irreversibly."""

@@ -40,6 +40,15 @@ class TrainableEncoder(nn.Module):
         features = {"input_ids": input_ids, "attention_mask": attention_mask}
         return nn.functional.normalize(self.encoder(features)["sentence_embedding"], dim=-1)
 
+    def get_input_embeddings(self) -> nn.Module:
+        """Called by Trainer for --neftune-noise-alpha."""
+        embeddings: nn.Module = self.encoder[0].auto_model.get_input_embeddings()
+        return embeddings
+
+    def activation_checkpointing_enable(self, **given: Any) -> None:
+        """Called by Trainer for --gradient-checkpointing."""
+        self.encoder[0].auto_model.activation_checkpointing_enable(**given)
+
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = self.encoder.tokenizer
