@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rerank.engine.job import Job, Stage
+from rerank.engine.job import QueuedJob, Stage
 from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 
@@ -47,7 +47,7 @@ class AdmissionController:
     def __init__(self, throughput: Throughput, max_queue_tokens: int) -> None:
         self._throughput = throughput
         self._max_queue_tokens = max_queue_tokens
-        self._jobs: dict[Job, None] = {}  # in order of arrival
+        self._jobs: dict[QueuedJob, None] = {}  # in order of arrival
 
     def __len__(self) -> int:
         """The number of admitted requests, including those that are running."""
@@ -58,7 +58,7 @@ class AdmissionController:
         """Remaining tokens of the admitted requests, including those that are running."""
         return sum(job.remaining_tokens(Stage.RANK) for job in self._jobs)
 
-    def admit(self, job: Job, now_s: float) -> None:
+    def admit(self, job: QueuedJob, now_s: float) -> None:
         """Admits the request until `release`. Checks again if it is admitted already and its estimate has changed.
 
         Raises: DeadlineExceeded, the request would miss its deadline even if it ran alone; Overloaded, the queue is
@@ -74,11 +74,11 @@ class AdmissionController:
             self._check_beside(others, job, now_s)
         self._jobs[job] = None
 
-    def release(self, job: Job) -> None:
+    def release(self, job: QueuedJob) -> None:
         """Ends a job, whether it was admitted or not."""
         self._jobs.pop(job, None)
 
-    def _check_beside(self, others: Sequence[Job], job: Job, now_s: float) -> None:
+    def _check_beside(self, others: Sequence[QueuedJob], job: QueuedJob, now_s: float) -> None:
         """Raises: Overloaded if the queue is too full beside the others, or a job could be late."""
         queued, limit = sum(other.remaining_tokens(Stage.RANK) for other in others), self._max_queue_tokens
         tokens = job.remaining_tokens(Stage.RANK)
@@ -93,7 +93,7 @@ class AdmissionController:
         if now_s + _MARGIN * all_s > earliest_s:  # otherwise none can be late
             self._check_finish_in_time(job, now_s)
 
-    def _check_finish_in_time(self, job: Job, now_s: float) -> None:
+    def _check_finish_in_time(self, job: QueuedJob, now_s: float) -> None:
         """Rejects a request that would be late, or would make an admitted one late.
 
         Requests of callers that have more of them in work than its own caller are not protected.
@@ -113,16 +113,16 @@ class AdmissionController:
             ahead = ahead + seconds[admitted]
             others_ahead = others_ahead if admitted is job else others_ahead + seconds[admitted]
 
-    def _by_turn(self, jobs: Sequence[Job]) -> list[Job]:
+    def _by_turn(self, jobs: Sequence[QueuedJob]) -> list[QueuedJob]:
         """Sorts the jobs by estimated end if callers have equal shares, that is by their caller's work until then."""
-        turns: dict[Job, float] = {}
+        turns: dict[QueuedJob, float] = {}
         work_s: dict[str, float] = defaultdict(float)
         for job in sorted(jobs, key=self._throughput.priority):
             work_s[job.caller] += self._throughput.seconds(job)
             turns[job] = work_s[job.caller]
         return sorted(turns, key=turns.__getitem__)
 
-    def _rivals(self, job: Job) -> list[Job]:
+    def _rivals(self, job: QueuedJob) -> list[QueuedJob]:
         """Returns the other admitted requests that need a model of this one; other models run on other threads."""
         stages = job.remaining.keys()
         return [rival for rival in self._jobs if rival is not job and not stages.isdisjoint(rival.remaining)]
@@ -151,7 +151,7 @@ def _finish_s(own: Seconds, ahead: Seconds, total: Seconds) -> float:
     return _MARGIN * float(max(ahead[0] + own[0], ahead[1]) + rank_s)
 
 
-def unreachable_deadline(throughput: Throughput, job: Job, now_s: float) -> DeadlineExceeded:
+def unreachable_deadline(throughput: Throughput, job: QueuedJob, now_s: float) -> DeadlineExceeded:
     """Makes the error of a request that would miss its deadline even if it ran alone."""
     needed_ms = throughput.seconds(job) * 1000
     left_ms = max(0.0, job.latest_end_s - now_s) * 1000

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rerank.engine.job import Job, ModelStage, Work
+from rerank.engine.job import ModelStage, QueuedJob, Work
 from rerank.engine.stage import Observers, QueuedStage, now_s
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import shutting_down
@@ -45,7 +45,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
         )  # one piece of work at a time
         self._call = call
         self._free = asyncio.Semaphore(max_in_flight)
-        self._tasks: dict[asyncio.Task[None], Job] = {}
+        self._tasks: dict[asyncio.Task[None], QueuedJob] = {}
         #: The integral, see `_shared_s`, and when it was last updated.
         self._share_s, self._updated_s = 0.0, 0.0
 

@@ -14,9 +14,17 @@ from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController
 from rerank.engine.concurrent_calls import ConcurrentCalls
 from rerank.engine.estimate import expected_work, passage_tokens, prepare_tokens, window_tokens
-from rerank.engine.job import MIN_WINDOW_TOKENS, Completed, Job, ModelStage, Stage
+from rerank.engine.job import (
+    MIN_WINDOW_TOKENS,
+    Completed,
+    ModelStage,
+    QueuedJob,
+    RankJob,
+    Stage,
+    timeout_at,
+    too_many_windows,
+)
 from rerank.engine.progress import Progress, RankedWindow
-from rerank.engine.request import RankRequest, timeout_at, too_many_windows
 from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, Observers, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Step, Walk
@@ -206,100 +214,100 @@ class Engine:
         """Calls a function after each piece of a request's work, on the event loop and in the request's context."""
         self._observers.on_results.append(observer)
 
-    async def run(self, request: RankRequest) -> Ranking:
+    async def run(self, job: RankJob) -> Ranking:
         """Ranks; returns the best order so far if the deadline comes first, or it fails, and the request allows that.
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
-        end_s = request.deadline_s - (self._config.answer_margin_s if request.options.is_answered_late else 0.0)
-        job = Job(request.share.name, now_s(), math.inf if request.options.allow_partial else end_s)
-        job.expect(expected_work(request, self._infos, self.throughput.token_ratio))
-        with request.share.queueing(sum(job.remaining.values())):
-            return await self._run(request, job, end_s)
+        end_s = job.deadline_s - (self._config.answer_margin_s if job.options.is_answered_late else 0.0)
+        queued = QueuedJob(job.share.name, now_s(), math.inf if job.options.allow_partial else end_s)
+        queued.expect(expected_work(job, self._infos, self.throughput.token_ratio))
+        with job.share.queueing(sum(queued.remaining.values())):
+            return await self._run(job, queued, end_s)
 
-    async def _run(self, request: RankRequest, job: Job, end_s: float) -> Ranking:
+    async def _run(self, job: RankJob, queued: QueuedJob, end_s: float) -> Ranking:
         """Admits a job and runs the steps of its request until `end_s`."""
-        order, blank = self._order_and_blank(request)
-        progress = Progress(request, self._infos[request.steps[-1].model], order, blank)
+        order, blank = self._order_and_blank(job)
+        progress = Progress(job, self._infos[job.steps[-1].model], order, blank)
         timeout = timeout_at(end_s)
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
-                self._admission.admit(job, now_s())
-                for step in request.steps:
-                    await self._run_step(step, job, progress)
+                self._admission.admit(queued, now_s())
+                for step in job.steps:
+                    await self._run_step(step, queued, progress)
         except Exception as error:
-            return progress.answer_instead(error, timeout.expired(), _ms_since(job.arrived_s))
+            return progress.answer_instead(error, timeout.expired(), _ms_since(queued.arrived_s))
         finally:
-            self._admission.release(job)
-        return progress.ranking(_ms_since(job.arrived_s))
+            self._admission.release(queued)
+        return progress.ranking(_ms_since(queued.arrived_s))
 
-    def _order_and_blank(self, request: RankRequest) -> tuple[Sequence[int], Sequence[int]]:
+    def _order_and_blank(self, job: RankJob) -> tuple[Sequence[int], Sequence[int]]:
         """Sets passages without a text apart, unless all are so or no model reads them."""
-        positions = range(len(request.candidates))
-        blank = [position for position in positions if not request.candidates[position].text.strip()]
-        if len(blank) == len(positions) or not any(self._infos[step.model].reads_passages for step in request.steps):
+        positions = range(len(job.candidates))
+        blank = [position for position in positions if not job.candidates[position].text.strip()]
+        if len(blank) == len(positions) or not any(self._infos[step.model].reads_passages for step in job.steps):
             return positions, ()
         return [position for position in positions if position not in {*blank}] if blank else positions, blank
 
-    async def _run_step(self, step: Step, job: Job, progress: Progress) -> None:
+    async def _run_step(self, step: Step, queued: QueuedJob, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
-        request, needed = progress.request, progress.request.window_bounds().min_windows
+        job, needed = progress.job, progress.job.window_bounds().min_windows
         info = self._infos[step.model]
-        weight = 0.0 if step.warning(len(request.candidates)) else step.first_stage_weight
+        weight = 0.0 if step.warning(len(job.candidates)) else step.first_stage_weight
         prepared: Prepared | None = None
         walk = Walk(step.strategy, progress.order)
         while (round_ := walk.round) is not None:
             needed = max(needed, len(progress.windows) + len(round_.windows))
             if needed > MAX_WINDOWS:
-                raise too_many_windows(request, needed, MAX_WINDOWS)
+                raise too_many_windows(job, needed, MAX_WINDOWS)
             progress.order = round_.order or progress.order
-            prepared = prepared or await self._prepare(step.model, job, progress)
+            prepared = prepared or await self._prepare(step.model, queued, progress)
             windows = [progress.window(prepared, step, round_, window, weight) for window in round_.windows]
-            ranked = await self._rank_round(step.model, windows, job, progress)
+            ranked = await self._rank_round(step.model, windows, queued, progress)
             walk.advance(progress.add_round(step, round_, ranked, info))
         progress.order = walk.order
 
-    async def _prepare(self, model: str, job: Job, progress: Progress) -> Prepared:
+    async def _prepare(self, model: str, queued: QueuedJob, progress: Progress) -> Prepared:
         """Prepares query and passages in slices, between which others take their turns and cancellation works."""
-        request, info = progress.request, self._infos[model]
-        query, passages = request.query, request.candidates
+        job, info = progress.job, self._infos[model]
+        query, passages = job.query, job.candidates
         ready: dict[int, Passage] = {}
-        for positions in self._slices(model, request):
+        for positions in self._slices(model, job):
             some = [passages[position] for position in positions]
             tokens = prepare_tokens(info, query, some)
-            (done,) = await self._threads[model].prepare.run(job, [(query, some)], [tokens])
+            (done,) = await self._threads[model].prepare.run(queued, [(query, some)], [tokens])
             query = done.result.query  # later slices need not prepare it again
             ready.update(zip(positions, done.result.passages, strict=True))
             progress.add_prepared(done)
         return Prepared(query, tuple(ready[position] for position in range(len(passages))))
 
-    def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
+    def _slices(self, model: str, job: RankJob) -> Sequence[Sequence[int]]:
         """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order.
 
         A slice to encode is not larger than a batch, whatever rate was measured on passages with vectors.
         """
-        info, passages = self._infos[model], request.candidates
+        info, passages = self._infos[model], job.candidates
         most = self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S) or _FIRST_SLICE_TOKENS
         if info.reads_vectors or info.reads_sparse:
             most = min(most, _device_batch_tokens(info))
-        if prepare_tokens(info, request.query, passages) <= most:
+        if prepare_tokens(info, job.query, passages) <= most:
             return [range(len(passages))]
         return slices(passages, partial(passage_tokens, info), most)
 
     async def _rank_round(
-        self, model: str, windows: Sequence[Window], job: Job, progress: Progress
+        self, model: str, windows: Sequence[Window], queued: QueuedJob, progress: Progress
     ) -> list[RankedWindow]:
         """Encodes and ranks the windows of a round, some at a time."""
         ranked = list[RankedWindow]()
         while len(ranked) < len(windows):
-            encoded = await self._encode(model, job, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+            encoded = await self._encode(model, queued, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
             pieces = [window.pieces for window in encoded]
             tokens = [[max(MIN_WINDOW_TOKENS, piece.tokens) for piece in own] for own in pieces]
-            job.add_windows(model, list(map(sum, tokens)))
+            queued.add_windows(model, list(map(sum, tokens)))
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
-                self._admission.admit(job, now_s())
-            done = iter(await self._threads[model].rank.run(job, list(chain(*pieces)), list(chain(*tokens))))
+                self._admission.admit(queued, now_s())
+            done = iter(await self._threads[model].rank.run(queued, list(chain(*pieces)), list(chain(*tokens))))
             ranked += [self._ranked(model, window, done) for window in encoded]
         return ranked
 
@@ -316,7 +324,7 @@ class Engine:
         queue_ms = max(0.0, max((item.queue_ms + item.batch_ms for item in own), default=0.0) - batch_ms)
         return window, Completed(ranking, queue_ms, batch_ms)
 
-    async def _encode(self, model: str, job: Job, windows: Sequence[Window]) -> list[Window]:
+    async def _encode(self, model: str, queued: QueuedJob, windows: Sequence[Window]) -> list[Window]:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""
         ranker = self._rankers[model]
         with _failures_of(model, "encode a window"):
@@ -324,7 +332,7 @@ class Engine:
                 lambda: [ranker.encode(window) for window in windows], _ENCODE_LIMIT_S
             )
         estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
-        self.throughput.observe_tokens(model, job, sum(window.tokens for window in encoded), estimated)
+        self.throughput.observe_tokens(model, queued, sum(window.tokens for window in encoded), estimated)
         return encoded
 
     def _batch_tokens(self, info: RankerInfo) -> int:

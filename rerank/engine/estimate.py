@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rerank.engine.job import MIN_WINDOW_TOKENS, ExpectedWork
-from rerank.engine.request import RankRequest
+from rerank.engine.job import MIN_WINDOW_TOKENS, ExpectedWork, RankJob
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query
 
 
 def expected_work(
-    request: RankRequest, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]
+    job: RankJob, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]
 ) -> dict[str, ExpectedWork]:
     """Estimates the work of each model for a request, from the texts and the bounds of the schedules.
 
@@ -19,13 +18,13 @@ def expected_work(
         infos: of the models by name.
         token_ratio: see Throughput.
     """
-    passages, n, work = request.candidates, len(request.candidates), dict[str, ExpectedWork]()
-    for step in request.steps:
+    passages, n, work = job.candidates, len(job.candidates), dict[str, ExpectedWork]()
+    for step in job.steps:
         info, cost = infos[step.model], step.strategy.cost(n)
         tokens_each = token_ratio(step.model) * window_tokens(info, passages, min(n, step.strategy.window_size))
         windows = (cost.min_windows + cost.max_windows) / 2
         rank_tokens = windows * max(MIN_WINDOW_TOKENS, tokens_each)
-        work[step.model] = ExpectedWork(windows, rank_tokens, prepare_tokens(info, request.query, passages))
+        work[step.model] = ExpectedWork(windows, rank_tokens, prepare_tokens(info, job.query, passages))
     return work
 
 

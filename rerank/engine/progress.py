@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from rerank.engine.job import Completed
-from rerank.engine.request import RankRequest
+from rerank.engine.job import Completed, RankJob
 from rerank.engine.scores import (
     candidate_scores,
     kendall_tau,
@@ -51,7 +50,7 @@ class Progress:
         last_weight: the weight of the first stage, or of the preranker, in the latest window.
     """
 
-    request: RankRequest
+    job: RankJob
     info: RankerInfo
     order: Sequence[int]
     blank: Sequence[int] = ()
@@ -76,11 +75,11 @@ class Progress:
         Args:
             weight: of the scores before the step.
         """
-        request = self.request
+        job = self.job
         passages = tuple(prepared.passages[position] for position in positions)
-        top_n = round_.top_n(positions, request.options.top_n) if step is request.steps[-1] else 0
+        top_n = round_.top_n(positions, job.options.top_n) if step is job.steps[-1] else 0
         scores = tuple(self._scores_before(positions)) if weight else ()
-        is_ordered = request.options.ordered or step is not request.steps[0]
+        is_ordered = job.options.ordered or step is not job.steps[0]
         return Window(prepared.query, passages, top_n, is_ordered, scores, weight)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
@@ -127,7 +126,7 @@ class Progress:
         A preranker counts by reciprocal ranks if its last window did not hold all these passages.
         """
         if self.last is None:
-            return candidate_scores([self.request.candidates[position] for position in positions])
+            return candidate_scores([self.job.candidates[position] for position in positions])
         if set(positions) <= set(self.windows[-1].positions):
             score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
             return [score_of[position] for position in positions]
@@ -135,11 +134,11 @@ class Progress:
 
     def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
         """Makes the answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
-        candidates, order = self.request.candidates, [*self.order, *self.blank]
+        candidates, order = self.job.candidates, [*self.order, *self.blank]
         if sorted(order) != list(range(len(candidates))):
-            raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
+            raise RankerFailure(f"{self.job.strategy} lost or repeated candidates: {order}; this is a bug")
         score_kind, scores = self._scores()
-        keep = self.request.options.top_n or len(order)
+        keep = self.job.options.top_n or len(order)
         ranked = tuple(
             RankedCandidate(candidates[position], position, score)
             for position, score in zip(order[:keep], scores[:keep], strict=True)
@@ -157,7 +156,7 @@ class Progress:
         Raises:
             DeadlineExceeded, Exception: the request asks for an error instead of such an answer.
         """
-        options, is_deadline = self.request.options, is_late and isinstance(error, TimeoutError)
+        options, is_deadline = self.job.options, is_late and isinstance(error, TimeoutError)
         failure = self._deadline_passed(total_ms) if is_deadline else error
         answers = options.on_failure == OnFailure.FIRST_STAGE and type(failure) in FAILURES
         if not answers and not (options.allow_partial and is_deadline):
@@ -168,7 +167,7 @@ class Progress:
 
     def _deadline_passed(self, ms: float) -> DeadlineExceeded:
         done = len(self.windows)
-        windows = f"{done} windows of {self.request.strategy} were ranked"
+        windows = f"{done} windows of {self.job.strategy} were ranked"
         ranked = f"when {windows}" if done else "before any window was ranked"
         ways_out = "allow more time, ask for fewer candidates, or allow a partial answer"
         problem = f"the deadline passed after {ms:.0f} ms, {ranked}; {ways_out}"
@@ -180,12 +179,10 @@ class Progress:
         Scores of a model that reads each passage alone stand if its last window held all passages of the answer.
         """
         n, kind = len(self.order), self.info.score_kind
-        keep = self.request.options.top_n or n + len(self.blank)
+        keep = self.job.options.top_n or n + len(self.blank)
         answer = self.order[:keep]
         read = [(window.model, len(window.positions)) for window in self.windows]
-        is_scored = read == [(self.request.steps[-1].model, n)] or (
-            kind.is_pointwise and self._last_window_scored(answer)
-        )
+        is_scored = read == [(self.job.steps[-1].model, n)] or (kind.is_pointwise and self._last_window_scored(answer))
         if self.last is None or kind is ScoreKind.RANK or not is_scored:
             n += len(self.blank)
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
@@ -197,16 +194,16 @@ class Progress:
     def _last_window_scored(self, answer: Sequence[int]) -> bool:
         """Returns True if the last window of the request's own model held the whole answer, without a first stage."""
         last = self.windows[-1] if self.windows and not self.last_weight else None
-        return last is not None and last.model == self.request.steps[-1].model and {*answer} <= {*last.positions}
+        return last is not None and last.model == self.job.steps[-1].model and {*answer} <= {*last.positions}
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
-        request = self.request
-        doc_ids = [passage.doc_id for passage in request.candidates]
+        job = self.job
+        doc_ids = [passage.doc_id for passage in job.candidates]
         cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
         cut |= self.truncated_doc_ids
         return Trace(
-            model=request.steps[-1].model,
-            strategy=describe(request.steps),
+            model=job.steps[-1].model,
+            strategy=describe(job.steps),
             windows=tuple(self.windows),
             rounds=self.rounds,
             repairs=self.repairs,
@@ -215,36 +212,36 @@ class Progress:
             model_ms=self.model_ms,
             decode_ms=self.decode_ms,
             truncated_doc_ids=tuple(doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in cut),
-            query_truncated=request.query.is_truncated or self.query_truncated,
+            query_truncated=job.query.is_truncated or self.query_truncated,
             query_vector=self.last.query_vector if self.last else None,
             completeness=completeness,
             reason=reason,
             total_ms=total_ms,
             first_stage_weight=self.first_stage_weight,
-            kendall_tau=kendall_tau([*self.order, *self.blank]) if request.options.ordered else None,
+            kendall_tau=kendall_tau([*self.order, *self.blank]) if job.options.ordered else None,
             model_warning=self._warnings(),
         )
 
     def _warnings(self) -> str:
-        of_steps = (step.warning(len(self.order)) for step in self.request.steps)
-        of_scores = warning_of_scores(self.request.candidates) if self.first_stage_weight else ""
+        of_steps = (step.warning(len(self.order)) for step in self.job.steps)
+        of_scores = warning_of_scores(self.job.candidates) if self.first_stage_weight else ""
         return "; ".join(filter(None, [self.info.warning, of_scores, *of_steps]))
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)
         if n and not self.read and not self.info.reads_passages:
-            return Completeness.NONE, f"model {self.request.steps[-1].model} keeps the first-stage order"
+            return Completeness.NONE, f"model {self.job.steps[-1].model} keeps the first-stage order"
         if self.unanswered:
             windows = f"{self.unanswered} of {len(self.windows)} windows kept their order"
             reason = f"{windows}, because the model had not ended its thinking after its tokens for it"
             return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
         if len(self.read) < n:
-            return Completeness.PARTIAL, f"{self.request.strategy} read {len(self.read)} of {n} candidates"
+            return Completeness.PARTIAL, f"{self.job.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""
 
     def _partial_completeness(self, stopped: str) -> tuple[Completeness, str]:
         done = len(self.windows)
-        fewest, most = self.request.window_bounds()
+        fewest, most = self.job.window_bounds()
         bounds = f"{most}" if max(fewest, done) == most else f"{max(fewest, done)} to {most}"
-        reason = f"{stopped} after {done} of {bounds} windows of {self.request.strategy}"
+        reason = f"{stopped} after {done} of {bounds} windows of {self.job.strategy}"
         return (Completeness.PARTIAL if self.read else Completeness.NONE), reason

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from rerank.engine.job import Job, ModelStage
+from rerank.engine.job import ModelStage, QueuedJob
 from rerank.engine.throughput import Throughput
 
 
@@ -18,7 +18,7 @@ class Queued(Protocol):
     """A piece of a job, which has this share of a batch's tokens, 1 or more."""
 
     @property
-    def job(self) -> Job: ...
+    def job(self) -> QueuedJob: ...
 
     @property
     def tokens(self) -> int: ...
@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Queued)
 #: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
 _LOOK_AHEAD = 16
 
-_Heap: TypeAlias = list[tuple[float, int, Job]]
+_Heap: TypeAlias = list[tuple[float, int, QueuedJob]]
 
 
 @dataclass
@@ -68,7 +68,7 @@ class FairQueue(Generic[E]):
         self._model_stage = model_stage
         self._throughput = throughput
         self.max_batch_tokens = max_batch_tokens
-        self._queues: dict[Job, deque[E]] = {}
+        self._queues: dict[QueuedJob, deque[E]] = {}
         self._callers: dict[str, _Caller] = {}
         self._virtual_time = 0.0
         self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
@@ -83,7 +83,7 @@ class FairQueue(Generic[E]):
             self.refresh(work.job)
         self._queues[work.job].append(work)
 
-    def refresh(self, job: Job) -> None:
+    def refresh(self, job: QueuedJob) -> None:
         """Computes the priority of a request again, because less of its work remains."""
         if job in self._queues:
             caller = self._callers.setdefault(job.caller, _Caller())
@@ -92,7 +92,7 @@ class FairQueue(Generic[E]):
                 caller.tag = max(least, (least + caller.tag) / 2)
             heapq.heappush(caller.heap, (self._throughput.priority(job), next(self._numbers), job))
 
-    def discard(self, job: Job) -> None:
+    def discard(self, job: QueuedJob) -> None:
         """Removes the work of a job."""
         self._queues.pop(job, None)
 
@@ -108,7 +108,7 @@ class FairQueue(Generic[E]):
         first = turns[0].heap[0][2]
         return all(2 * self._remaining(first) < self._remaining(work.job) for work in running)
 
-    def _remaining(self, job: Job) -> float:
+    def _remaining(self, job: QueuedJob) -> float:
         return job.remaining.get(self._model_stage, 0.0)
 
     def _turns(self) -> list[_Caller]:

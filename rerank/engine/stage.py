@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import unreachable_deadline
-from rerank.engine.job import Completed, Job, ModelStage, Work
+from rerank.engine.job import Completed, ModelStage, QueuedJob, Work
 from rerank.engine.queue import FairQueue
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker, shutting_down
@@ -88,7 +88,7 @@ class QueuedStage(ABC, Generic[T, R]):
             for work in itertools.chain(*parts):
                 work.fail(shutting_down())
 
-    async def run(self, job: Job, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
+    async def run(self, job: QueuedJob, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
         """Runs pieces of a job, of so many tokens each, and returns their results. A job has one such call at a time.
 
         If the caller is cancelled or a piece fails, those that have not started do not run.
@@ -253,7 +253,7 @@ class ThreadStage(QueuedStage[T, R]):
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
 
 
-def tokens_of_jobs(batch: Sequence[Work[Any, Any]]) -> dict[Job, float]:
+def tokens_of_jobs(batch: Sequence[Work[Any, Any]]) -> dict[QueuedJob, float]:
     """Sums the tokens of each job in a batch."""
     tokens = dict.fromkeys((work.job for work in batch), 0.0)
     for work in batch:

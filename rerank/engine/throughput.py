@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import ModelStage, QueuedJob, Stage
 
 #: The number of jobs whose rates are kept.
 _JOBS = 9
@@ -26,11 +26,11 @@ class _Rate:
     """Amounts per unit of work, such as seconds per token, of the latest jobs."""
 
     #: Units and amount of each job, the latest one last.
-    _jobs: dict[Job, tuple[float, float]] = field(default_factory=dict)
+    _jobs: dict[QueuedJob, tuple[float, float]] = field(default_factory=dict)
     #: Units and amount of the middle third.
     _middle: tuple[float, float] = (0.0, 0.0)
 
-    def add(self, job: Job, units: float, amount: float) -> None:
+    def add(self, job: QueuedJob, units: float, amount: float) -> None:
         if not units:
             return
         before = self._jobs.pop(job, (0.0, 0.0))
@@ -75,7 +75,7 @@ class Throughput:
         self._rates: dict[ModelStage, _StageRate] = {}
         self._token_ratios: dict[str, _Rate] = {}
 
-    def observe(self, model_stage: ModelStage, tokens: Mapping[Job, float], seconds: float, now_s: float) -> None:
+    def observe(self, model_stage: ModelStage, tokens: Mapping[QueuedJob, float], seconds: float, now_s: float) -> None:
         """Records a batch that ended at `now_s`, with its tokens of each job.
 
         The first batch of a model warms it up and is not counted.
@@ -90,7 +90,7 @@ class Throughput:
             of_stage.rate.add(job, of_job, seconds * of_job / total)
         of_stage.measured_s = now_s
 
-    def observe_tokens(self, model: str, job: Job, tokens: float, estimated: float) -> None:
+    def observe_tokens(self, model: str, job: QueuedJob, tokens: float, estimated: float) -> None:
         """Records the tokens of encoded windows, and what `window_tokens` had estimated for them."""
         self._token_ratios.setdefault(model, _Rate()).add(job, estimated, tokens)
 
@@ -99,7 +99,7 @@ class Throughput:
         rate = self._token_ratios.get(model)
         return (rate.amount(1.0) if rate else None) or 1.0
 
-    def seconds(self, job: Job, stage: Stage | None = None) -> float:
+    def seconds(self, job: QueuedJob, stage: Stage | None = None) -> float:
         """Estimates the time of the remaining work alone, in all stages or in one; 0 if unmeasured or probed."""
         total = 0.0
         for model_stage, tokens in job.remaining.items():
@@ -124,10 +124,10 @@ class Throughput:
         rate = self._rates.get(model_stage)
         return rate is not None and now_s > rate.measured_s + _PROBE_AFTER_S
 
-    def priority(self, job: Job) -> float:
+    def priority(self, job: QueuedJob) -> float:
         """Remaining seconds - age_factor * age, up to a constant that all requests share; the smallest runs first."""
         return self.seconds(job) + self.age_factor * job.arrived_s
 
-    def is_late(self, job: Job, now_s: float) -> bool:
+    def is_late(self, job: QueuedJob, now_s: float) -> bool:
         """Returns True if the request would miss its deadline even if it ran alone from now on."""
         return now_s + self.seconds(job) > job.latest_end_s

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rerank.checkpoints.relevance import OWN_LOG_ODDS
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Steps
 from rerank.prompting.truncate import CHARS_PER_TOKEN
 from rerank.rankers.base import RankerInfo
@@ -53,17 +53,17 @@ class Readers:
     warning: str = ""
 
     @classmethod
-    def of(cls, request: RankRequest, infos: Sequence[RankerInfo], query_tokens: int) -> Readers:
+    def of(cls, job: RankJob, infos: Sequence[RankerInfo], query_tokens: int) -> Readers:
         """Computes what the models of the steps read. One that reads a passage alone reads the query beside it.
 
         No model is left out if only it gives the relevance that is asked for.
         """
-        steps = request.steps
+        steps = job.steps
         tokens = [_tokens_read(info, query_tokens) for info in infos]
         first = next((count for count in tokens if count < math.inf), 0)
         kept = [place for place, count in enumerate(tokens) if 2 * count >= first]
         left_out = [place for place in range(len(steps)) if place not in kept]
-        needs_relevance = request.options.min_relevance is not None and not infos[kept[-1]].relevance
+        needs_relevance = job.options.min_relevance is not None and not infos[kept[-1]].relevance
         if needs_relevance:
             kept, left_out = list(range(len(steps))), []
         reads_all = len(kept) == 1 and infos[kept[0]].reads_alone
@@ -121,7 +121,7 @@ class ChunkedDocuments:
 
     @classmethod
     def of(
-        cls, request: RankRequest, infos: Sequence[RankerInfo], token_ends: Callable[[str], Places]
+        cls, job: RankJob, infos: Sequence[RankerInfo], token_ends: Callable[[str], Places]
     ) -> InSlices[ChunkedDocuments]:
         """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` chunks.
 
@@ -129,15 +129,13 @@ class ChunkedDocuments:
             infos: the rankers of the request's steps.
             token_ends: a text → the end of each of its tokens, in characters.
         """
-        query, documents = request.query.text, request.candidates
-        readers = Readers.of(request, infos, len(token_ends(query)))
+        query, documents = job.query.text, job.candidates
+        readers = Readers.of(job, infos, len(token_ends(query)))
         if math.isinf(readers.chunk_tokens):
-            return cls(
-                documents, tuple(Chunk(document, place) for place, document in enumerate(documents)), request.steps
-            )
+            return cls(documents, tuple(Chunk(document, place) for place, document in enumerate(documents)), job.steps)
         divided = list[_Document]()
         for document in documents:
-            divided.append((yield from _divide(document, readers, request.options.max_chunks_per_doc, token_ends)))
+            divided.append((yield from _divide(document, readers, job.options.max_chunks_per_doc, token_ends)))
             yield
         chosen = [item.spans for item in divided]
         if not readers.reads_all_chunks and any(chosen):
@@ -148,7 +146,7 @@ class ChunkedDocuments:
             yield
         unread = frozenset(item.document.doc_id for item in divided if item.has_unread)
         if not any(item.is_long for item in divided):
-            return cls(documents, tuple(chunks), request.steps, unread)
+            return cls(documents, tuple(chunks), job.steps, unread)
         return cls(documents, tuple(chunks), readers.kept, unread, readers.warning)
 
     @property
@@ -156,11 +154,11 @@ class ChunkedDocuments:
         """The chunks, as candidates."""
         return tuple(chunk.candidate for chunk in self.chunks)
 
-    def request(self, request: RankRequest) -> RankRequest:
+    def job(self, job: RankJob) -> RankJob:
         """The request that ranks the chunks: all of them, because the best ones may be of one document."""
         is_divided = len(self.chunks) > len(self.documents)
-        options = replace(request.options, top_n=0) if is_divided else request.options
-        return replace(request, candidates=self.candidates, steps=self.steps, options=options)
+        options = replace(job.options, top_n=0) if is_divided else job.options
+        return replace(job, candidates=self.candidates, steps=self.steps, options=options)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
         """Ranks the documents by their best chunks, and returns the first `top_n` (0: all) of them."""

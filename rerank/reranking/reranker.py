@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest, Share, timeout_at
+from rerank.engine.job import CallerShare, RankJob, timeout_at
 from rerank.engine.shared_worker import SharedWorker
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
@@ -145,7 +145,7 @@ class AsyncReranker:
         candidates: Iterable[CandidateLike],
         options: RankOptions,
         deadline_s: float = math.inf,
-        share: Share = Share(),  # noqa: B008  (frozen)
+        share: CallerShare = CallerShare(),  # noqa: B008  (frozen)
     ) -> Ranking:
         """Reranks the candidates.
 
@@ -161,8 +161,8 @@ class AsyncReranker:
         await self._load(weighted, deadline_s)
         steps = self._models.resolve(weighted, query.instruction)
         with self._lazy.using([step.model for step in steps]):
-            request = RankRequest(query, await self._with_texts(candidates), steps, options, deadline_s, share)
-            return await self._steps.choose(request, await self._steps.rank(request))
+            job = RankJob(query, await self._with_texts(candidates), steps, options, deadline_s, share)
+            return await self._steps.choose(job, await self._steps.rank(job))
 
     async def _load(self, options: RankOptions, deadline_s: float) -> None:
         """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
@@ -178,7 +178,7 @@ class AsyncReranker:
         options: RankOptions,
         deadline_s: float = math.inf,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
-        share: Share = Share(),  # noqa: B008  (frozen)
+        share: CallerShare = CallerShare(),  # noqa: B008  (frozen)
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
@@ -219,20 +219,20 @@ class AsyncReranker:
                 raise DeadlineExceeded(problem) from error
 
         async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
-            return await self._steps.rank(replace(request, candidates=found, options=options, deadline_s=deadline_s))
+            return await self._steps.rank(replace(job, candidates=found, options=options, deadline_s=deadline_s))
 
         with self._lazy.using([step.model for step in steps]):
             start_s = time.perf_counter()
             encoded, candidates = await retrieve(asked, deadline_s)
             first_stage_ms = (time.perf_counter() - start_s) * 1000
-            request = RankRequest(encoded, candidates, steps, options, deadline_s, share)
+            job = RankJob(encoded, candidates, steps, options, deadline_s, share)
             if feedback is None:
-                ranking, report = await self._steps.rank(request), None
+                ranking, report = await self._steps.rank(job), None
             else:
                 update = partial(self._searches.call, share.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
                 ranking, report = await feedback_search.run(encoded, candidates, without_top_n(options), deadline_s)
-            ranking = await self._steps.choose(request, ranking)
+            ranking = await self._steps.choose(job, ranking)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     def _check_makes_vectors(self, model: str) -> None:

@@ -1,4 +1,4 @@
-"""The steps of the reranker, in their order: which request the engine gets, and what becomes of its ranking."""
+"""The steps of the reranker, in their order: which job the engine gets, and what becomes of its ranking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TypeAlias, cast
 
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest, timeout_at
+from rerank.engine.job import RankJob, timeout_at
 from rerank.engine.shared_worker import SharedWorker
 from rerank.errors import DeadlineExceeded
 from rerank.models.encoder import Encoder
@@ -25,8 +25,8 @@ _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
 #: Milliseconds to encode a passage and compare it with others, about.
 _COMPARING_MS = 5
 
-#: Ranks a request.
-Rank: TypeAlias = Callable[[RankRequest], Awaitable[Ranking]]
+#: Ranks a job.
+Rank: TypeAlias = Callable[[RankJob], Awaitable[Ranking]]
 
 
 class RerankerSteps:
@@ -37,9 +37,9 @@ class RerankerSteps:
         answer_margin_s: how long before the deadline an answer in the place of an error is given.
 
     Attributes:
-        ranking: (rank, request) → ranking, the outermost first: each may give `rank`, which is all that is behind it,
-            another request, and makes the ranking of its own request from the one that it gets back.
-        choosing: (request, ranking) → ranking, in this order.
+        ranking: (rank, job) → ranking, the outermost first: each may give `rank`, which is all that is behind it,
+            another job, and makes the ranking of its own job from the one that it gets back.
+        choosing: (job, ranking) → ranking, in this order.
     """
 
     def __init__(
@@ -50,74 +50,74 @@ class RerankerSteps:
         self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance)
         self.choosing = (self._min_relevance, self._diversity)
 
-    async def rank(self, request: RankRequest) -> Ranking:
+    async def rank(self, job: RankJob) -> Ranking:
         """Ranks the candidates among which the last steps choose."""
         rank: Rank = self._engine.run
         for step in reversed(self.ranking):
             rank = partial(step, rank)
-        return await rank(replace(request, options=without_top_n(request.options)))
+        return await rank(replace(job, options=without_top_n(job.options)))
 
-    async def choose(self, request: RankRequest, ranking: Ranking) -> Ranking:
+    async def choose(self, job: RankJob, ranking: Ranking) -> Ranking:
         """Chooses among the results of a request. Raises: DeadlineExceeded."""
         for step in self.choosing:
-            ranking = await step(request, ranking)
+            ranking = await step(job, ranking)
         return ranking
 
-    async def _unordered(self, rank: Rank, request: RankRequest) -> Ranking:
+    async def _unordered(self, rank: Rank, job: RankJob) -> Ranking:
         """Candidates without a meaningful order are put in one by their texts (`rerank.reranking.unordered`)."""
-        if request.options.ordered:
-            return await rank(request)
-        grouping = UnorderedList.of(request.query.text, request.candidates)
-        expected_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
-        unordered = await self._texts.run(request.share.name, grouping, expected_ms)
-        return unordered.ranking(await rank(unordered.request(request)), request.options)
+        if job.options.ordered:
+            return await rank(job)
+        grouping = UnorderedList.of(job.query.text, job.candidates)
+        expected_ms = _chars(job.candidates) / _CHARS_READ_PER_MS
+        unordered = await self._texts.run(job.share.name, grouping, expected_ms)
+        return unordered.ranking(await rank(unordered.job(job)), job.options)
 
-    async def _chunks(self, rank: Rank, request: RankRequest) -> Ranking:
+    async def _chunks(self, rank: Rank, job: RankJob) -> Ranking:
         """Documents are ranked by their best chunks (`rerank.reranking.chunks`); undivided if the deadline is first."""
-        if request.options.max_chunks_per_doc < 2:
-            return await rank(request)
-        infos = [self._models.infos[step.model] for step in request.steps]
-        dividing = ChunkedDocuments.of(request, infos, self._encoder.token_ends)
-        expected_ms = _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
-        margin_s = self._answer_margin_s if request.options.allow_partial else 0.0
+        if job.options.max_chunks_per_doc < 2:
+            return await rank(job)
+        infos = [self._models.infos[step.model] for step in job.steps]
+        dividing = ChunkedDocuments.of(job, infos, self._encoder.token_ends)
+        expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS
+        margin_s = self._answer_margin_s if job.options.allow_partial else 0.0
         try:
-            async with timeout_at(request.deadline_s - margin_s):
-                chunked = await self._texts.run(request.share.name, dividing, expected_ms)
+            async with timeout_at(job.deadline_s - margin_s):
+                chunked = await self._texts.run(job.share.name, dividing, expected_ms)
         except TimeoutError:
-            return await rank(request)  # ends as a late request does
-        return chunked.ranking(await rank(chunked.request(request)), request.options.top_n)
+            return await rank(job)  # ends as a late request does
+        return chunked.ranking(await rank(chunked.job(job)), job.options.top_n)
 
-    async def _cached_vectors(self, rank: Rank, request: RankRequest) -> Ranking:
+    async def _cached_vectors(self, rank: Rank, job: RankJob) -> Ranking:
         """What earlier requests computed of the same texts is put there, so that admission expects no work for it."""
-        rankers = [self._models.rankers[step.model] for step in request.steps]
+        rankers = [self._models.rankers[step.model] for step in job.steps]
         caching = [cast(CachingRanker, ranker) for ranker in rankers if _is_caching(type(ranker))]
         if not (caching and self._encoder.vector_cache.max_bytes):
-            return await rank(request)  # without a turn on the thread, a sixth of a short request's time
-        expected_ms = _chars(request.candidates) / _CHARS_READ_PER_MS
-        looking_up = _with_cached_vectors(request.candidates, caching)
-        passages = await self._texts.run(request.share.name, looking_up, expected_ms)
-        return await rank(replace(request, candidates=tuple(passages)))
+            return await rank(job)  # without a turn on the thread, a sixth of a short request's time
+        expected_ms = _chars(job.candidates) / _CHARS_READ_PER_MS
+        looking_up = _with_cached_vectors(job.candidates, caching)
+        passages = await self._texts.run(job.share.name, looking_up, expected_ms)
+        return await rank(replace(job, candidates=tuple(passages)))
 
-    async def _relevance(self, rank: Rank, request: RankRequest) -> Ranking:
+    async def _relevance(self, rank: Rank, job: RankJob) -> Ranking:
         """Results get their relevance, of what was read of them."""
-        curves = self._models.infos[request.steps[-1].model].relevance
-        return with_relevance(await rank(request), curves, request.candidates)
+        curves = self._models.infos[job.steps[-1].model].relevance
+        return with_relevance(await rank(job), curves, job.candidates)
 
-    async def _min_relevance(self, request: RankRequest, ranking: Ranking) -> Ranking:
+    async def _min_relevance(self, job: RankJob, ranking: Ranking) -> Ranking:
         """Results with less relevance are left out, if the request asks for that."""
-        least = request.options.min_relevance
+        least = job.options.min_relevance
         return ranking if least is None else at_least(ranking, least)
 
-    async def _diversity(self, request: RankRequest, ranking: Ranking) -> Ranking:
+    async def _diversity(self, job: RankJob, ranking: Ranking) -> Ranking:
         """Results that differ enough are chosen (`rerank.reranking.diversity`). Raises: DeadlineExceeded."""
-        options = request.options
+        options = job.options
         if not options.compares_passages:
             return ranking
         comparing = diversified(self._encoder, ranking, options)
         margin_s = self._answer_margin_s if options.is_answered_late else 0.0
         try:
-            async with timeout_at(request.deadline_s - margin_s):
-                return await self._texts.run(request.share.name, comparing, _COMPARING_MS * len(ranking.ranked))
+            async with timeout_at(job.deadline_s - margin_s):
+                return await self._texts.run(job.share.name, comparing, _COMPARING_MS * len(ranking.ranked))
         except TimeoutError as error:
             problem = "the deadline passed while results were compared"
             if not options.is_answered_late:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from rerank.access.callers import Caller
-from rerank.engine.request import Share
+from rerank.engine.job import CallerShare
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.service.call import CallContext
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
@@ -70,9 +70,9 @@ class RerankMethods:
         )
 
 
-def _share(context: CallContext) -> Share:
+def _share(context: CallContext) -> CallerShare:
     """The caller's share of the engine: that of its key, or that of its connection if calls need no key."""
-    return Share(context.caller.name or context.peer, context.caller.queueing)
+    return CallerShare(context.caller.name or context.peer, context.caller.queueing)
 
 
 def _is_large(request: RerankRequest) -> bool:

@@ -16,8 +16,7 @@ from typing import Any
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job, ModelStage, Stage
-from rerank.engine.request import RankRequest
+from rerank.engine.job import ModelStage, QueuedJob, RankJob, Stage
 from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
 from rerank.engine.throughput import Throughput
 from rerank.types import Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
@@ -83,10 +82,10 @@ def request_for(
     model: str = "number",
     options: RankOptions = RankOptions(),  # noqa: B008  (frozen)
     deadline_s: float = math.inf,
-) -> RankRequest:
+) -> RankJob:
     """A request whose candidates have these numbers as relevance."""
     candidates = tuple(numbered_passages(numbers))
-    return RankRequest(Query(query), candidates, (Step(model, strategy),), options, deadline_s)
+    return RankJob(Query(query), candidates, (Step(model, strategy),), options, deadline_s)
 
 
 def engine_for(ranker: NumberRanker, config: EngineConfig = LARGE_BATCHES) -> Engine:
@@ -126,7 +125,7 @@ def set_throughput(engine: Engine, tokens_per_s: float) -> None:
     model_stage = ModelStage(Stage.RANK, "number")
     engine.throughput._rates.pop(model_stage, None)
     for _ in range(2):  # the first batch is not counted
-        engine.throughput.observe(model_stage, {Job(): tokens_per_s}, 1.0, now_s() + 60)
+        engine.throughput.observe(model_stage, {QueuedJob(): tokens_per_s}, 1.0, now_s() + 60)
 
 
 def now_s() -> float:
@@ -161,13 +160,13 @@ def throughput_of(rates: Mapping[ModelStage, float], measured_s: float = 0.0, ag
     """A Throughput that has measured these tokens per second at this time."""
     throughput = Throughput(age_factor)
     for model_stage, tokens_per_s in rates.items():
-        throughput.observe(model_stage, {Job(): 1}, 1.0, 0.0)  # warms up
-        throughput.observe(model_stage, {Job(): tokens_per_s}, 1.0, measured_s)
+        throughput.observe(model_stage, {QueuedJob(): 1}, 1.0, 0.0)  # warms up
+        throughput.observe(model_stage, {QueuedJob(): tokens_per_s}, 1.0, measured_s)
     return throughput
 
 
 def pending(
     remaining: Mapping[ModelStage, float], deadline_s: float = math.inf, arrived_s: float = 0.0, caller: str = ""
-) -> Job:
+) -> QueuedJob:
     """A job in the queues, with this remaining work."""
-    return Job(caller, arrived_s, deadline_s, dict(remaining))
+    return QueuedJob(caller, arrived_s, deadline_s, dict(remaining))

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from rerank.engine.admission import AdmissionController
 from rerank.engine.estimate import expected_work, window_tokens
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import ModelStage, QueuedJob, RankJob, Stage
 from rerank.engine.queue import FairQueue
-from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
 from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
@@ -110,7 +109,7 @@ class NextWindow:
     """The next window of a request, as it waits in the engine's queue."""
 
     of: Request
-    job: Job
+    job: QueuedJob
     tokens: int
 
 
@@ -121,13 +120,13 @@ class EngineScheduler:
         self._throughput = throughput or Throughput()
         self._queue: FairQueue[NextWindow] = FairQueue(RANKING, self._throughput, device.max_batch_tokens)
         self._admission = AdmissionController(self._throughput, max_queue_tokens=10**9)
-        self._admitted: dict[Request, Job] = {}
+        self._admitted: dict[Request, QueuedJob] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
         """Queues the request's first window, or sets `rejected`."""
         candidates = (Passage("", ""),) * request.candidates
-        asked = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),))
-        admitted = Job(request.caller, request.arrived_s, request.deadline_s)
+        asked = RankJob(Query(""), candidates, (Step(MODEL, STRATEGY),))
+        admitted = QueuedJob(request.caller, request.arrived_s, request.deadline_s)
         admitted.expect(expected_work(asked, {MODEL: INFO}, self._throughput.token_ratio))
         try:
             self._admission.admit(admitted, now_s)
@@ -160,7 +159,7 @@ class EngineScheduler:
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         """Records that the batch is done, and queues the next windows of its requests."""
-        tokens = {self._admitted.get(request, Job()): request.windows[request.ran - 1] for request in batch}
+        tokens = {self._admitted.get(request, QueuedJob()): request.windows[request.ran - 1] for request in batch}
         self._throughput.observe(RANKING, tokens, seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):

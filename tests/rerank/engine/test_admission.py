@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rerank.engine.admission import AdmissionController
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.throughput import Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 from tests.rerank.engine import harness
@@ -25,11 +25,11 @@ def throughput_of(tokens_per_s: float, passages_per_s: float = 1e9) -> Throughpu
     return harness.throughput_of({MODEL: tokens_per_s, PREPARE: passages_per_s}, MEASURED_S)
 
 
-def request(tokens: float, deadline_s: float = math.inf, arrived_s: float = 0.0, passages: float = 0.0) -> Job:
+def request(tokens: float, deadline_s: float = math.inf, arrived_s: float = 0.0, passages: float = 0.0) -> QueuedJob:
     return harness.pending({MODEL: tokens, PREPARE: passages}, deadline_s, arrived_s)
 
 
-def admitted(throughput: Throughput, *requests: Job, max_queue_tokens: int = 10**9) -> AdmissionController:
+def admitted(throughput: Throughput, *requests: QueuedJob, max_queue_tokens: int = 10**9) -> AdmissionController:
     admission = AdmissionController(throughput, max_queue_tokens)
     for tokens in requests:
         admission.admit(tokens, 0.0)
@@ -112,7 +112,7 @@ def test_admitted_request_is_checked_again_without_counting_itself() -> None:
 )
 @pytest.mark.parametrize("slack_s", [0.01, -0.01])
 def test_finish_is_estimated_from_both_stages(
-    tokens: int, passages: int, queued: Job, finish_s: float, slack_s: float
+    tokens: int, passages: int, queued: QueuedJob, finish_s: float, slack_s: float
 ) -> None:
     """Preparing and ranking run concurrently, each at 100 tokens per second; the margin is 1.4."""
     admission = admitted(throughput_of(100, passages_per_s=100), queued)
@@ -127,7 +127,7 @@ def test_finish_is_estimated_from_both_stages(
 # --- probes ---
 
 
-def late(slack_s: float = 5.0, now_s: float = STALE_S, tokens: float = 100, passages: float = 0.0) -> Job:
+def late(slack_s: float = 5.0, now_s: float = STALE_S, tokens: float = 100, passages: float = 0.0) -> QueuedJob:
     """A request that arrives now."""
     return request(tokens, now_s + slack_s, now_s, passages)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.engine.concurrent_calls import ConcurrentCalls
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.stage import Observers
 from rerank.engine.throughput import Throughput
 from rerank.errors import ModelServerUnavailable, ShuttingDown
@@ -51,7 +51,7 @@ async def calls_of(
     await calls.close()
 
 
-def request(remaining: float = 0.0) -> Job:
+def request(remaining: float = 0.0) -> QueuedJob:
     return pending({STAGE: remaining}, arrived_s=asyncio.get_running_loop().time())
 
 
@@ -73,7 +73,7 @@ async def test_no_more_calls_than_allowed_are_in_flight() -> None:
 async def test_request_with_the_least_work_goes_first() -> None:
     server, throughput = SlowServer(), Throughput(0.05)
     for _ in range(3):
-        throughput.observe(STAGE, {Job(): 100}, 1.0, 0.0)
+        throughput.observe(STAGE, {QueuedJob(): 100}, 1.0, 0.0)
     async with calls_of(server, max_in_flight=1, throughput=throughput) as calls:
         first = asyncio.create_task(calls.run(request(), [0, 1], [10, 10]))
         await asyncio.sleep(0)

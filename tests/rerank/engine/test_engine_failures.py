@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import RankerFailure, ShuttingDown
 from rerank.types import Passage, Prepared, Query, Window, WindowRanking
@@ -47,10 +47,10 @@ class SmallRanker(HeldRanker):
         return super().rank(windows)
 
 
-def poisoned() -> RankRequest:
+def poisoned() -> RankJob:
     """A request on which BrokenRanker fails."""
     candidates = (Passage("d0", "poison"), Passage("d1", "relevance 1"))
-    return RankRequest(Query("poisoned"), candidates, (Step("number", Single(2)),))
+    return RankJob(Query("poisoned"), candidates, (Step("number", Single(2)),))
 
 
 def raises(windows: Sequence[Window]) -> list[WindowRanking]:

@@ -12,7 +12,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
@@ -49,10 +49,10 @@ class SlicedRanker(NumberRanker):
         return Prepared(Query(f"prepared {query.text}"), tuple(passages), truncated_doc_ids=(passages[0].doc_id,))
 
 
-def long_request(n: int) -> RankRequest:
+def long_request(n: int) -> RankJob:
     """A request whose slices hold one passage each, of 1,000 estimated tokens; relevance falls."""
     candidates = tuple(Passage(f"d{i}", f"relevance {n - i} ".ljust(4000 + i, "x")) for i in range(n))
-    return RankRequest(Query("long"), candidates, (Step("number", Blocks(100)),))
+    return RankJob(Query("long"), candidates, (Step("number", Blocks(100)),))
 
 
 async def test_long_passages_are_prepared_in_slices() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rerank.engine.estimate import expected_work, prepare_tokens, window_tokens
-from rerank.engine.job import MIN_WINDOW_TOKENS, Job, ModelStage, Stage
-from rerank.engine.request import RankRequest
+from rerank.engine.job import MIN_WINDOW_TOKENS, ModelStage, QueuedJob, RankJob, Stage
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.engine.throughput import Throughput
 from rerank.rankers.base import RankerInfo
@@ -24,9 +23,9 @@ VECTORS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500
 SLIDING = Step("model", Sliding(20, 10))
 
 
-def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> Job:
+def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> QueuedJob:
     """A job of a request for these passages, with the work that is expected for it."""
-    request, job = RankRequest(Query("q"), tuple(passages), steps or (SLIDING,)), Job()
+    request, job = RankJob(Query("q"), tuple(passages), steps or (SLIDING,)), QueuedJob()
     job.expect(expected_work(request, {"model": TEXTS, "cheap": VECTORS}, lambda _: ratio))
     return job
 
@@ -54,7 +53,7 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
 def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
     """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
     throughput = Throughput(0.1)
-    throughput.observe_tokens("model", Job(), 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
+    throughput.observe_tokens("model", QueuedJob(), 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
     job = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
     assert job.remaining[RANK] == pytest.approx(100, rel=0.05)
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.errors import RankerFailure
 from rerank.types import Ranking, Window, WindowRanking
 from tests.fakes import HeldRanker
@@ -57,7 +57,7 @@ class PausingRanker(HeldRanker):
         return super().rank(windows)
 
 
-def of_size(n: int, query: str = "q") -> RankRequest:
+def of_size(n: int, query: str = "q") -> RankJob:
     return request_for(range(n), Blocks(100), query=query)
 
 

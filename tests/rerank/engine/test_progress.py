@@ -9,9 +9,8 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Completed
+from rerank.engine.job import Completed, RankJob
 from rerank.engine.progress import Progress, RankedWindow
-from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy, TopDown
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
@@ -38,7 +37,7 @@ def progress_for(
 ) -> Progress:
     candidates = tuple(numbered_passages(range(n)))
     info = RankerInfo("kind", "id", "revision", "template", 100, kind)
-    request = RankRequest(Query("q"), candidates, (Step("name", strategy),), RankOptions(top_n=top_n))
+    request = RankJob(Query("q"), candidates, (Step("name", strategy),), RankOptions(top_n=top_n))
     return Progress(request, info, range(n))
 
 
@@ -55,7 +54,7 @@ def result(
 
 
 def add_round(progress: Progress, windows: Sequence[Positions], *results: RankedWindow) -> None:
-    progress.add_round(progress.request.steps[0], Round(tuple(windows)), results, progress.info)
+    progress.add_round(progress.job.steps[0], Round(tuple(windows)), results, progress.info)
 
 
 def read_windows(progress: Progress, windows: Sequence[Positions]) -> None:
@@ -85,8 +84,8 @@ def test_window_holds_the_passages_of_its_positions_and_a_cascades_last_one_has_
     """Only a preranker gives an unordered list an order. Only the last step needs no more than `top_n`."""
     passages, round_ = tuple(numbered_passages(range(5))), Round(((3, 0),), is_final=True)
     steps = Step("preranker", SLIDING), Step("m", Single(20))
-    request = RankRequest(Query("q"), (), steps, RankOptions(top_n=1, ordered=is_ordered))
-    progress = replace(progress_for(5), request=request)
+    request = RankJob(Query("q"), (), steps, RankOptions(top_n=1, ordered=is_ordered))
+    progress = replace(progress_for(5), job=request)
     prepared = Prepared(Query("q"), passages)
     windows = [progress.window(prepared, step, round_, (3, 0), weight=0.0) for step in steps]
     read = passages[3], passages[0]
@@ -115,7 +114,7 @@ def test_top_n_is_a_prefix_of_the_full_ranking_of_the_candidates_at_their_positi
     order, progress = [3, 1, 4, 0, 2], progress_for(5)
     full = ranking_of(progress, order).ranked
     assert [row.position for row in full] == order
-    assert all(row.passage is progress.request.candidates[row.position] for row in full)
+    assert all(row.passage is progress.job.candidates[row.position] for row in full)
     assert ranking_of(progress_for(5, top_n=top_n), order).ranked == full[:top_n]
 
 
@@ -174,7 +173,7 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
     """5 of 20 lists of unrelated documents began with it."""
     texts = ["relevance 1", "", "relevance 3", " \n", "relevance 2", "relevance 5"]
     candidates = tuple(Passage(str(place), text) for place, text in enumerate(texts))
-    request = RankRequest(Query("q"), candidates, (Step("number", strategy),), RankOptions(top_n=top_n))
+    request = RankJob(Query("q"), candidates, (Step("number", strategy),), RankOptions(top_n=top_n))
     async with engine_for(PrefersBlank()) as engine:
         ranking = await engine.run(request)
     read = {Single(2): [2, 0, 4, 5], Sliding(3, 1): [5, 2, 0, 4]}.get(strategy, [5, 2, 4, 0])  # type: ignore[call-overload]
@@ -184,6 +183,6 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
 
 
 async def test_document_without_text_keeps_its_place_where_nothing_is_read() -> None:
-    request = RankRequest(Query("q"), (Passage("a", ""), Passage("b", "x")), (Step("i", Single(9)),))
+    request = RankJob(Query("q"), (Passage("a", ""), Passage("b", "x")), (Step("i", Single(9)),))
     async with Engine({"i": IdentityRanker()}, EngineConfig()) as engine:
         assert positions(await engine.run(request)) == [0, 1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.queue import FairQueue
 from rerank.engine.throughput import Throughput
 from tests.rerank.engine.harness import pending, throughput_of
@@ -26,7 +26,7 @@ class Entry:
     """Numbered work of a request, such as one window."""
 
     number: int
-    job: Job
+    job: QueuedJob
     tokens: int
 
 
@@ -118,7 +118,7 @@ def test_priorities_follow_a_rate_that_falls() -> None:
     assert order(filled(rows, throughput)) == [0, 1]
     queue = filled(rows, throughput)
     for _ in range(100):
-        throughput.observe(MODEL, {Job(): 100}, 1.0, 0.0)
+        throughput.observe(MODEL, {QueuedJob(): 100}, 1.0, 0.0)
     assert order(queue) == [1, 0]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_first_stage
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.types import Passage, Query, Ranking, ScoreKind, Window, WindowRanking
@@ -35,7 +35,7 @@ async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], 
 
 async def run(candidates: tuple[Passage, ...], *steps: Step) -> Ranking:
     async with Engine({"number": NumberRanker(), "preranker": ByLength()}, LARGE_BATCHES) as engine:
-        return await engine.run(RankRequest(Query("q"), candidates, steps))
+        return await engine.run(RankJob(Query("q"), candidates, steps))
 
 
 def step(strategy: Strategy, weight: float = 0.0, has_scores: bool = True) -> Step:

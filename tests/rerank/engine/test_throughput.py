@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.engine.job import Job, ModelStage, Stage
+from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.throughput import Throughput
 from tests.rerank.engine.harness import pending, throughput_of
 
@@ -24,16 +24,16 @@ def seconds(throughput: Throughput, tokens: float = 100.0) -> float:
 
 def test_first_batch_of_a_model_is_not_counted() -> None:
     throughput = Throughput(0.1)
-    throughput.observe(MODEL, {Job(): 1}, 1000.0, 0.0)
+    throughput.observe(MODEL, {QueuedJob(): 1}, 1000.0, 0.0)
     assert seconds(throughput, 50.0) == 0.0
-    throughput.observe(MODEL, {Job(): 100}, 1.0, 0.0)
+    throughput.observe(MODEL, {QueuedJob(): 100}, 1.0, 0.0)
     assert seconds(throughput, 50.0) == 0.5
 
 
 def test_long_jobs_of_the_middle_third_weigh_more_than_short_ones() -> None:
     throughput = measured(MODEL)
     for tokens, batch_s in ((100, 2.0), (100, 1.5), (1000, 12.0), (100, 1.3), (100, 0.9)):
-        throughput.observe(MODEL, {Job(): tokens}, batch_s, 0.0)
+        throughput.observe(MODEL, {QueuedJob(): tokens}, batch_s, 0.0)
     assert seconds(throughput, 1100.0) == pytest.approx(13.3)  # 1000 tokens in 12 s, and 100 in 1.3 s
 
 
@@ -43,8 +43,8 @@ def test_one_strange_job_moves_no_estimate(jobs_before: int, batches: int) -> No
     """After one request with long documents, others of 80 ms were refused for 21 s."""
     throughput = measured(MODEL)
     for _ in range(jobs_before - 1):
-        throughput.observe(MODEL, {Job(): 100}, 1.0, 0.0)
-    strange = Job()
+        throughput.observe(MODEL, {QueuedJob(): 100}, 1.0, 0.0)
+    strange = QueuedJob()
     for _ in range(batches):
         throughput.observe(MODEL, {strange: 100}, 1000.0, 0.0)
         throughput.observe_tokens("model", strange, 100, 0.1)
@@ -54,9 +54,9 @@ def test_one_strange_job_moves_no_estimate(jobs_before: int, batches: int) -> No
 def test_lasting_change_of_the_rate_is_followed() -> None:
     throughput = measured(MODEL)
     for _ in range(9):
-        throughput.observe(MODEL, {Job(): 100}, 20.0, 0.0)
+        throughput.observe(MODEL, {QueuedJob(): 100}, 20.0, 0.0)
     assert seconds(throughput) == pytest.approx(20.0)
-    throughput.observe(MODEL, {Job(): 100}, 1.0, 0.0)
+    throughput.observe(MODEL, {QueuedJob(): 100}, 1.0, 0.0)
     assert seconds(throughput) == pytest.approx(1.0), "at once, if it gets faster"
 
 
@@ -70,17 +70,17 @@ def test_lasting_change_of_the_rate_is_followed() -> None:
         (pending({PREPARE: 1e9}), pending({PREPARE: 1.0}, arrived_s=1.0)),  # the older one, if nothing is measured
     ],
 )
-def test_priority_is_by_remaining_seconds_and_age(first: Job, second: Job) -> None:
+def test_priority_is_by_remaining_seconds_and_age(first: QueuedJob, second: QueuedJob) -> None:
     throughput = throughput_of({MODEL: 100.0, OTHER: 10_000.0}, age_factor=0.1)
     assert throughput.priority(first) < throughput.priority(second)
 
 
 def test_ratio_of_tokens_to_estimated_ones_is_that_of_the_latest_jobs_of_a_model() -> None:
     throughput = Throughput(0.1)
-    throughput.observe_tokens("model", Job(), 0, 0)
+    throughput.observe_tokens("model", QueuedJob(), 0, 0)
     assert throughput.token_ratio("model") == 1.0
-    throughput.observe_tokens("model", Job(), 400, 20)
+    throughput.observe_tokens("model", QueuedJob(), 400, 20)
     assert (throughput.token_ratio("model"), throughput.token_ratio("other")) == (20.0, 1.0)
     for _ in range(9):
-        throughput.observe_tokens("model", Job(), 50, 10)
+        throughput.observe_tokens("model", QueuedJob(), 50, 10)
     assert throughput.token_ratio("model") == pytest.approx(5.0)

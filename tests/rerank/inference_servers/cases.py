@@ -6,7 +6,7 @@ from typing import Any
 
 from rerank.checkpoints import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.types import Passage, Query
 
@@ -49,11 +49,11 @@ def generation(url: str, **by: Any) -> GenerationModel:
     )
 
 
-def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> RankRequest:
+def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> RankJob:
     """A request for the model `zephyr` over the first n texts; by default in sliding windows."""
     candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(TEXTS[:n]))
     step = Step("zephyr", strategy or Sliding(WINDOW, WINDOW // 2))
-    return RankRequest(QUERY, candidates, (step,), **settings)
+    return RankJob(QUERY, candidates, (step,), **settings)
 
 
 #: Name → model at a URL, and the request that is recorded with it.

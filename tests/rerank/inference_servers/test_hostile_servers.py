@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rerank.config import ApiModel, RerankServers
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, ModelServerUnfit
 from rerank.inference_servers import server, watched
@@ -131,7 +131,7 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
         start_s = time.perf_counter()
         steps = (Step("zephyr", Single(1000)),)
         deadline_s = asyncio.get_running_loop().time() + 1.0
-        asked = [RankRequest(QUERY, candidates, steps, deadline_s=deadline_s) for _ in range(30)]
+        asked = [RankJob(QUERY, candidates, steps, deadline_s=deadline_s) for _ in range(30)]
         outcomes = await asyncio.gather(*map(engine.run, asked), return_exceptions=True)
         noting.cancel()
     assert all(isinstance(outcome, ModelServerUnfit | DeadlineExceeded) for outcome in outcomes), outcomes

@@ -29,7 +29,7 @@ import pytest
 from rerank.checkpoints import bundled
 from rerank.config import EngineConfig, FirstModel
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
@@ -51,9 +51,9 @@ def passages(n: int, seed: int) -> list[Passage]:
     return [Passage(f"d{place}", " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for place in range(n)]
 
 
-def request_of(n: int, seed: int = 0, **settings: object) -> RankRequest:
+def request_of(n: int, seed: int = 0, **settings: object) -> RankJob:
     candidates = tuple(passages(n, seed))
-    return replace(RankRequest(QUERY, candidates, (Step("zephyr", Single(20)),)), **settings)  # type: ignore[arg-type]
+    return replace(RankJob(QUERY, candidates, (Step("zephyr", Single(20)),)), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

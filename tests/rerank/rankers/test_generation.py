@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.identifiers import IdentifierKind
@@ -182,7 +182,7 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
     assert encoded.tokens - len(encoded.prompts[0]) == 24 + at_once.new_tokens(3) + 64 - 8
     ranking = ranker.ranking(encoded, ranker.read([encoded]))
     assert (ranking.is_unanswered, ranking.repairs, ranking.permutation) == (True, 0, (0, 1, 2))
-    request = RankRequest(Query("q"), tuple(make_window(5).passages), (Step("g", Single(3)),))
+    request = RankJob(Query("q"), tuple(make_window(5).passages), (Step("g", Single(3)),))
     async with Engine({"g": ranker}, EngineConfig()) as engine:
         found = await engine.run(request)
     assert [result.position for result in found.ranked] == [0, 1, 2, 3, 4]

@@ -16,7 +16,7 @@ import pytest
 from rerank import InvalidRequest, Query, Ranking, RankOptions
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve
 from rerank.config import Limits
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
@@ -202,7 +202,7 @@ def test_no_more_of_a_text_is_read_than_its_chunks_can_hold() -> None:
 
     documents = tuple(Passage(str(place), FILLER * 10_000) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
-    request = RankRequest(Query(QUERY), documents, (Step("m", Single(20)),), options)
+    request = RankJob(Query(QUERY), documents, (Step("m", Single(20)),), options)
     divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], token_ends))
     assert max(read) <= 3 * 24 * 8
     assert len(divided.chunks) == 3
@@ -232,7 +232,7 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
     asyncio.run(call())
     assert [ranker.encoded[place].passages[0].vector_cached for place in (0, -1)] == [False, True]
     document = Passage("a", LONG, 2.5, vector=vector, vector_truncated=True)
-    request = RankRequest(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
+    request = RankJob(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
     (chunk,) = finished(ChunkedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
     assert (chunk.vector, chunk.vector_truncated, chunk.score) == (None, False, 2.5)
 
@@ -263,14 +263,14 @@ def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_l
     infos: list[RankerInfo], chunk_tokens: int, kept: str
 ) -> None:
     steps = tuple(Step(str(place), Single(20)) for place in range(len(infos)))
-    readers = Readers.of(RankRequest(Query("q"), (), steps), infos, query_tokens=10)
+    readers = Readers.of(RankJob(Query("q"), (), steps), infos, query_tokens=10)
     assert readers.chunk_tokens == chunk_tokens
     assert [step.model for step in readers.kept] == list(kept)
 
 
 def test_model_that_alone_gives_relevance_is_not_left_out() -> None:
     steps = (Step("wide", Single(20)), Step("narrow", Single(20)))
-    request = RankRequest(Query("q"), (), steps, RankOptions(min_relevance=0.5))
+    request = RankJob(Query("q"), (), steps, RankOptions(min_relevance=0.5))
     readers = Readers.of(request, [WIDE, INFO], query_tokens=10)
     assert (readers.kept, readers.chunk_tokens) == (steps, 48)
 

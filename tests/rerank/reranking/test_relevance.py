@@ -12,7 +12,7 @@ import pytest
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, RelevanceCurves
 from rerank.config import FirstModel, IdentityModel, ServiceConfig
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.rankers.base import Ranker
@@ -70,7 +70,7 @@ async def ranked(
 async def of_candidates(
     rankers: Mapping[str, Ranker], candidates: tuple[Passage, ...], steps: Sequence[Step], **options: Any
 ) -> Ranking:
-    request = RankRequest(Query("q"), candidates, tuple(steps), RankOptions(**options))
+    request = RankJob(Query("q"), candidates, tuple(steps), RankOptions(**options))
     async with Engine(rankers, ServiceConfig().engine) as engine:
         ranking = await engine.run(request)
     return with_relevance(ranking, rankers[steps[-1].model].info.relevance, candidates)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Query
-from rerank.engine.request import RankRequest
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
@@ -180,9 +180,9 @@ WITH_SCORES = finished(UnorderedList.of("q", [Passage("a", "a", 2.0), Passage("b
     ],
 )
 def test_first_stage_counts_only_by_scores(steps: Steps, without_scores: Steps) -> None:
-    request = RankRequest(Query("q"), (), steps, UNORDERED)
-    assert WITHOUT_SCORES.request(request).steps == without_scores
-    assert WITH_SCORES.request(request).steps == steps
+    request = RankJob(Query("q"), (), steps, UNORDERED)
+    assert WITHOUT_SCORES.job(request).steps == without_scores
+    assert WITH_SCORES.job(request).steps == steps
 
 
 @pytest.mark.parametrize(("weight", "is_named"), [(0.5, True), ("neural", True), (0.0, False), (None, False)])

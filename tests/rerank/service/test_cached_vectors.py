@@ -13,7 +13,7 @@ import pytest
 from rerank.client import RerankClient
 from rerank.config import TelemetryConfig
 from rerank.config.http import HttpConfig
-from rerank.engine.request import Share
+from rerank.engine.job import CallerShare
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker
@@ -84,6 +84,6 @@ async def test_known_vectors_are_not_work_for_admission(checkpoint: Path, encode
 
     async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
         for _ in range(2):
-            await reranker.rerank(QUERY, TEXTS, RankOptions(), share=Share("c", queueing))
+            await reranker.rerank(QUERY, TEXTS, RankOptions(), share=CallerShare("c", queueing))
     new, known = expected
     assert known < new - 10 * len(TEXTS)
