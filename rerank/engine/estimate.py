@@ -1,8 +1,9 @@
-"""Estimates of the tokens of a request's work, before its texts are tokenized."""
+"""Estimates of the tokens of a request's work, before its texts are tokenized, and slices of so many tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
 from rerank.engine.job import MIN_WINDOW_TOKENS, ExpectedWork, RankJob
 from rerank.rankers.base import RankerInfo
@@ -51,3 +52,22 @@ def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> floa
     missing = [text_tokens(info, passage) for passage in passages if passage.vector is None]
     encoded = min(len(missing), info.max_encoded_passages) * sum(missing) / max(1, len(missing))
     return min(n + encoded, info.max_window_tokens)
+
+
+def slices(passages: Sequence[Passage], tokens: Callable[[Passage], int], max_tokens: float) -> list[list[int]]:
+    """Divides positions of passages into slices of at most so many tokens, or of one text. Equal texts share one.
+
+    They are in the order of their lengths, so that a batch of a slice needs little padding.
+    """
+    texts = [passage.text for passage in passages]
+    by_length = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position]))
+    found, free_tokens = list[list[int]](), 0.0
+    for _, same in groupby(by_length, key=texts.__getitem__):  # compares neighbours, which is faster than hashing all
+        positions = list(same)
+        needed = sum(tokens(passages[position]) for position in positions)
+        if needed > free_tokens or not found:
+            found.append([])
+            free_tokens = max_tokens
+        found[-1] += positions
+        free_tokens -= needed
+    return found

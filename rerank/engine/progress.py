@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from rerank.engine.job import Completed, RankJob
+from rerank.engine.model_threads import RankedWindow
 from rerank.engine.scores import (
     candidate_scores,
     kendall_tau,
@@ -30,9 +30,6 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
 )
-
-#: A window as model input, and its ranking.
-RankedWindow: TypeAlias = tuple[Window, Completed[WindowRanking]]
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import CallerShare, RankJob, timeout_at
-from rerank.engine.shared_worker import SharedWorker
+from rerank.engine.worker import SharedWorker
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob, timeout_at
-from rerank.engine.shared_worker import SharedWorker
+from rerank.engine.worker import SharedWorker
 from rerank.errors import DeadlineExceeded
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import CachingRanker

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine import engine as engine_module
-from rerank.engine import stage
+from rerank.engine import model_threads, stage
 from rerank.engine.engine import Engine
 from rerank.errors import RankerFailure
 from rerank.types import Passage, Prepared, Query, Window, WindowRanking
@@ -46,7 +45,7 @@ class HangingRanker(NumberRanker):
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LIMIT_S", "_UNKNOWN_LIMIT_S", "_CLOSE_S"):
         monkeypatch.setattr(stage, name, 0.2)
-    monkeypatch.setattr(engine_module, "_ENCODE_LIMIT_S", 0.2)
+    monkeypatch.setattr(model_threads, "_ENCODE_LIMIT_S", 0.2)
 
 
 @pytest.mark.parametrize("method", ["prepare", "encode", "rank"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rerank.engine.shared_worker import SharedWorker
+from rerank.engine.worker import SharedWorker
 from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.types import InSlices
 

@@ -12,7 +12,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.slices import slices
+from rerank.engine.estimate import slices
 from rerank.engine.strategies import Single
 from rerank.types import Passage, ScoreKind, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, number_in
