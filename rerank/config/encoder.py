@@ -21,8 +21,6 @@ class EncoderConfig(Settings):
 
     Attributes:
         name: name or folder of the sentence-transformers model. Default: all-MiniLM-L6-v2.
-        published_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
-            encoder of that name accepts it. Default: the name in the folder's config.json.
         query_prompt: text in front of every query, such as "query: ". Default: the prompt `query` of the folder's
             config_sentence_transformers.json, or none.
         document_prompt: text in front of every passage. Default: the folder's prompt `document`, `passage` or
@@ -34,7 +32,6 @@ class EncoderConfig(Settings):
     """
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
-    published_name: str = ""
     query_prompt: str | None = None
     document_prompt: str | None = None
     pooling: Pooling | None = None

@@ -51,10 +51,10 @@ class Servers(Settings):
 
 
 class ServedBy(Servers):
-    """The inference servers of a causal LM: vLLM, SGLang or llama.cpp, which are sent prompts as token ids.
+    """The inference servers of a causal LM: vLLM or llama.cpp, which are sent prompts as token ids.
 
     Attributes:
-        kind: the program that answers: vllm, sglang or llama-cpp (its `llama-server`).
+        kind: the program that answers: vllm or llama-cpp (its `llama-server`).
         model: the name of the model at the servers, or of a LoRA adapter that they have loaded.
     """
 

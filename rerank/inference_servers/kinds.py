@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rerank.inference_servers.api import ServerApi
 from rerank.inference_servers.llama_cpp import LlamaCppApi
-from rerank.inference_servers.sglang import SglangApi
 from rerank.inference_servers.vllm import VllmApi
 
-APIS: dict[str, type[ServerApi]] = {"vllm": VllmApi, "sglang": SglangApi, "llama-cpp": LlamaCppApi}
+APIS: dict[str, type[ServerApi]] = {"vllm": VllmApi, "llama-cpp": LlamaCppApi}

@@ -68,7 +68,8 @@ class Encoder:
 
     Attributes:
         vector_cache: vectors of passages that this encoder's users kept for later requests.
-        names: by which a checkpoint may refer to the encoder: those given, and the one in a folder's config.json.
+        names: by which a checkpoint may refer to the encoder: its own, and of a folder its last part and the
+            name in its config.json.
 
     Raises:
         ConfigError: the model cannot be found or downloaded, or the default model's weights are not the published
@@ -109,8 +110,10 @@ class Encoder:
             self._passages = self._side("document", prompts.document)
             if not np.isfinite(self.encode_passages(["a text", "another"])).all():
                 raise CheckpointError(f"encoder {folder} gives vectors that are not finite; use another one")
-        stated = read_settings(folder / "config.json").get("_name_or_path", "") if Path(name).is_dir() else ""
-        self.names = frozenset({self.id.name, settings.published_name, str(stated)} - {""})
+        self.names = frozenset({self.id.name})
+        if Path(name).is_dir():
+            stated = read_settings(folder / "config.json").get("_name_or_path", "")
+            self.names |= {folder.resolve().name, str(stated)} - {""}
 
     def _side(self, task: Literal["query", "document"], prompt: str) -> _Side:
         """Raises: CheckpointError if the prompt leaves no token for a text."""

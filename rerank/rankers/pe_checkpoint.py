@@ -110,16 +110,19 @@ def _load(
 
 
 def _check_encoder(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:
-    """Compares the encoder: by its SHA-256 if the checkpoint states it, otherwise by name, as published ones do."""
+    """Compares the encoder: by its SHA-256 if the checkpoint states it, otherwise by name, as published ones do.
+
+    A folder with the last part of the name on the hub is taken for that encoder.
+    """
     name, sha256 = getattr(config, "encoder_name", None), getattr(config, "encoder_sha256", None)
     if sha256 is not None and sha256 == encoder.id.vectors_sha256:
         return
-    if sha256 is not None or name not in encoder.names:
+    if sha256 is not None or encoder.names.isdisjoint({name, str(name).rpartition("/")[2]}):
         known = " or ".join(sorted(encoder.names))
         raise CheckpointError(
             f"{folder} was trained for encoder {name} (sha256 {sha256}), but this service loads {known} (sha256 "
-            f"{encoder.id.vectors_sha256}, of weights and prompts); use that encoder or another checkpoint, or, if the "
-            f"folder holds that encoder, give it its name: encoder.published_name: {name}"
+            f"{encoder.id.vectors_sha256}, of weights and prompts); use that encoder, in a folder of its "
+            "name, or another checkpoint"
         )
 
 

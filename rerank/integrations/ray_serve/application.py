@@ -28,6 +28,8 @@ _ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # by default its processes have a low priority
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default a busy machine is too slow for the proxy to start
 }
+#: Calls in flight of a replica that autoscaling aims at.
+_CALLS_OF_A_REPLICA = 8
 #: Settings that Ray Serve does not follow, with what takes their place.
 _NOT_FOLLOWED = {
     "http": "serve HTTP with `rerank serve`",
@@ -42,19 +44,12 @@ class Scale:
     Attributes:
         replicas: the number of replicas; with `max_replicas`, the least.
         max_replicas: the most replicas, for autoscaling by the number of calls in flight; None: no autoscaling.
-        target_calls: calls in flight per replica that autoscaling aims at.
-        num_cpus: cores of a replica, and threads of torch in it.
-        num_gpus: GPUs of a replica; a fraction shares one between replicas.
-        surge_percent: replicas that an update may start before it stops old ones, in percent of the replicas. They need
-            free cores and GPUs. 0: an old replica stops before a new one starts.
+        num_gpus: GPUs of a replica, beside one core; a fraction shares one between replicas.
     """
 
     replicas: int = 1
     max_replicas: int | None = None
-    target_calls: float = 8.0
-    num_cpus: float = 1.0
     num_gpus: float = 0.0
-    surge_percent: int = 0
 
     def __post_init__(self) -> None:
         """Raises: ConfigError if there would be at most fewer replicas than at least."""
@@ -137,15 +132,15 @@ def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
         "max_queued_requests": config.limits.max_calls,
         "graceful_shutdown_timeout_s": config.drain_s,
         "graceful_shutdown_wait_loop_s": 0.5,
-        "max_surge_percent": scale.surge_percent,
+        "max_surge_percent": 0,  # an old replica stops before a new one starts, which may need its GPU
         "max_constructor_retry_count": 3,
-        "ray_actor_options": {"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
+        "ray_actor_options": {"num_cpus": 1, "num_gpus": scale.num_gpus},
     }
     if scale.max_replicas is None:
         return options | {"num_replicas": scale.replicas}
     autoscaling = AutoscalingConfig(
         min_replicas=scale.replicas,
         max_replicas=scale.max_replicas,
-        target_ongoing_requests=scale.target_calls,
+        target_ongoing_requests=_CALLS_OF_A_REPLICA,
     )
     return options | {"autoscaling_config": autoscaling}

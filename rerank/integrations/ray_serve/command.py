@@ -18,14 +18,7 @@ def ray_serve(
     max_replicas: Annotated[
         int | None, typer.Option(min=1, help="Most replicas; their number then follows the calls in flight.")
     ] = None,
-    target_calls: Annotated[
-        float, typer.Option(min=0.1, help="Calls in flight per replica that --max-replicas aims at.")
-    ] = 8.0,
-    num_cpus: Annotated[float, typer.Option(min=0, help="Cores of each replica.")] = 1.0,
     num_gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica; 0.5 shares one between two.")] = 0.0,
-    surge_percent: Annotated[
-        int, typer.Option(min=0, max=100, help="Replicas that an update starts before it stops old ones, in percent.")
-    ] = 0,
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; the service stays when this ends.")
     ] = None,
@@ -42,7 +35,7 @@ def ray_serve(
     settings = load_config(config)
     check(settings)
     connect(address)
-    deploy(settings, Scale(replicas, max_replicas, target_calls, num_cpus, num_gpus, surge_percent))
+    deploy(settings, Scale(replicas, max_replicas, num_gpus))
     typer.echo(f"listening on {settings.listen}")
     if address is not None:
         return

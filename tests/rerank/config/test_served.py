@@ -19,7 +19,7 @@ SERVERS = {"kind": "vllm", "url": "http://gpu1:8000/", "model": "zephyr"}
         ({"url": "ftp://gpu1"}, "write it as http://HOST:PORT"),
         ({"url": "http://gpu1/?a=b"}, "write it as http://HOST:PORT"),
         ({"model": ""}, "at least 1 character"),
-        ({"kind": "tgi"}, "'vllm', 'sglang' or 'llama-cpp'"),
+        ({"kind": "tgi"}, "'vllm' or 'llama-cpp'"),
         ({"max_in_flight": 0}, "greater than 0"),
         ({"port": 8000}, "Extra inputs"),
     ],

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rerank.config import EncoderConfig
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from tests.pe_checkpoints import change_config
@@ -57,10 +56,10 @@ def copied(encoder: Encoder, tmp_path: Path) -> Path:
     return Path(shutil.copytree(encoder.folder, tmp_path / "copied"))
 
 
-def test_folder_is_known_by_the_name_in_its_config_and_by_the_given_one(copied: Path) -> None:
+def test_folder_is_known_by_its_path_its_name_and_the_one_in_its_config(copied: Path) -> None:
     change_config(copied, _name_or_path="publisher/encoder")
-    encoder = Encoder(EncoderConfig(name=str(copied), published_name="another/name"), "cpu")
-    assert encoder.names == {str(copied), "publisher/encoder", "another/name"}
+    encoder = Encoder(str(copied), "cpu")
+    assert encoder.names == {str(copied), "copied", "publisher/encoder"}
 
 
 def test_missing_and_unknown_weights_are_named(copied: Path) -> None:

@@ -146,7 +146,7 @@ def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path,
         ),
         (
             {"encoder_sha256": "0" * 64},
-            "use that encoder or another checkpoint, or, if .*published_name: sent",
+            "use that encoder, in a folder of its name, or another checkpoint",
         ),
         (
             {"encoder_pooling": "last_token"},
