@@ -100,7 +100,7 @@ def test_table_of_candidates_has_the_fields_of_each_form() -> None:
     table = re.findall(r"^\|.*$", page.partition("## Candidates")[2].partition("\n## ")[0], re.MULTILINE)
     rows = [[re.findall(r"`(\w+)`", cell) for cell in row.split("|")[2:5]] for row in table[2:]]
     of_python, of_grpc, of_cohere = ([name for row in rows for name in row[column]] for column in range(3))
-    assert set(of_python) == {*FIELDS.names, "score"}
+    assert set(of_python) == {*FIELDS}
     assert set(of_grpc) == set(pb.Candidate.DESCRIPTOR.fields_by_name)
     assert set(of_cohere) <= {"text", "title"}
 

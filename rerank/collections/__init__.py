@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rerank.collections import beir, pydoc
 from rerank.errors import CollectionError
-from rerank.readers.fields import PassageFields
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
 
@@ -49,23 +48,18 @@ def _pydoc() -> Collection:
 NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}
 
 
-def open_collection(name_or_folder: str, fields: PassageFields = beir.FIELDS) -> Collection:
+def open_collection(name_or_folder: str) -> Collection:
     """A named collection, or a folder in BEIR layout, whose first passages can be read.
 
-    Args:
-        fields: the names of the fields in the folder's corpus.jsonl.
-
     Raises:
-        CollectionError: the argument is neither, or a named collection with other fields.
+        CollectionError: the argument is neither.
     """
     if not is_collection(name_or_folder):
         names = ", ".join(map(repr, NAMED))
         raise CollectionError(f"collection {name_or_folder!r} is neither {names} nor a folder with a corpus.jsonl")
     if name_or_folder not in NAMED:
-        beir.checked_folder(name_or_folder, fields)
-    elif fields != beir.FIELDS:
-        raise CollectionError(f"{name_or_folder} has its own fields; leave out --id-field, --text-field, --title-field")
-    return find_collection(name_or_folder, fields)
+        beir.checked_folder(name_or_folder)
+    return find_collection(name_or_folder)
 
 
 def is_collection(name_or_folder: str) -> bool:
@@ -73,16 +67,16 @@ def is_collection(name_or_folder: str) -> bool:
     return name_or_folder in NAMED or beir.corpus_file(Path(name_or_folder)).is_file()
 
 
-def find_collection(name_or_folder: str, fields: PassageFields = beir.FIELDS) -> Collection:
+def find_collection(name_or_folder: str) -> Collection:
     """A named collection, or a folder in BEIR layout. Some files may be missing: none is read yet."""
     if name_or_folder in NAMED:
         return NAMED[name_or_folder]()
     folder = Path(name_or_folder).absolute()
     return Collection(
         folder.name,
-        partial(beir.passages, folder, fields),
-        partial(beir.lines_of, folder, fields),
-        partial(beir.fingerprint, folder, fields),
+        partial(beir.passages, folder),
+        partial(beir.lines_of, folder),
+        partial(beir.fingerprint, folder),
         partial(beir.queries, folder),
         partial(beir.qrels, folder),
     )

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from rerank.errors import CollectionError
-from rerank.readers.fields import PassageFields
 from rerank.readers.lines import parsed_lines
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import read_queries
-from rerank.readers.rows import json_object
+from rerank.readers.rows import json_object, passage_of_row
 from rerank.types import Passage, Query
 from rerank.util.files import sha256_of_files
 
-#: Names of the fields of a passage.
-FIELDS = PassageFields(("_id",))
 #: Number of passages that `checked_folder` reads: it takes milliseconds, and a wrong form shows in the first ones.
 _CHECKED_PASSAGES = 100
 
 
-def checked_folder(name: str, fields: PassageFields = FIELDS) -> Path:
+def checked_folder(name: str) -> Path:
     """The absolute path of a folder in BEIR layout, whose first passages can be read.
 
     Raises:
@@ -31,7 +27,7 @@ def checked_folder(name: str, fields: PassageFields = FIELDS) -> Path:
     folder = Path(name).absolute()
     if not corpus_file(folder).is_file():
         raise CollectionError(f"collection {name!r} is not a folder with a corpus.jsonl")
-    for _ in islice(passages(folder, fields), _CHECKED_PASSAGES):
+    for _ in islice(passages(folder), _CHECKED_PASSAGES):
         pass
     return folder
 
@@ -48,7 +44,7 @@ def qrels_file(folder: Path, split: str) -> Path:
     return _plain_or_gzip(folder / "qrels" / f"{split}.tsv")
 
 
-def passages(folder: Path, fields: PassageFields = FIELDS) -> Iterator[Passage]:
+def passages(folder: Path) -> Iterator[Passage]:
     """The passages in file order, each with title and text joined by a space, as is usual for BEIR.
 
     Further fields of a line are ignored.
@@ -57,7 +53,7 @@ def passages(folder: Path, fields: PassageFields = FIELDS) -> Iterator[Passage]:
         CollectionError: the file cannot be read, or a line is not a JSON object in UTF-8 with id and text; the message
             names the line.
     """
-    return (passage for _, passage in parsed_lines(corpus_file(folder), partial(_passage, fields)))
+    return (passage for _, passage in parsed_lines(corpus_file(folder), _passage))
 
 
 def queries(folder: Path) -> list[Query]:
@@ -70,16 +66,14 @@ def qrels(folder: Path, split: str = "test") -> list[Qrel]:
     return read_qrels(qrels_file(folder, split))
 
 
-def lines_of(folder: Path, fields: PassageFields, doc_id: str) -> list[int]:
+def lines_of(folder: Path, doc_id: str) -> list[int]:
     """The 1-based numbers of the lines of corpus.jsonl with this id."""
-    lines = parsed_lines(corpus_file(folder), partial(_passage, fields))
-    return [number for number, passage in lines if passage.doc_id == doc_id]
+    return [number for number, passage in parsed_lines(corpus_file(folder), _passage) if passage.doc_id == doc_id]
 
 
-def fingerprint(folder: Path, fields: PassageFields = FIELDS) -> str:
-    """SHA-256 of the file of passages, with the names of its fields if they are other ones than usual."""
-    sha256 = sha256_of_files([corpus_file(folder)])
-    return sha256 if fields == FIELDS else f"{sha256} {' '.join(fields.names)}"
+def fingerprint(folder: Path) -> str:
+    """SHA-256 of the file of passages."""
+    return sha256_of_files([corpus_file(folder)])
 
 
 def _plain_or_gzip(path: Path) -> Path:
@@ -88,8 +82,6 @@ def _plain_or_gzip(path: Path) -> Path:
     return compressed if compressed.is_file() and not path.exists() else path
 
 
-def _passage(fields: PassageFields, line: str) -> Passage:
-    row = json_object(line)
-    fields.check(row)
-    doc_id, text, title = fields.of(row)
+def _passage(line: str) -> Passage:
+    doc_id, text, title = passage_of_row(json_object(line), ("_id",))
     return Passage(doc_id, f"{title} {text}".strip(), title=title.strip())

@@ -190,15 +190,6 @@ FeedbackMethodOption = Annotated[
 ]
 Verbose = Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")]
 Json = Annotated[bool, flag("--json", "Print the response as JSON, for programs.")]
-IdField = Annotated[
-    str, typer.Option("--id-field", help="Name of the field with the id, if it is another one.", show_default=False)
-]
-TextField = Annotated[
-    str, typer.Option("--text-field", help="Name of the field with the text, if it is not text.", show_default=False)
-]
-TitleField = Annotated[
-    str, typer.Option("--title-field", help="Name of the field with the title, if it is not title.", show_default=False)
-]
 Encoder = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,7 @@ from rerank.commands import options
 from rerank.commands.display import results_table
 from rerank.commands.query import DEFAULT_TARGET, RankingSettings, open_client, show_response
 from rerank.commands.run import console
-from rerank.readers.candidates import FIELDS, read_candidates
+from rerank.readers.candidates import read_candidates
 from rerank.readers.lines import STDIN
 from rerank.types import CandidateLike
 from rerank.util.files import looked_for
@@ -68,9 +68,6 @@ class RankSettings(RankingSettings):
             "default model."
         ),
     ] = ""
-    id_field: options.IdField = ""
-    text_field: options.TextField = ""
-    title_field: options.TitleField = ""
     batch: Annotated[
         Path | None,
         typer.Option(
@@ -96,19 +93,12 @@ class RankSettings(RankingSettings):
             "ordered": self.ordered,
         }
 
-    @property
-    def field_names(self) -> tuple[str, str, str]:
-        """The names of the fields with id, text and title; empty for the usual ones."""
-        return self.id_field, self.text_field, self.title_field
-
 
 def rank(settings: RankSettings) -> None:
     """Rank passages, or a file of candidates or requests.
 
     Passages of the command line need no service: the model is loaded for them. Their order has no effect.
     """
-    if settings.batch and any(settings.field_names):
-        raise typer.BadParameter("a file of --batch has RankLLM's fields; leave out --id-field and the like")
     is_single = bool(settings.query or settings.candidates or settings.example)
     if settings.batch and settings.out and not is_single:
         _rank_batch(settings, settings.batch, settings.out)
@@ -123,11 +113,8 @@ def rank(settings: RankSettings) -> None:
     if settings.query is None:
         raise typer.BadParameter('give --query "…", or --example')
     if file := file_among(settings.candidates):
-        candidates = read_candidates(file, FIELDS.renamed(*settings.field_names))
-        show_response(_ask(settings, settings.query, candidates), settings.query, settings)
+        show_response(_ask(settings, settings.query, read_candidates(file)), settings.query, settings)
         return
-    if any(settings.field_names):
-        raise typer.BadParameter("passages as texts have no fields; leave out --id-field and the like")
     _rank_texts(settings, settings.query, settings.candidates)
 
 

@@ -148,9 +148,6 @@ def index(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
-    id_field: options.IdField = "",
-    text_field: options.TextField = "",
-    title_field: options.TitleField = "",
     encoder: options.Encoder = None,
     sparse_encoder: Annotated[
         str,
@@ -185,10 +182,10 @@ def index(
 
     A build that was killed goes on when the command is repeated.
     """
-    from rerank.collections import beir, open_collection
+    from rerank.collections import open_collection
     from rerank.commands.progress import show_progress
 
-    opened = open_collection(collection, beir.FIELDS.renamed(id_field, text_field, title_field))
+    opened = open_collection(collection)
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
     from rerank.models.sparse_encoder import SparseEncoder
     from rerank.retrieval.build import BuildSettings, build_index

@@ -7,21 +7,21 @@ import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from rerank.readers.fields import PassageFields
 from rerank.readers.lines import distinct, json_rows
 from rerank.readers.rows import (
     BadRow,
     listed,
     optional_number_of,
+    passage_of_row,
     refuse_unknown_fields,
 )
 from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Passage
 
 log = logging.getLogger(__name__)
 
-#: Names of the fields of a candidate. Its id is a string or an integer.
-FIELDS = PassageFields(("doc_id", "_id", "docid", "id"))
-_SCORE = "score"
+#: Names of the field with the id of a candidate, a string or an integer; and of all its fields.
+_ID_FIELDS = ("doc_id", "_id", "docid", "id")
+FIELDS = (*_ID_FIELDS, "text", "title", "score")
 
 
 def passage_of(candidate: object, place: int) -> Passage:
@@ -36,14 +36,13 @@ def passage_of(candidate: object, place: int) -> Passage:
         raise TypeError(f"candidates[{place}] {error}") from error
 
 
-def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[Passage]:
+def read_candidates(path: Path) -> list[Passage]:
     """Reads {"doc_id", "text", "title", "score"}, the last two optional, one per line or in one array.
 
     Further fields are ignored, with one warning in the log for the whole file.
 
     Args:
         path: a file, plain or gzip, or `rerank.readers.lines.STDIN`.
-        fields: the names of the fields.
 
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines have the same id; the message names the
@@ -52,9 +51,8 @@ def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[Passage]
     ignored: dict[str, None] = {}
 
     def parse(row: Mapping[str, object]) -> Passage:
-        fields.check(row)
-        ignored.update(dict.fromkeys(name for name in row if name not in (*fields.names, _SCORE)))
-        return _from_mapping(row, fields)
+        ignored.update(dict.fromkeys(name for name in row if name not in FIELDS))
+        return _from_mapping(row)
 
     candidates = list(distinct(path, json_rows(path, parse), lambda candidate: candidate.doc_id, "doc_id"))
     if ignored:
@@ -71,12 +69,12 @@ def _passage(candidate: object, place: str) -> Passage:
         case (doc_id, text):
             return _from_mapping({"doc_id": doc_id, "text": text})
         case Mapping():
-            refuse_unknown_fields(candidate, (*FIELDS.names, _SCORE), CANDIDATE_FIELDS)
-            has_id = any(name in candidate for name in FIELDS.id)
+            refuse_unknown_fields(candidate, FIELDS, CANDIDATE_FIELDS)
+            has_id = any(name in candidate for name in _ID_FIELDS)
             return _from_mapping(candidate if has_id else {"doc_id": place, **candidate})
     raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
 
 
-def _from_mapping(row: Mapping[str, object], fields: PassageFields = FIELDS) -> Passage:
-    doc_id, text, title = fields.of(row)
-    return Passage(doc_id, text, score=optional_number_of(row, _SCORE), title=title.strip())
+def _from_mapping(row: Mapping[str, object]) -> Passage:
+    doc_id, text, title = passage_of_row(row, _ID_FIELDS)
+    return Passage(doc_id, text, score=optional_number_of(row, "score"), title=title.strip())

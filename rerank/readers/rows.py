@@ -76,6 +76,11 @@ def id_of(row: Mapping[str, Any], names: Sequence[str]) -> str:
     return next(iter(found.values()))
 
 
+def passage_of_row(row: Mapping[str, Any], id_names: Sequence[str]) -> tuple[str, str, str]:
+    """Id, text and title of a row; the title is empty if it has none. Raises: BadRow."""
+    return id_of(row, id_names), text_of(row, "text"), optional_text_of(row, "title")
+
+
 def text_of(row: Mapping[str, Any], name: str) -> str:
     """The text in a field. Raises: BadRow when the row lacks it, or when it is not a text that UTF-8 can hold."""
     if name not in row:

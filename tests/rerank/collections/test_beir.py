@@ -49,19 +49,12 @@ def test_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
         list(collection.passages())
 
 
-def test_fields_may_have_other_names_and_others_are_ignored(tmp_path: Path) -> None:
-    folder = write(tmp_path, '{"sku": 7, "body": "b", "name": "N", "price": 1, "text": "other"}')
-    fields = beir.FIELDS.renamed("sku", "body", "name")
-    collection = open_collection(folder, fields)
+def test_other_fields_are_ignored_and_one_without_an_id_is_refused(tmp_path: Path) -> None:
+    collection = open_collection(write(tmp_path, '{"_id": 7, "text": "b", "title": "N", "price": 1}'))
     assert [(p.doc_id, p.text) for p in collection.passages()] == [("7", "N b")]
     assert collection.lines_of("7") == [1]
-    assert collection.fingerprint() != open_collection(folder, beir.FIELDS.renamed("sku", "", "")).fingerprint()
-    with pytest.raises(
-        CollectionError, match=r"jsonl:1 has no _id; found sku, body, .*; name the field with --id-field"
-    ):
-        open_collection(folder)
-    with pytest.raises(CollectionError, match="pydoc has its own fields; leave out --id-field"):
-        open_collection("pydoc", fields)
+    with pytest.raises(CollectionError, match=r"jsonl:1 has no _id; found sku, text"):
+        open_collection(write(tmp_path, '{"sku": 7, "text": "b"}'))
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])

@@ -49,7 +49,6 @@ def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkey
         (("--query", "q"), "give passages as texts, a file of candidates (- for standard input), or --example"),
         (("x", "y"), 'give --query "…", or --example'),
         (("--example", "--query", "q"), "--example has a query and passages of its own"),
-        (("--query", "q", "x", "--id-field", "sku"), "passages as texts have no fields"),
         (("--query", "q", "x", "--batch", "requests.jsonl"), "or --batch and --out"),
     ],
 )

@@ -60,7 +60,7 @@ def test_bad_first_line_of_a_collection_is_reported_before_models_are_imported(t
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    problem = "has no _id; found id, text; name the field with --id-field, or rename it"
+    problem = "has no _id; found id, text"
     assert done.stdout == f"{tmp_path}/corpus.jsonl:1 {problem}\nFalse\n"
 
 
