@@ -82,7 +82,7 @@ class Caller:
 
     @contextmanager
     def queueing(self, tokens: float) -> Iterator[None]:
-        """Counts the tokens of a request as in work until the block ends. Raises: Overloaded."""
+        """Reserves tokens of the caller's quota during the block. Raises: Overloaded."""
         limit = self.limits.max_queue_tokens
         if limit is not None and self._queued_tokens and self._queued_tokens + tokens > limit:
             raise Overloaded(

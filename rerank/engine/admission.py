@@ -27,7 +27,7 @@ from rerank.errors import DeadlineExceeded, Overloaded
 #: The share of the estimated seconds that a request must have until its deadline, if others are in work. Simulated at
 #: four times the load with durations that vary by 30 %, 4 % of the admitted requests are late, and 17 % without it.
 _MARGIN = 1.4
-#: The retry delay that a rejected caller is told before any rate is measured.
+#: The retry delay of a rejected caller before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
 #: The stages of the models, which run concurrently.

@@ -29,7 +29,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
         call: work → its result.
         throughput: records the rate.
         max_in_flight: the most calls at a time.
-        observers: told of its work.
+        observers: called with its work.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ class ModelThreads:
         return [(window, self._ranked(window, list(islice(done, len(window.pieces))))) for window in windows]
 
     def _ranked(self, window: Window, done: Sequence[Completed[Any]]) -> Completed[WindowRanking]:
-        """Makes the ranking of a window from the results of its pieces; it took the time from first to last."""
+        """Makes the ranking of a window from the results of its pieces; its duration spans the first to the last."""
         results = [item.result for item in done]
         if window.batches is None:
             (ranking,) = results

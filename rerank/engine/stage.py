@@ -37,7 +37,7 @@ ResultsObserver: TypeAlias = Callable[[ModelStage, float, Sequence[Completed[Any
 
 @dataclass(frozen=True)
 class Observers:
-    """Functions that are told of the work of the stages, on the event loop."""
+    """Functions that are called with the work of the stages, on the event loop."""
 
     on_batch: list[BatchObserver] = field(default_factory=list)
     on_results: list[ResultsObserver] = field(default_factory=list)
@@ -50,7 +50,7 @@ class QueuedStage(ABC, Generic[T, R]):
         model_stage: the model and the stage of all its work.
         throughput: records the duration of each batch.
         max_batch_tokens: see FairQueue.
-        observers: told of its work.
+        observers: called with its work.
     """
 
     def __init__(

@@ -122,7 +122,7 @@ def main(
         for port, checkout in ((50151, before.resolve()), (50161, after.resolve())):
             engine = stack.enter_context(engine_of(checkout, model))
             measures.append({"engine alone": engine} | stack.enter_context(service_of(checkout, model, port)))
-        print(f"{'':20} before  after  ratio (median of {turns - 1} turns, range)")
+        print(f"{'':20} before  after  after / before (median of {turns - 1} turns, range)")
         for name in measures[0]:
             pairs = [tuple(measure[name](requests) for measure in measures) for _ in range(turns)][1:]
             ratios = sorted(later / earlier for earlier, later in pairs)

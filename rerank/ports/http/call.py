@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 import math
 import re
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
@@ -18,9 +21,16 @@ from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
 from rerank.service.call import EndedByPort
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
+from rerank.util.json_values import has_more_values
 
 T = TypeVar("T")
 
+_OBJECT = TypeAdapter(dict[str, Any])
+#: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.
+_VALUES_PER_CANDIDATE, _VALUES_OF_OPTIONS = 32, 1000
+_UTF_8 = "utf-8"
+#: In pydantic's errors about half of a surrogate pair, which stands for half of a character such as an emoji.
+_HALF = ("surrogate", "hex escape")
 #: The type of the body.
 CONTENT_TYPE = "application/json"
 #: Charsets that a content type may name, and Python's names of them.
@@ -66,7 +76,7 @@ class HttpCall(EndedByPort):
         self._headers = Headers(scope=scope)
         self.headers = _with_key(self._headers)
         #: The charset of the body, which `read` takes from the headers.
-        self.charset = "utf-8"
+        self.charset = _UTF_8
         self.deadline_s = math.inf
         self._until_drained = calls.until_drained
         self._arrived_s = asyncio.get_running_loop().time()
@@ -173,3 +183,55 @@ def _timeout_s(header: str | None) -> float:
         problem = f"{header[:50]!r} is not a number of milliseconds from 1 to {_MAX_TIMEOUT_MS}"
         raise InvalidRequest("X-Request-Timeout-Ms", problem)
     return int(header) / 1000
+
+
+def json_object(
+    body: bytes | bytearray, max_candidates: int, charset: str = _UTF_8
+) -> tuple[dict[str, Any], list[str]]:
+    """The JSON object of a body, and warnings for the caller.
+
+    Raises:
+        InvalidRequest: the body is not a JSON object in this charset, or has many more values than `max_candidates`
+            candidates need.
+    """
+    text = _in_utf_8(body, charset)
+    limit = max_candidates * _VALUES_PER_CANDIDATE + _VALUES_OF_OPTIONS
+    if has_more_values(text, limit):
+        raise InvalidRequest(
+            "body",
+            f"it has more than {limit} values, which are allowed for {max_candidates} candidates, or too long numbers; "
+            f"send at most {max_candidates} candidates, and only the fields of them that are needed",
+            {"limit": str(limit)},
+        )
+    try:
+        return _OBJECT.validate_json(text), []
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        if not text.strip():
+            problem = "it is empty"
+        if any(sign in problem for sign in _HALF) and (repaired := _without_halves(text)) is not None:
+            return repaired, ["half of a surrogate pair, which is not a character, was read as U+FFFD"]
+        try:
+            text.decode(_UTF_8)
+        except UnicodeDecodeError as wrong:
+            problem = f"byte {wrong.start} is 0x{text[wrong.start]:02x}, which is not UTF-8"
+        raise InvalidRequest("body", f"{problem}; send a JSON object in UTF-8") from error
+
+
+def _in_utf_8(body: bytes | bytearray, charset: str) -> bytes | bytearray:
+    """The body in UTF-8, without a byte order mark. Raises: InvalidRequest if it is not in this charset."""
+    if charset != _UTF_8:
+        try:
+            body = body.decode(charset).removeprefix("\ufeff").encode(_UTF_8)
+        except UnicodeError as error:
+            raise InvalidRequest("body", f"it is not in {charset}, which its content type names: {error}") from error
+    return body[len(codecs.BOM_UTF8) :] if body.startswith(codecs.BOM_UTF8) else body
+
+
+def _without_halves(text: bytes | bytearray) -> dict[str, Any] | None:
+    """The JSON object with U+FFFD in the place of each half of a surrogate pair; None if it has other faults, too."""
+    try:
+        whole = json.dumps(json.loads(text), ensure_ascii=False)
+        return _OBJECT.validate_json(whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    except (ValueError, RecursionError):
+        return None

@@ -12,8 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from rerank.errors import RerankError
-from rerank.ports.http.body import json_object
-from rerank.ports.http.call import HttpCall, HungUp
+from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.dialects.dialect import Dialect
 from rerank.ports.http.dialects.options import fields_without_effect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
