@@ -129,6 +129,11 @@ def candidate_list(candidates: Iterable[T]) -> list[T]:
     return list(candidates)
 
 
+def with_text(passage: Passage, text: str) -> Passage:
+    """Returns the passage with this text: itself if it has it."""
+    return passage if passage.text == text else replace(passage, text=text)
+
+
 def with_title(text: str, title: str) -> str:
     """Puts the title in front of a text, unless that begins with it."""
     if not title or (text.startswith(title) and not text[len(title) : len(title) + 1].isalnum()):

@@ -21,7 +21,7 @@ from rerank.prompting.chat import render_chat
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import SLACK_TOKENS, beginning, first_tokens, passage_limit
-from rerank.types import Passage, Prepared, Query, Window
+from rerank.types import Passage, Prepared, Query, Window, with_text
 from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
@@ -92,8 +92,7 @@ class ListwiseRenderer:
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the texts, and cuts those that are never shown whole."""
         shown = {(p.text, p.title): self._shown(self._beginning(p), p.title) for p in passages}
-        prepared = tuple(replace(passage, text=shown[passage.text, passage.title]) for passage in passages)
-        return Prepared(self._fitting_query(query), prepared)
+        return Prepared(self._fitting_query(query), tuple(with_text(p, shown[p.text, p.title]) for p in passages))
 
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
@@ -114,10 +113,10 @@ class ListwiseRenderer:
         """
         names = tuple(names[: len(window.passages)])
         empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
-        passages = self._fitting(window.passages, self._prompt_tokens - answer_tokens, empty_tokens)
-        truncated = tuple(i for i, passage in enumerate(passages) if passage is not window.passages[i])
-        text = self.render(window.query, names, [passage.text for passage in passages])
-        return ListwisePrompt(self.tokenize(text), truncated)
+        texts = [passage.text for passage in window.passages]
+        fitting = self._fitting(texts, self._prompt_tokens - answer_tokens, empty_tokens)
+        truncated = tuple(i for i, text in enumerate(fitting) if len(text) < len(texts[i]))
+        return ListwisePrompt(self.tokenize(self.render(window.query, names, fitting)), truncated)
 
     def _beginning(self, passage: Passage) -> str:
         """Cuts off the end of a text that can never be shown, before anything else is done with it."""
@@ -181,22 +180,17 @@ class ListwiseRenderer:
     def _token_ends(self, text: str) -> tuple[int, ...]:
         return tuple(end for _, end in self._backend.encode(text, add_special_tokens=False).offsets)
 
-    def _truncate(self, passage: Passage, tokens: int) -> Passage:
-        """Returns the passage with only the first tokens of its text."""
-        ends = self.token_ends(passage.text)
-        return Passage(passage.doc_id, passage.text[: ends[tokens - 1]]) if len(ends) > tokens else passage
-
-    def _fitting(self, passages: Sequence[Passage], prompt_tokens: int, empty_tokens: int) -> Sequence[Passage]:
-        """Truncates passages to `passage_tokens`, and so that all of them fit into the prompt."""
-        lengths = [len(self.token_ends(passage.text)) for passage in passages]
+    def _fitting(self, texts: Sequence[str], prompt_tokens: int, empty_tokens: int) -> Sequence[str]:
+        """Truncates texts to `passage_tokens`, and so that all of them fit into the prompt."""
+        lengths = [len(self.token_ends(text)) for text in texts]
         room, shown = prompt_tokens - empty_tokens, [min(length, self.passage_tokens) for length in lengths]
         fits = sum(shown) + SLACK_TOKENS * len(shown) <= max(0, room)
         if fits and shown == lengths:
-            return passages
+            return texts
         limit = self.passage_tokens if fits else min(self.passage_tokens, passage_limit(shown, room, prompt_tokens))
         return [
-            passage if length <= limit else self._truncate(passage, limit)
-            for passage, length in zip(passages, lengths, strict=True)
+            text if length <= limit else text[: self.token_ends(text)[limit - 1]]
+            for text, length in zip(texts, lengths, strict=True)
         ]
 
 

@@ -19,7 +19,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.truncate import beginning, ending, first_tokens
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
 
 _MOST_PASSAGES = 1000
 #: The least tokens that a query must leave for the passage.
@@ -79,7 +79,7 @@ class CrossEncoderRanker:
             InvalidRequest: the instruction leaves too little room for query and passages.
         """
         texts = {t: self._divide_special_tokens(self._read_part(t)) for t in {passage.text for passage in passages}}
-        prepared = tuple(replace(passage, text=texts[passage.text]) for passage in passages)
+        prepared = tuple(with_text(passage, texts[passage.text]) for passage in passages)
         divided = replace(
             query,
             text=self._divide_special_tokens(self._read_part(query.text)),

@@ -24,7 +24,18 @@ from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorProm
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.types import Decoded, Passage, Precision, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import (
+    Decoded,
+    Passage,
+    Precision,
+    Prepared,
+    Query,
+    ScoreKind,
+    Vector,
+    Window,
+    WindowRanking,
+    with_text,
+)
 
 #: A text may take one or two tokens more inside a prompt than alone.
 _SLACK_TOKENS = 2
@@ -107,7 +118,7 @@ class PERankRanker:
         fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
         encoded = self._encoder.with_vectors(passages, self._encoder_dtype)
         if self._prompts.reads_text:
-            encoded = [replace(passage, text=self._prompts.shown_text(passage)) for passage in encoded]
+            encoded = [with_text(passage, self._prompts.shown_text(passage)) for passage in encoded]
         return Prepared(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
     def encode(self, window: Window) -> Window:
