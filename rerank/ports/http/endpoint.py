@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -18,13 +18,12 @@ from rerank.ports.http.dialects.options import fields_without_effect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
 from rerank.ports.http.fitting import RequestFitter
 from rerank.ports.http.headers import execution_headers, header_value, warnings_header, warnings_of
-from rerank.ports.http.pairs import joined
 from rerank.ports.http.problem import problem_of
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID, CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import check_number_of_candidates
-from rerank.types import Ranking
+from rerank.types import Completeness, Ranking
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -99,7 +98,7 @@ class Endpoint:
         async def run(context: CallContext) -> HttpReply:
             try:
                 results = [await call.unless_ended(self._run(request, context)) for request in requests]
-                result = results[0] if len(results) == 1 else joined(results)
+                result = results[0] if len(results) == 1 else _joined(results)
                 ranking = result if isinstance(result, Ranking) else result.ranking
                 all_notes = [*notes, *warnings_of(ranking.trace)]
                 reply = await self._beside(size, translated.reply, result, all_notes)
@@ -116,6 +115,30 @@ class Endpoint:
             return function(*args, **kwargs)
         result: T = await self._convert(function, *args, **kwargs)
         return result
+
+
+def _joined(rankings: Sequence[Ranking]) -> Ranking:
+    """One ranking of pairs of a query and a text from those of the queries; doc_ids are places in the request."""
+    traces = [ranking.trace for ranking in rankings]
+    unfinished = next((trace for trace in traces if trace.completeness is not Completeness.FULL), traces[0])
+    trace = replace(
+        traces[0],
+        windows=tuple(window for trace in traces for window in trace.windows),
+        rounds=sum(trace.rounds for trace in traces),
+        repairs=sum(trace.repairs for trace in traces),
+        queue_ms=sum(trace.queue_ms for trace in traces),
+        prepare_ms=sum(trace.prepare_ms for trace in traces),
+        model_ms=sum(trace.model_ms for trace in traces),
+        total_ms=sum(trace.total_ms for trace in traces),
+        query_truncated=any(trace.query_truncated for trace in traces),
+        truncated_doc_ids=tuple(doc_id for trace in traces for doc_id in trace.truncated_doc_ids),
+        completeness=unfinished.completeness,
+        reason=unfinished.reason,
+        failure=next((trace.failure for trace in traces if trace.failure), None),
+        model_warning="; ".join(dict.fromkeys(trace.model_warning for trace in traces if trace.model_warning)),
+    )
+    ranked = (replace(item, position=int(item.passage.doc_id)) for ranking in rankings for item in ranking.ranked)
+    return Ranking(tuple(ranked), rankings[0].score_kind, trace)
 
 
 async def _refuse(dialect: Dialect, error: RerankError, _: CallContext) -> HttpReply:
