@@ -24,10 +24,11 @@ from tests.fakes import NumberRanker
 
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
+    from rerank.models.sparse_encoder import SparseEncoder
     from rerank.retrieval.index import Index
     from tests.serving import Served
 
-hypothesis.settings.register_profile("any machine", deadline=None)  # no example has to be quick
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=50)  # no example has to be quick
 hypothesis.settings.load_profile("any machine")
 
 #: doc_id → (title, text)
@@ -166,13 +167,21 @@ def index(index_folder: Path, encoder: Encoder) -> Index:
 
 
 @pytest.fixture(scope="session")
-def sparse_index(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """An index of PASSAGES with sparse vectors, which all first stages search."""
+def sparse_encoder() -> SparseEncoder:
     from rerank.models.sparse_encoder import SparseEncoder
+
+    return SparseEncoder(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def sparse_index(
+    beir_folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
+) -> Index:
+    """An index of PASSAGES with sparse vectors, which all first stages search."""
     from rerank.retrieval.build import BuildSettings, build_index
     from rerank.retrieval.index import Index
 
-    out, sparse_encoder = tmp_path_factory.mktemp("sparse-indexes") / "twelve", SparseEncoder(device="cpu")
+    out = tmp_path_factory.mktemp("sparse-indexes") / "twelve"
     settings = BuildSettings(workers=1)
     build_index(open_collection(str(beir_folder)), out, encoder, settings=settings, sparse_encoder=sparse_encoder)
     return Index(out, encoder, lambda: sparse_encoder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -64,30 +63,6 @@ def run(folder: Path, *command: str) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-
-def missing_modules(folder: Path) -> set[str]:
-    """The modules of our packages that some file of a tree imports, and that are not there."""
-    roots = {"rerank": folder, "tests": folder, "rerank_eval": folder / "eval", "rerank_training": folder / "training"}
-    missing = set()
-    for path in (
-        path for part in ("rerank", "eval", "training", "scripts", "tests") for path in (folder / part).rglob("*.py")
-    ):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                if (root := roots.get(name.partition(".")[0])) is not None:
-                    place = root.joinpath(*name.split("."))
-                    if not place.is_dir() and not place.with_suffix(".py").is_file():
-                        missing.add(name)
-    return missing
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", INTEGRATIONS)
-def test_rest_imports_nothing_of_a_deleted_integration(name: str, tmp_path: Path) -> None:
-    assert not missing_modules(copy_without(tmp_path, name))
 
 
 @pytest.mark.slow

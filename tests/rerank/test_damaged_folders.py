@@ -150,7 +150,7 @@ HARMLESS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
+def folders(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder, sparse_encoder: SparseEncoder) -> Path:
     root = tmp_path_factory.mktemp("models")
     write_small_encoder(root / "encoder", encoder)
     write_cross_encoder(root / "cross-encoder", "bert")
@@ -158,15 +158,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(lm), LoraConfig(target_modules=["q_proj"]))
     adapted.save_pretrained(root / "adapter")
     write_published(root / "pe-rank", encoder)
-    write_correction(root / "fusion", encoder)
+    write_correction(root / "fusion", encoder, sparse_encoder)
     return root
 
 
-def write_correction(folder: Path, encoder: Encoder) -> None:
+def write_correction(folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     settings = CorrectionConfig(
         encoder_name=encoder.id.name,
         encoder_sha256=encoder.id.sha256,
-        sparse_encoder_sha256=SparseEncoder(device="cpu").id.sha256,
+        sparse_encoder_sha256=sparse_encoder.id.sha256,
         dimension=encoder.id.dimension,
         width=8,
     )

@@ -30,11 +30,6 @@ RELEVANT = {"flea", "flea-bite", "violin", "cello"}
 
 
 @pytest.fixture(scope="module")
-def sparse_encoder() -> SparseEncoder:
-    return SparseEncoder(device="cpu", cache_bytes=1_000_000)
-
-
-@pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Requests of 40 queries, each with all passages in another order, and their judgements."""
     folder = tmp_path_factory.mktemp("inputs")

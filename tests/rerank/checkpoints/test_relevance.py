@@ -48,9 +48,9 @@ def test_curve_of_another_form_is_refused(changed: dict[str, object]) -> None:
         RelevanceCurve.model_validate(CURVE.model_dump() | changed)
 
 
-def test_bundled_curves_are_those_of_the_bundled_encoders(encoder: Encoder) -> None:
+def test_bundled_curves_are_those_of_the_bundled_encoders(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     both, cosine, sparse = bundled_curves()
-    ids = {"cosine": encoder.id.sha256, "sparse": SparseEncoder(device="cpu").id.sha256}
+    ids = {"cosine": encoder.id.sha256, "sparse": sparse_encoder.id.sha256}
     assert (both.slopes.keys(), both.encoders) == (ids.keys(), ids)
     assert cosine.encoders | sparse.encoders == ids
     assert [list(curve.slopes) for curve in (cosine, sparse)] == [["cosine"], ["sparse"]]

@@ -45,11 +45,6 @@ def small(folder: Path) -> SparseEncoder:
     return SparseEncoder(folder, "cpu")
 
 
-@pytest.fixture(scope="module")
-def bundled() -> SparseEncoder:
-    return SparseEncoder(device="cpu")
-
-
 KINDS: list[dict[str, Any]] = [
     {},
     {"architecture": "distilbert"},
@@ -120,14 +115,12 @@ def test_batches_are_bounded_in_tokens(small: SparseEncoder, monkeypatch: pytest
 
 
 @pytest.mark.skipif(not has_bfloat16(), reason="the processor does not multiply bfloat16")
-def test_bfloat16_changes_scores_by_rounding_only(bundled: SparseEncoder) -> None:
+def test_bfloat16_changes_scores_by_rounding_only(sparse_encoder: SparseEncoder) -> None:
     texts = ["A flea lives 100 days.", "The moon causes the tides.", "fleas bite cats and dogs"]
-    query = bundled.encode_query("how long do fleas live")
-    exact = bundled.scores(query, bundled.states(texts, "float32"))
-    np.testing.assert_allclose(bundled.scores(query, bundled.states(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
-    np.testing.assert_allclose(
-        bundled.scores(query, bundled.encode_passages(texts, "bfloat16")), exact, rtol=0.02, atol=0.1
-    )
+    query = sparse_encoder.encode_query("how long do fleas live")
+    exact = sparse_encoder.scores(query, sparse_encoder.states(texts, "float32"))
+    for read in (sparse_encoder.states, sparse_encoder.encode_passages):
+        np.testing.assert_allclose(sparse_encoder.scores(query, read(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
 
 
 def test_text_that_comes_again_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +206,8 @@ def test_folder_that_gives_other_scores_or_none_is_refused(
     refused(copied, message)
 
 
-def test_vocabulary_of_another_size_is_refused(copied: Path, bundled: SparseEncoder) -> None:
-    shutil.copy(bundled.folder / "tokenizer.json", copied / "tokenizer.json")
+def test_vocabulary_of_another_size_is_refused(copied: Path, sparse_encoder: SparseEncoder) -> None:
+    shutil.copy(sparse_encoder.folder / "tokenizer.json", copied / "tokenizer.json")
     refused(copied, r"vocabulary has 30522 terms, but the model \d+; copy the tokenizer\.json")
 
 

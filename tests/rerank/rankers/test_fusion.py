@@ -21,11 +21,6 @@ QUERY = Query("how long does a flea live")
 TEXTS = [f"{title} {text}" for title, text in PASSAGES.values()]
 
 
-@pytest.fixture(scope="module")
-def sparse_encoder() -> SparseEncoder:
-    return SparseEncoder(device="cpu", cache_bytes=1_000_000)
-
-
 def fusion(encoder: Encoder, sparse_encoder: SparseEncoder | None, **settings: Any) -> FusionRanker:
     return FusionRanker(FusionModel(name="fusion", ranker="fusion", **settings), encoder, sparse_encoder)
 

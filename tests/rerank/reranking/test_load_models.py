@@ -28,6 +28,7 @@ from rerank.reranking.reranker import check_models
 from rerank.service.startup import check_before_loading
 from tests.causal_lms import finish, write_causal_lm
 from tests.damaged_folders import content, setting
+from tests.serving import wait_for
 from tests.small_tokenizers import byte_level
 
 #: Renders for years. The sandbox of transformers bounds each range, not their product.
@@ -129,7 +130,8 @@ def test_signal_while_a_model_hangs_in_loading_ends_the_process(first: Path, tmp
     command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--listen", "127.0.0.1:0", "--config", str(config)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            time.sleep(15)  # until it loads
+            wait_for(lambda: "tokenizers" in Path(f"/proc/{process.pid}/maps").read_text())
+            time.sleep(3)  # until it loads
             assert process.poll() is None
             process.terminate()
             assert process.wait(5) == -signal.SIGTERM

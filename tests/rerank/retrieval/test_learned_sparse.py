@@ -20,11 +20,6 @@ from tests.conftest import PASSAGES
 QUERIES = [Query("string instruments"), Query("how long does a flea live")]
 
 
-@pytest.fixture(scope="module")
-def sparse_encoder() -> SparseEncoder:
-    return SparseEncoder(device="cpu")
-
-
 class FixedEncoder:
     """Stands for the encoder of queries that have this vector."""
 

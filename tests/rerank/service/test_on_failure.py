@@ -190,6 +190,7 @@ def test_answer_over_http_has_the_failure_in_a_header(failing: tuple[Service, Fa
             assert failure.words.partition(" after")[0] in reply.json["meta"]["warnings"][0]
 
 
+@pytest.mark.parametrize("failing", ["full"], indirect=True)
 def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
     check_answer(service.rerank("safe").execution, failure)
@@ -199,6 +200,7 @@ def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Fai
     assert service.post("/v2/rerank", "safe", documents=TEXTS, on_failure="error").status == failure.http_status
 
 
+@pytest.mark.parametrize("failing", ["late", "broken"], indirect=True)
 def test_answers_are_counted_by_their_reason(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
 

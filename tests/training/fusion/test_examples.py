@@ -32,11 +32,6 @@ def settings(depth: int) -> FusionModel:
 
 
 @pytest.fixture(scope="module")
-def sparse_encoder() -> SparseEncoder:
-    return SparseEncoder(device="cpu")
-
-
-@pytest.fixture(scope="module")
 def item() -> TrainingList:
     return replace(training_lists(3)[1], scores=SCORES)
 
