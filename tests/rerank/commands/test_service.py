@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,21 +45,6 @@ def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_
     assert "files are as they were built" in whole.out.replace("\n", " ")
     (copy / "vectors.npy").write_bytes(b"")
     assert rerank("verify", copy).error.startswith(f"{copy / 'vectors.npy'} is damaged: it has 0 bytes, but manifest")
-
-
-@pytest.mark.slow
-def test_bad_first_line_of_a_collection_is_reported_before_models_are_imported(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"id": "1", "text": "t"}\n', encoding="utf-8")
-    program = (
-        "import sys\nfrom rerank.commands.service import index\nfrom rerank.errors import CollectionError\n"
-        "from pathlib import Path\n"
-        f"try: index({str(tmp_path)!r}, Path('out'))\n"
-        "except CollectionError as error: print(error)\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    problem = "has no _id; found id, text"
-    assert done.stdout == f"{tmp_path}/corpus.jsonl:1 {problem}\nFalse\n"
 
 
 def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rerank.config import EngineConfig
 from rerank.engine.strategies import Single, Sliding, Strategy
 from rerank.types import Completeness
-from tests.fakes import HeldRanker, NumberRanker, run_schedule
+from tests.fakes import NumberRanker, run_schedule
 from tests.rerank.engine.harness import (
     LARGE_BATCHES,
     ONE_BY_ONE,
@@ -25,7 +25,6 @@ from tests.rerank.engine.harness import (
     shuffled,
     start,
     wait_for_queue,
-    wait_until_blocked,
 )
 
 
@@ -86,19 +85,6 @@ async def test_times_sum_to_at_most_the_total() -> None:
         parts = [trace.queue_ms, trace.prepare_ms, trace.model_ms]
         assert min(parts) >= 0
         assert sum(parts) <= trace.total_ms + 1e-6
-
-
-async def test_queue_time_of_a_request_is_the_running_time_of_another() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        tasks = start(*(engine.run(request_for([1, 2], query=str(number))) for number in range(2)))
-        await wait_until_blocked(ranker)
-        await wait_for_queue(engine, 1)  # both have come before the time that is counted
-        await asyncio.sleep(0.02)
-        ranker.release.set()
-        first, second = [(await task).trace for task in tasks]
-    assert first.model_ms >= 19
-    assert second.queue_ms >= 19
 
 
 async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from rerank.config import EngineConfig
 from rerank.engine.strategies import spans
 from rerank.errors import DeadlineExceeded
 from rerank.types import Completeness, RankOptions
-from tests.fakes import HeldRanker, NumberRanker
+from tests.fakes import HeldRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     ObservedRanker,
@@ -96,20 +95,3 @@ async def test_partial_answer_is_the_best_order_so_far(windows_done: int) -> Non
     assert ranking.trace.completeness is (Completeness.PARTIAL if windows_done else Completeness.NONE)
     assert ranking.trace.reason == f"the deadline came after {windows_done} of 9 windows of sliding(20/10)"
     assert len(ranking.trace.windows) == windows_done
-
-
-async def test_partial_answer_comes_before_the_deadline() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, EngineConfig(answer_margin_s=1000.0)) as engine:
-        ranking = await asyncio.wait_for(
-            engine.run(request_for([1, 2], deadline_s=now_s() + 1000, options=PARTIAL)), timeout=60
-        )
-        ranker.release.set()
-    assert ranking.trace.completeness is Completeness.NONE
-
-
-async def test_request_that_allows_a_partial_answer_is_not_rejected_for_its_deadline() -> None:
-    async with engine_for(NumberRanker()) as engine:
-        set_throughput(engine, 0.001)
-        ranking = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=PARTIAL))
-    assert ranking.trace.completeness is Completeness.FULL

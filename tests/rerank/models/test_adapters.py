@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,12 +193,3 @@ def test_adapter_of_an_encoder_encodes_as_the_library_does(tmp_path: Path, encod
     texts = ["a flea lives a year", "glaciers flow"]
     expected = SentenceTransformer(str(adapter), device="cpu").encode(texts, normalize_embeddings=True)
     np.testing.assert_allclose(Encoder(str(adapter), "cpu").encode_passages(texts), expected, atol=1e-5)
-
-
-def test_adapter_whose_base_is_not_at_hand_says_where_to_name_it(tmp_path: Path) -> None:
-    base = write_cross_encoder(tmp_path / "base", "bert")
-    adapter = adapt(CrossEncoder(str(base), device="cpu"), tmp_path / "adapter")
-    shutil.rmtree(base)
-    with pytest.raises(CheckpointError, match=f"{FILE} to its folder"):
-        PairScorer(adapter, "cpu")
-    assert json.loads((adapter / FILE).read_text())["base_model_name_or_path"] == str(base)

@@ -92,11 +92,3 @@ def test_last_layer_with_other_arithmetic_is_not_shortened() -> None:
     """Granite scales its residuals; without the scale its layers are Llama's."""
     assert not make_last_token_reader(random_model(PACKABLE["granite"])).last_layer_shortened
     assert make_last_token_reader(random_model(GraniteConfig(**GROUPED_QUERIES))).last_layer_shortened
-
-
-def test_bfloat16_is_packed_within_its_noise() -> None:
-    expected = last_logits(random_model(PACKABLE["llama"]), random_sequences())
-    reader = make_last_token_reader(random_model(PACKABLE["llama"], torch.bfloat16))
-    logits = reader.read(random_sequences())
-    assert (reader.batching, logits.dtype) == ("packed", torch.float32)
-    torch.testing.assert_close(logits, expected, atol=0.2 * expected.std().item(), rtol=0)

@@ -157,13 +157,6 @@ def test_two_labels_of_which_none_is_named_relevant_are_refused(tmp_path: Path, 
         CrossEncoderRanker(write_two_labels(tmp_path / "mono", names), "cpu")
 
 
-def test_windows_of_a_batch_have_the_scores_that_they_have_alone(ranker: CrossEncoderRanker) -> None:
-    windows = [window(ranker, texts(n, longest=60)) for n in (20, 1, 12)]
-    expected = [ranking.scores for one in windows for ranking in rank_windows(ranker, [one])]
-    for ranking, scores in zip(rank_windows(ranker, windows), expected, strict=True):
-        assert ranking.scores == pytest.approx(scores, abs=1e-5)
-
-
 def test_activation_decides_on_the_meaning_of_scores(tmp_path: Path, folders: dict[str, Path]) -> None:
     logits = write_cross_encoder(tmp_path / "logits", "bert", torch.nn.Identity())
     of_logits, of_sigmoid = CrossEncoderRanker(logits, "cpu"), CrossEncoderRanker(folders["bert"], "cpu")

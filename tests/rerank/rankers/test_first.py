@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import rank_windows
@@ -43,19 +41,6 @@ def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> No
     assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
 
 
-def test_windows_share_one_forward_pass(ranker: FirstRanker) -> None:
-    assert ranker.info.batching == "packed"
-    rows = []
-    with torch.no_grad():
-        hook = ranker._reader._model.register_forward_pre_hook(
-            lambda _, __, options: rows.append(tuple(options["input_ids"].shape)), with_kwargs=True
-        )
-        windows = [window(*TEXTS), window(*TEXTS[:2]), window("long " * 50)]
-        rank_windows(ranker, windows)
-    hook.remove()
-    assert rows == [(1, sum(ranker.encode(encoded).tokens for encoded in windows))]
-
-
 def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level_numbers())
     wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
@@ -82,15 +67,6 @@ def test_truncated_passages_are_reported_by_their_place_in_the_window(ranker: Fi
     encoded = ranker.encode(window("short", "word " * 3000, "tiny", "other " * 3000))
     assert encoded.truncated == (1, 3)
     assert encoded.tokens == len(encoded.prompts[0]) <= 4096
-
-
-def test_bfloat16_weights_give_float32_scores(lm: Path, tmp_path: Path) -> None:
-    """The rows of the identifiers are float32 for any checkpoint, because logits rounded to bfloat16 tie."""
-    shutil.copytree(lm, tmp_path / "bf16")
-    weights = {name: tensor.bfloat16() for name, tensor in load_file(lm / "model.safetensors").items()}
-    save_file(weights, tmp_path / "bf16" / "model.safetensors", metadata={"format": "pt"})
-    scores = rank_windows(FirstRanker(tmp_path / "bf16", "first", device="cpu"), [window(*TEXTS)])[0].scores
-    assert any(torch.tensor(score).bfloat16().item() != pytest.approx(score, abs=1e-6) for score in scores)
 
 
 def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker: FirstRanker) -> None:

@@ -98,14 +98,6 @@ def test_sparse_score_counts_nothing_where_the_models_disagree(encoder: Encoder,
     assert ranking.permutation == by_cosine.permutation
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_short_lists_have_finite_scores(encoder: Encoder, sparse_encoder: SparseEncoder, n: int) -> None:
-    ranker = fusion(encoder, sparse_encoder)
-    (ranking,) = rank_windows(ranker, [window(ranker, ["the same text"] * n, [1.0] * n)])
-    assert len(set(ranking.scores)) == 1
-    assert np.isfinite(ranking.scores).all()
-
-
 def test_passages_beyond_the_depth_stand_below_all_others(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_depth=3)
     (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])

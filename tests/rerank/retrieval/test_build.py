@@ -151,11 +151,6 @@ def test_changed_corpus_file_is_another_collection(encoder: Encoder, tmp_path: P
             build_index(mine, tmp_path / "index", encoder, partial(kill_at, moment))
 
 
-def test_index_is_not_overwritten(encoder: Encoder, index_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="exists already"):
-        build_index(collection(), index_folder, encoder)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
