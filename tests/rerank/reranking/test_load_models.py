@@ -130,7 +130,7 @@ def test_signal_while_a_model_hangs_in_loading_ends_the_process(first: Path, tmp
     command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--listen", "127.0.0.1:0", "--config", str(config)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            wait_for(lambda: "tokenizers" in Path(f"/proc/{process.pid}/maps").read_text())
+            wait_for(lambda: "tokenizers" in Path(f"/proc/{process.pid}/maps").read_text(), 240)
             time.sleep(3)  # until it loads
             assert process.poll() is None
             process.terminate()
