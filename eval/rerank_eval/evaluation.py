@@ -11,17 +11,20 @@ from rerank import __version__
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.types import Passage, Query
-from rerank_eval.measures import Run
-from rerank_eval.overlap import check_names, check_responses, uncovered
-from rerank_eval.report import ORACLE, Report, write_report
-from rerank_eval.results import SystemResult, measure_variants
-from rerank_eval.runner import Responses, run_variants
-from rerank_eval.settings import BeirSettings, EvaluationSettings
+from rerank_eval.efficiency import efficiency
+from rerank_eval.measures import Evaluator, Run
+from rerank_eval.overlap import check_found, check_names, uncovered
+from rerank_eval.report import Report, SystemResult, write_report
+from rerank_eval.run_files import write_run
+from rerank_eval.runner import Responses, Variant, run_variants, variant_folder
+from rerank_eval.settings import ORACLE, BeirSettings, EvaluationSettings
 from rerank_eval.sources import Search
 from rerank_eval.systems import Oracle, System, SystemSpec, open_systems, parse_systems
-from rerank_eval.table import Summary, summarize, write_summary, write_table
+from rerank_eval.table import write_table
 from rerank_eval.tasks import Task, open_tasks
 
+#: The name of the row that shows the candidates as systems receive them.
+FIRST_STAGE = "first stage"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
 _FASTER = " (less with --precision auto, where the processor has bfloat16)"
 
@@ -37,9 +40,9 @@ def run_evaluation(settings: EvaluationSettings) -> None:
     specs = parse_systems(settings.model)
     tasks = open_tasks(settings)
     folders = _folders([task.name for task in tasks], settings.out)
-    summaries = [_evaluate(task, specs, settings, out) for task, out in zip(tasks, folders, strict=True)]
-    if len(summaries) > 1:
-        write_table(summaries, settings.out, console)
+    reports = [_evaluate(task, specs, settings, out) for task, out in zip(tasks, folders, strict=True)]
+    if len(reports) > 1:
+        write_table(reports, settings.out, console)
 
 
 def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
@@ -54,28 +57,26 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
     return [out] if len(datasets) == 1 else [out / dataset.replace("/", "-") for dataset in datasets]
 
 
-def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSettings, out: Path) -> Summary:
+def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSettings, out: Path) -> Report:
     """Evaluates all systems on one dataset."""
     shared = {"versions": versions()}
     with open_systems(specs, settings, task.evaluator.qrels, task.index) as systems:
         variants = task.source.variants(systems, shared)
         hint = _FASTER if settings.precision == "float32" else ""
         responses = run_variants(variants, list(task.source.queries), out, settings.concurrency, console, hint)
-    first_stages = task.source.first_stages(responses)
-    first_stage = next(iter(first_stages.values()))
-    notes = (*task.notes, *_notes_on_search(task, systems, responses, settings.target))
+    first_stage = task.source.first_stage(responses)
+    notes = (*task.notes, *_notes_on_search(task, systems, first_stage, settings.target))
     notes += uncovered(first_stage, task.evaluator.qrels, task.rel)
     written = {**settings.as_strings(), "qrels_sha256": task.qrels_sha256}
     report = Report(
         dataset=task.name,
         title=task.title,
         results=(
-            *(SystemResult(name, task.evaluator.evaluate(run)) for name, run in first_stages.items()),
+            SystemResult(FIRST_STAGE, task.evaluator.evaluate(first_stage)),
             *measure_variants(variants, responses, task.evaluator, out, written, notes),
         ),
         upper_bound=SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
         settings={**settings.as_strings(), **shared, **task.source.fingerprint},
-        seed=settings.seed,
         notes=notes,
     )
     write_report(report, out, console)
@@ -83,18 +84,39 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
         from rerank_eval.feedback import evaluate_feedback  # imports torch
 
         evaluate_feedback(task, {name: responses[name] for name in systems}, settings, task.index, out, console)
-    summary = summarize(report)
-    write_summary(summary, out)
-    return summary
+    return report
 
 
-def _notes_on_search(task: Task, systems: Mapping[str, System], responses: Responses, target: str) -> tuple[str, ...]:
+def measure_variants(
+    variants: Sequence[Variant],
+    responses: Responses,
+    evaluator: Evaluator,
+    out: Path,
+    settings: Mapping[str, object],
+    notes: Sequence[str] = (),
+) -> list[SystemResult]:
+    """Measures every variant and writes its run.trec and measures.json, the latter with `settings` and `notes`.
+
+    Raises:
+        ConfigError: the files cannot be written.
+    """
+    results = []
+    for variant in variants:
+        found = {response.query_id: response.ranking.docs for response in responses[variant.name]}
+        run = evaluator.counted(found)
+        metrics = evaluator.evaluate(run)
+        folder = variant_folder(variant.name, len(variants), out)
+        write_run(folder, run, metrics, {**settings, **variant.fingerprint}, notes)
+        results.append(SystemResult(variant.name, metrics, efficiency(responses[variant.name]), variant.fingerprint))
+    return results
+
+
+def _notes_on_search(task: Task, systems: Mapping[str, System], first_stage: Run, target: str) -> tuple[str, ...]:
     """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
     if not isinstance(task.source, Search):
         return ()
     if task.index is None:
-        found = [response for rows in responses.values() for response in rows]
-        check_responses(found, task.qrels, f"the service at {target}")
+        check_found(first_stage, task.qrels, f"the service at {target}")
     return check_names(next(iter(systems.values())).fingerprint.get("searched"), task.name)
 
 

@@ -25,8 +25,7 @@ from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.query_update import UpdateOutcome, teacher_of, update_queries
 from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage, Matrix, Query, ScoreKind
 from rerank_eval.measures import Evaluator, MetricValues
-from rerank_eval.report import comparisons, format_p, markdown_table
-from rerank_eval.results import SystemResult
+from rerank_eval.report import SystemResult, comparisons, format_p, markdown_table
 from rerank_eval.run_files import write_text
 from rerank_eval.runner import Responses
 from rerank_eval.settings import ORACLE, UPDATES, BeirSettings
@@ -83,7 +82,7 @@ def evaluate_feedback(
     dense, teachers = DenseSearch.of(index, task), list(_teachers(task, responses))
     shown = with_progress(teachers, "feedback, teachers", len(teachers), console)
     after = [result for teacher in shown for result in dense.after(teacher, settings)]
-    text = _report(len(dense.queries), dense.before, after, settings.seed)
+    text = _report(len(dense.queries), dense.before, after)
     write_text(out / "feedback.md", f"# Relevance feedback: {task.title}\n\n{text}\n")
     console.print(text, soft_wrap=True, markup=False)
 
@@ -181,26 +180,26 @@ class DenseSearch:
         ]
 
 
-def _report(queries: int, before: SystemResult, after: Sequence[AfterFeedback], seed: int) -> str:
+def _report(queries: int, before: SystemResult, after: Sequence[AfterFeedback]) -> str:
     """Tables of all teachers and losses: against dense retrieval before feedback, and against the first after it."""
     measures, results = list(before.metrics.mean), [row.result for row in after]
     head = [f"{queries} queries", *(cell for name in measures for cell in (name, "p"))]
     costs = [["–"] * 3, *([f"{row.cosine:.3f}", str(row.kept), f"{row.update_ms:.2f}"] for row in after)]
-    rows = [row + cost for row, cost in zip(_rows([before, *results], measures, seed), costs, strict=True)]
+    rows = [row + cost for row, cost in zip(_rows([before, *results], measures), costs, strict=True)]
     return "\n\n".join(
         [
             markdown_table([*head, "cosine", "kept", "ms"], rows),
             f"p: paired t-test against {BEFORE}, corrected by Holm over the rows. cosine: of the updated and the "
             "original query vector. kept: queries whose vector was not updated. ms: of the update, per query.",
-            markdown_table(head, _rows(results, measures, seed)),
+            markdown_table(head, _rows(results, measures)),
             f"p: the same against {results[0].name}.",
         ]
     )
 
 
-def _rows(results: Sequence[SystemResult], measures: Sequence[str], seed: int) -> list[list[str]]:
+def _rows(results: Sequence[SystemResult], measures: Sequence[str]) -> list[list[str]]:
     """The measures of each result, each with the p of its difference from the first result."""
-    p_values = {name: ["–", *(format_p(p) for _, _, p in comparisons(results, seed, name))] for name in measures}
+    p_values = {name: ["–", *(format_p(p) for _, _, p in comparisons(results, name))] for name in measures}
     return [
         [
             result.name,

@@ -44,15 +44,10 @@ def least_relevant_grade(qrels: Iterable[Qrel], asked: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """Values by measure (spelled as ir_measures does): the mean over the judged queries, and per query.
-
-    Attributes:
-        missing: judged queries that the run lacks; each counts as 0 in the means.
-    """
+    """Values by measure (spelled as ir_measures does): the mean over the judged queries, and per query."""
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
-    missing: tuple[str, ...] = ()
 
     def values(self, measure: str = MAIN_MEASURE) -> list[float]:
         """One value per judged query, sorted by query_id."""
@@ -80,19 +75,6 @@ class Evaluator:
         return measure(self.measures, self.qrels, self.counted(run))
 
 
-def paired_values(
-    system: MetricValues, reference: MetricValues, measure: str = MAIN_MEASURE
-) -> tuple[list[float], list[float]]:
-    """The values of two systems on the same queries, for a paired test: the judged queries that were asked.
-
-    A query that both lack was not asked. One that only one of them lacks counts as 0 for it.
-    """
-    not_asked = {*system.missing} & {*reference.missing}
-    asked = [query_id for query_id in reference.per_query if query_id not in not_asked]
-    values, others = ([metrics.per_query[query_id][measure] for query_id in asked] for metrics in (system, reference))
-    return values, others
-
-
 def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> MetricValues:
     """Measures a run. A judged query that the run lacks counts as 0; a query without judgements is ignored.
 
@@ -111,7 +93,7 @@ def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> Met
         if metric.query_id in per_query:
             per_query[metric.query_id][str(metric.measure)] = metric.value
     mean = {name: fmean(values[name] for values in per_query.values()) for name in names}
-    return MetricValues(mean, per_query, tuple(query_id for query_id in per_query if query_id not in run))
+    return MetricValues(mean, per_query)
 
 
 def _in_order_of_trec_eval(docs: Sequence[ScoredDoc]) -> list[str]:

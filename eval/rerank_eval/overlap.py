@@ -11,20 +11,18 @@ from rerank.readers.qrels import Qrel
 from rerank.readers.requests import CandidateList
 from rerank.retrieval.store import PassageStore
 from rerank_eval.measures import Run
-from rerank_eval.trace import Response
 
 #: Number of queries without judgements, and of relevant passages without a candidate, that the notes name.
 _NAMED, _NAMED_PASSAGES = 20, 3
 
 
 def judgements_of(
-    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, only_asked: bool = True
+    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str
 ) -> tuple[Sequence[Qrel], tuple[str, ...]]:
-    """The judgements by which an evaluation that asks the queries `query_ids` measures.
+    """The judgements of the queries `query_ids`, by which an evaluation measures that asks them.
 
     Args:
         source: of the queries, as error messages name it.
-        only_asked: leave out judged queries that are not asked; otherwise, means count them as 0.
 
     Returns:
         The judgements, and sentences for the reader where they and the queries cover each other only in part.
@@ -41,13 +39,11 @@ def judgements_of(
         )
     notes = []
     if len(shared) < len(judged):
-        others = "means count the others as 0 (--all-judged), tests do not"
-        over = "means and tests are over these" if only_asked else others
-        notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; {over}.")
+        notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; means and tests are over these.")
     if unjudged := sorted(asked - judged):
         names = _listed(unjudged)
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
-    return [qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes)
+    return [qrel for qrel in qrels if qrel.query_id in asked], tuple(notes)
 
 
 def check_lists(lists: Iterable[CandidateList], qrels: Collection[Qrel], source: str) -> None:
@@ -55,9 +51,9 @@ def check_lists(lists: Iterable[CandidateList], qrels: Collection[Qrel], source:
     _check_doc_ids(candidate_ids(lists), qrels, f"candidates of {source}")
 
 
-def check_responses(responses: Iterable[Response], qrels: Collection[Qrel], source: str) -> None:
+def check_found(first_stage: Run, qrels: Collection[Qrel], source: str) -> None:
     """As `check_lists`, for the passages that a service found."""
-    found = {doc_id for response in responses for doc_id in response.ranking.doc_ids}
+    found = {doc.doc_id for docs in first_stage.values() for doc in docs}
     _check_doc_ids(found, qrels, f"passages found by {source}")
 
 
@@ -93,27 +89,17 @@ def candidate_ids(requests: Iterable[CandidateList]) -> set[str]:
     return {candidate.doc_id for request in requests for candidate in request.candidates}
 
 
-def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[str, ...]:
-    """A note if the index lacks some of the judged passages.
-
-    Raises:
-        CollectionError: the index has none of them.
-    """
+def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> None:
+    """Raises: CollectionError if the index has none of the judged passages."""
     if not (index / "manifest.json").is_file():
-        return ()  # the service names the fault when it opens the index
+        return  # the service names the fault when it opens the index
     store, judged = PassageStore(index), {qrel.doc_id for qrel in qrels}
-    found = store.texts(sorted(judged))
-    present = len(found)
-    if not present:
+    if not store.texts(sorted(judged)):
         raise CollectionError(
             f"{index} is an index of another collection: it has {len(store)} passages, {collection} has judgements of "
             f"{len(judged)}{_example(judged)}, and no doc id is in both; build one with `rerank index --collection "
             f"{shlex.quote(collection)} --out FOLDER`"
         )
-    if present == len(judged):
-        return ()
-    others = _examples(judged - found.keys())
-    return (f"{present} of {len(judged)} judged passages are in the index; the others cannot be found ({others}).",)
 
 
 def check_names(searched: object, dataset: str) -> tuple[str, ...]:
@@ -147,7 +133,3 @@ def _listed(query_ids: Sequence[str]) -> str:
 
 def _example(ids: Collection[str]) -> str:
     return f" (such as {min(ids)!r})" if ids else ""
-
-
-def _examples(ids: Collection[str]) -> str:
-    return f"such as {', '.join(map(repr, sorted(ids)[:_NAMED_PASSAGES]))}"

@@ -1,6 +1,6 @@
 """`eval-relevance`: measures the relevance of a model's results on judged lists, and fits its curves.
 
-eval-relevance default --requests lists.jsonl --qrels qrels.txt --relevant-from 2
+eval-relevance default --requests lists.jsonl --qrels qrels.txt --rel 2
 eval-relevance default --requests results/pydoc/run.trec --qrels pydoc --fit
 """
 

@@ -95,8 +95,8 @@ def evaluate_relevance(settings: RelevanceSettings) -> None:
         ranked = [
             RankedLists(
                 f"{path.parent.name}/{path.name}",
-                _ranked(reranker, name, requests, qrels, settings.relevant_from, 0),
-                _ranked(reranker, name, requests, qrels, settings.relevant_from, max(1, len(requests) // 2)),
+                _ranked(reranker, name, requests, qrels, settings.rel, 0),
+                _ranked(reranker, name, requests, qrels, settings.rel, max(1, len(requests) // 2)),
             )
             for path, (requests, qrels) in zip(settings.requests, sources, strict=True)
         ]
@@ -142,7 +142,7 @@ def _ranked(
     model: str,
     requests: Sequence[CandidateList],
     qrels: Sequence[Qrel],
-    relevant_from: int,
+    rel: int,
     shift: int,
 ) -> list[JudgedList]:
     """The lists after ranking, each with the query of the list `shift` places before it, modulo their number.
@@ -152,7 +152,7 @@ def _ranked(
     grades = grades_by_query(qrels)
 
     def is_relevant(query: Query, doc_id: str) -> bool:
-        return grades[query.query_id].get(doc_id, 0) >= relevant_from
+        return grades[query.query_id].get(doc_id, 0) >= rel
 
     lists = list[JudgedList]()
     title = f"{'others' if shift else 'own'} queries, lists"
@@ -199,7 +199,7 @@ def fit_curve(
     if len(set(is_relevant.tolist())) < 2:
         raise CollectionError(
             f"{int(is_relevant.sum())} of {len(is_relevant)} passages are relevant, and a fit needs relevant and other "
-            "ones; give lists with judgements, or another --relevant-from"
+            "ones; give lists with judgements, or another --rel"
         )
     values = np.array([[passage.signals[signal] for signal in signals] for passage in known])
     fitted = LogisticRegression(C=1e6, max_iter=1000).fit(values, is_relevant)  # next to no regularization

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from rich.console import Console
-from rich.table import Table
 
-from rerank_eval.measures import MAIN_MEASURE, paired_values
-from rerank_eval.results import SystemResult
+from rerank_eval.efficiency import Efficiency
+from rerank_eval.measures import MAIN_MEASURE, MetricValues
 from rerank_eval.run_files import write_text
 from rerank_eval.settings import format_setting
 from rerank_eval.statistics import Comparison, compare, confidence_interval, holm
 
-#: Name of the row with the best order of the candidates.
-ORACLE = "oracle"
-
-#: Number of missing queries that the report names; measures.json names all.
+#: Number of truncated queries that the report names.
 _NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SystemResult:
+    """The result of one system: its measures and its cost.
+
+    Attributes:
+        efficiency: None if it was not timed.
+        fingerprint: settings that decide its responses, with its model and the model's hash.
+    """
+
+    name: str
+    metrics: MetricValues
+    efficiency: Efficiency | None = None
+    fingerprint: Mapping[str, object] = field(default_factory=dict)
+
 
 #: A result, its comparison with a reference, and the p of its t-test adjusted by Holm.
 Compared: TypeAlias = tuple[SystemResult, Comparison, float]
@@ -33,10 +45,9 @@ class Report:
 
     Attributes:
         dataset: its name; `title` is the report's heading.
-        results: of the first stage, once for each order of the candidates, and then of all systems.
+        results: of the first stage, and then of all systems.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
         settings: of the call, shown at the end.
-        seed: of the permutation test.
         notes: sentences about the judgements that change how the figures are read.
     """
 
@@ -45,85 +56,45 @@ class Report:
     results: Sequence[SystemResult]
     upper_bound: SystemResult
     settings: Mapping[str, object]
-    seed: int = 0
     notes: Sequence[str] = ()
 
     @property
-    def rows(self) -> Sequence[SystemResult]:
-        """All results, with the upper bound at the end unless it is one of them."""
-        names = [result.name for result in self.results]
-        return self.results if self.upper_bound.name in names else [*self.results, self.upper_bound]
-
-    @property
-    def first_system(self) -> SystemResult | None:
-        """The first system, if others are compared with it."""
-        systems = [result for result in self.results if result.efficiency]
-        return systems[0] if len(systems) > 1 else None
-
-    @property
     def compared(self) -> Iterator[tuple[SystemResult, list[Compared]]]:
-        """Each reference with its `comparisons`: the first stage with all others, the first system with the systems."""
-        first_stage, *others = self.results
-        yield first_stage, comparisons([first_stage, *others], self.seed)
-        if first := self.first_system:
-            yield (
-                first,
-                comparisons([first, *(row for row in others if row.efficiency and row is not first)], self.seed),
-            )
+        """Each reference with its `comparisons`: the first stage with all systems, the first system with the others."""
+        first_stage, *systems = self.results
+        yield first_stage, comparisons([first_stage, *systems])
+        if systems[1:]:
+            yield systems[0], comparisons(systems)
+
+
+def comparisons(results: Sequence[SystemResult], measure: str = MAIN_MEASURE) -> list[Compared]:
+    """Compares every result with the first one, over the same queries."""
+    reference, others = results[0], results[1:]
+    compared = [compare(other.metrics.values(measure), reference.metrics.values(measure)) for other in others]
+    return list(zip(others, compared, holm([comparison.t_p for comparison in compared]), strict=True))
 
 
 def write_report(report: Report, out: Path, console: Console) -> None:
-    """Writes report.md into the folder `out`, and prints the main figures.
+    """Writes report.md into the folder `out`, and prints its first part.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    write_text(out / "report.md", markdown(report))
-    _print(report, console)
-    console.print(f"report: {out / 'report.md'}")
-
-
-def markdown(report: Report) -> str:
-    parts = [
+    head = [
         f"# {_plain(report.title)}",
         _systems(report.results),
         *(f"**{note}**" for note in report.notes),
-        _measures(report.rows),
+        _measures(report),
         *(_comparison(reference, compared) for reference, compared in report.compared if compared),
-        _efficiency(report.results),
-        *_warnings(report.results),
-        _settings(report.settings),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    rest = [_efficiency(report.results), *_warnings(report.results), _settings(report.settings)]
+    write_text(out / "report.md", _joined([*head, *rest]) + "\n")
+    console.print(_joined(head), soft_wrap=True, markup=False)
+    console.print(f"report: {out / 'report.md'}")
 
 
-def comparisons(results: Sequence[SystemResult], seed: int = 0, measure: str = MAIN_MEASURE) -> list[Compared]:
-    """Compares every result with the first one."""
-    reference, others = results[0], results[1:]
-    compared = [compare(*paired_values(other.metrics, reference.metrics, measure), seed) for other in others]
-    return list(zip(others, compared, holm([comparison.t_p for comparison in compared]), strict=True))
-
-
-def _print(report: Report, console: Console) -> None:
-    print_measures(report.title, report.rows, console)
-    for note in report.notes:
-        console.print(note)
-    for reference, compared in report.compared:
-        for other, c, p in compared:
-            console.print(
-                f"{other.name} compared with {reference.name}: {c.difference:+.4f} ({_range(c.interval, sign='+')}), "
-                f"p (Holm) {format_p(p)}, {c.wins}/{c.ties}/{c.losses} wins/ties/losses"
-            )
-
-
-def print_measures(title: str, results: Sequence[SystemResult], console: Console) -> None:
-    """Prints a table with a row for each result and a column for each measure."""
-    table = Table("system", title=title, title_justify="left")
-    for name in results[0].metrics.mean:
-        table.add_column(name, justify="right")
-    for result in results:
-        table.add_row(result.name, *(f"{value:.4f}" for value in result.metrics.mean.values()))
-    console.print(table)
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part)
 
 
 def _systems(results: Sequence[SystemResult]) -> str:
@@ -141,50 +112,39 @@ def _systems(results: Sequence[SystemResult]) -> str:
     return "\n".join(lines)
 
 
-def _measures(results: Sequence[SystemResult]) -> str:
-    names = list(results[0].metrics.mean)
+def _measures(report: Report) -> str:
+    """All results, with the upper bound at the end unless it is one of them."""
+    shown = [row for row in report.results if row.name != report.upper_bound.name]
+    names = list(report.upper_bound.metrics.mean)
     rows = [
         [
             result.name,
             *(f"{result.metrics.mean[name]:.4f}" for name in names),
             _range(confidence_interval(result.metrics.values())),
         ]
-        for result in results
+        for result in (*shown, report.upper_bound)
     ]
     table = markdown_table(["system", *names, f"{MAIN_MEASURE}, 95 % interval"], rows)
-    return f"Means over {len(results[0].metrics.per_query)} judged queries.\n\n{table}"
+    return f"Means over {len(report.upper_bound.metrics.per_query)} judged queries.\n\n{table}"
 
 
-def _comparison(reference: SystemResult, compared: Sequence[tuple[SystemResult, Comparison, float]]) -> str:
-    head = [
-        "system",
-        "difference",
-        "95 % interval",
-        "p (t-test)",
-        "p (permutation)",
-        "p (Holm)",
-        "wins/ties/losses",
-        "minimum detectable",
-    ]
+def _comparison(reference: SystemResult, compared: Sequence[Compared]) -> str:
     rows = [
         [
             other.name,
             f"{c.difference:+.4f}",
             _range(c.interval, sign="+"),
             format_p(c.t_p),
-            format_p(c.permutation_p),
             format_p(adjusted),
             f"{c.wins}/{c.ties}/{c.losses}",
-            f"{c.minimum_detectable:.4f}",
         ]
         for other, c, adjusted in compared
     ]
+    head = ["system", "difference", "95 % interval", "p (t-test)", "p (Holm)", "wins/ties/losses"]
     return (
         f"## {MAIN_MEASURE} compared with {reference.name}\n\n{markdown_table(head, rows)}\n\n"
-        f"Paired, two-sided tests over {compared[0][1].queries} queries. p (Holm) is the p of the t-test, "
-        f"corrected for {len(rows)} comparisons. “Minimum detectable” is the smallest true difference that a test at "
-        "5 % over these queries finds with a probability of 80 %. A smaller difference that is not significant does "
-        "not mean that the systems are equal."
+        f"Paired, two-sided t-tests over {compared[0][1].queries} queries; p (Holm) is corrected for {len(rows)} "
+        "comparisons. A difference that is not significant does not mean that the systems are equal."
     )
 
 
@@ -211,30 +171,20 @@ def _efficiency(results: Sequence[SystemResult]) -> str:
     )
 
 
-def _warnings(results: Sequence[SystemResult]) -> list[str]:
-    """Facts that change how the figures are read: missing queries, partial lists, truncated texts, repairs."""
-    by_missing: dict[tuple[str, ...], list[str]] = {}
-    for result in results:
-        by_missing.setdefault(result.metrics.missing, []).append(result.name)
-    warnings = [
-        f"{', '.join(systems)}: {len(missing)} judged queries have no ranking and count as 0: "
-        f"{', '.join(missing[:_NAMED])}{' and others' if len(missing) > _NAMED else ''}."
-        for missing, systems in by_missing.items()
-        if missing
-    ]
+def _warnings(results: Sequence[SystemResult]) -> Iterator[str]:
+    """Facts that change how the figures are read: partial lists, truncated texts, repairs."""
     for result in results:
         e = result.efficiency
         if e and (e.incomplete or e.truncated or e.repaired):
-            warnings.append(
+            yield (
                 f"{result.name}: {e.incomplete} lists were reranked only in part, {e.truncated} passages were "
                 f"truncated, {e.repaired} identifiers of generated permutations were repaired."
             )
         if e and (queries := e.truncated_queries):
-            warnings.append(
+            yield (
                 f"{result.name}: {len(queries)} queries are longer than a model reads and were truncated: "
                 f"{', '.join(queries[:_NAMED])}{' and others' if len(queries) > _NAMED else ''}."
             )
-    return warnings
 
 
 def _plain(text: str) -> str:

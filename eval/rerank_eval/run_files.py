@@ -30,7 +30,6 @@ def write_run(
         "settings": dict(settings),
         "mean": metrics.mean,
         "per_query": metrics.per_query,
-        "missing": list(metrics.missing),
         "notes": [*notes, *_notes_on_ids(run)],
     }
     write_text(out / "run.trec", trec_run(run, tag="rerank"))

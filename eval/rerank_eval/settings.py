@@ -57,15 +57,6 @@ class EvaluationSettings:
     ] = ""
     first_stage_weight: FirstStageWeightOption = None
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1
-    seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
-    only_asked: Annotated[
-        bool,
-        typer.Option(
-            "--only-asked/--all-judged",
-            help="Average over the judged queries that are asked, or over all judged queries; then those that are not "
-            "asked count as 0, as in trec_eval -c. Tests are over those that are asked in both cases.",
-        ),
-    ] = True
     queries: Annotated[
         Path | None,
         typer.Option(
@@ -95,10 +86,6 @@ class BeirSettings(EvaluationSettings):
     index: Annotated[
         list[Path],
         typer.Option(help="Index of the collection by `rerank index`, one for each; not needed with --target."),
-    ] = field(default_factory=list)
-    run_file: Annotated[
-        list[Path],
-        typer.Option("--run", help="TREC run with the candidates, one for each collection, instead of --index."),
     ] = field(default_factory=list)
     first_stage: FirstStageOption = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
@@ -172,20 +159,10 @@ class TrecDLSettings(EvaluationSettings):
             help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1.",
         ),
     ] = 0
-    orders: Annotated[
-        str,
-        typer.Option(
-            help="Orders in which systems receive the candidates, to show how much a result depends on the first "
-            "stage's order: original,reversed,shuffled:COUNT,unordered. unordered sends them as an unordered list."
-        ),
-    ] = "original"
     index: Annotated[
         Path | None,
         typer.Option(help="Index of the only --collection, from which models read the candidates' vectors."),
     ] = None
-    without_scores: Annotated[
-        bool, typer.Option("--without-scores", help="Send the candidates without the first stage's scores.")
-    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +184,7 @@ class RelevanceSettings:
             "with its passages: pydoc, or a folder in BEIR layout."
         ),
     ]
-    relevant_from: Annotated[int, typer.Option(help="Least grade that counts as relevant.")] = 1
+    rel: Annotated[int, typer.Option(min=1, help="Least grade that counts as relevant.")] = 1
     depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of each query.")] = 100
     fit: Annotated[
         bool,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from rerank.readers.requests import CandidateList
 from rerank.types import FirstStage, Query, ScoredDoc
 from rerank_eval.measures import Run
-from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.runner import Responses, Variant
 from rerank_eval.systems import System
 from rerank_eval.trace import NOTHING, RankedList
-
-#: The name of the row that shows the candidates as systems receive them.
-FIRST_STAGE = "first stage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +22,34 @@ class GivenLists:
     Attributes:
         requests: by query_id.
         fingerprint: every setting that decides the candidates.
-        orders: in which systems receive the candidates.
-        seed: of the shuffled orders.
     """
 
     requests: Mapping[str, CandidateList]
     fingerprint: Mapping[str, object]
-    orders: Sequence[Order] = (ORIGINAL,)
-    seed: int = 0
 
     @property
     def queries(self) -> Mapping[str, Query]:
         return {query_id: request.query for query_id, request in self.requests.items()}
 
     def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
-        """All systems in the first order, then in each other one. `shared`: further settings of their fingerprints."""
+        """All systems. `shared`: further settings of their fingerprints."""
         return [
-            Variant(
-                order.label(name),
-                {**system.fingerprint, **shared, **self.fingerprint, "order": order.name},
-                partial(self._rerank, system, order),
-            )
-            for order in self.orders
+            Variant(name, {**system.fingerprint, **shared, **self.fingerprint}, partial(self._rerank, system))
             for name, system in systems.items()
         ]
 
-    def first_stages(self, _: Responses) -> dict[str, Run]:
-        """The candidates as systems receive them, by name of the order."""
+    def first_stage(self, _: Responses) -> Run:
+        """The candidates as systems receive them."""
         return {
-            order.label(FIRST_STAGE): {
-                query_id: _with_ranks(request.candidates[place].doc_id for place in self._permutation(request, order))
-                for query_id, request in self.requests.items()
-            }
-            for order in self.orders
+            query_id: _with_ranks(candidate.doc_id for candidate in request.candidates)
+            for query_id, request in self.requests.items()
         }
 
-    def _permutation(self, request: CandidateList, order: Order) -> list[int]:
-        return order.permutation(len(request.candidates), request.query.query_id, self.seed)
-
-    def _rerank(self, system: System, order: Order, query_id: str) -> RankedList:
+    def _rerank(self, system: System, query_id: str) -> RankedList:
         request = self.requests[query_id]
         if not request.candidates or not request.query.text.strip():
             return NOTHING
-        permutation = self._permutation(request, order)
-        candidates = [request.candidates[position] for position in permutation]
-        ranking = system.rerank(request.query, candidates, order.is_ordered)
-        return replace(ranking, positions=tuple(permutation[position] for position in ranking.positions))
+        return system.rerank(request.query, request.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +87,10 @@ class Search:
             if system.is_served and system.fingerprint["ranker"] != "identity"
         ]
 
-    def first_stages(self, responses: Responses) -> dict[str, Run]:
+    def first_stage(self, responses: Responses) -> Run:
         """The candidates as the first system received them."""
         rankings = {response.query_id: response.ranking for response in next(iter(responses.values()))}
-        return {FIRST_STAGE: {query_id: _with_ranks(ranking.received) for query_id, ranking in rankings.items()}}
+        return {query_id: _with_ranks(ranking.received) for query_id, ranking in rankings.items()}
 
     def _search(self, system: System, options: Mapping[str, Any], query_id: str) -> RankedList:
         query = self.queries[query_id]

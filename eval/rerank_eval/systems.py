@@ -253,9 +253,9 @@ class ServedSystem:
             **settings,
         }
 
-    def rerank(self, query: Query, candidates: Sequence[Passage], ordered: bool = True) -> RankedList:
-        """Ranks candidates, which it receives in the given order; the order counts only if it is `ordered`."""
-        return _ranking(self._client.rerank(query.text, candidates, ordered=ordered, **self._options))
+    def rerank(self, query: Query, candidates: Sequence[Passage]) -> RankedList:
+        """Ranks candidates, which it receives in the given order."""
+        return _ranking(self._client.rerank(query.text, candidates, **self._options))
 
     def search(self, query: Query, **options: Any) -> RankedList:
         """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
@@ -284,8 +284,8 @@ class Oracle:
             "searched": index or {},
         }
 
-    def rerank(self, query: Query, candidates: Sequence[Passage], ordered: bool = True) -> RankedList:
-        """Sorts by grade; candidates with equal grades keep their order, whether `ordered` or not."""
+    def rerank(self, query: Query, candidates: Sequence[Passage]) -> RankedList:
+        """Sorts by grade; candidates with equal grades keep their order."""
         grades = self._grades.get(query.query_id, {})
         positions = sorted(range(len(candidates)), key=lambda position: -grades.get(candidates[position].doc_id, 0))
         decreasing = tuple(float(len(positions) - rank) for rank in range(len(positions)))

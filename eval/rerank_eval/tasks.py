@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
@@ -17,7 +16,6 @@ from rerank.util.files import sha256_of_files
 from rerank_eval.candidates import candidates_of_run, prepared
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
 from rerank_eval.measures import Evaluator, least_relevant_grade, measures_from
-from rerank_eval.orders import ORIGINAL, Order, parse_orders
 from rerank_eval.overlap import candidate_ids, check_index, check_lists, judgements_of, nothing_to_rank
 from rerank_eval.selection import select
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
@@ -67,8 +65,6 @@ class _Given:
     qrels: str | None = None
     collection: str | None = None
     index: Path | None = None
-    orders: Sequence[Order] = (ORIGINAL,)
-    without_scores: bool = False
 
     @property
     def origin(self) -> str:
@@ -91,22 +87,19 @@ def open_tasks(settings: EvaluationSettings) -> list[Task]:
 
 
 def _given_to_beir(settings: BeirSettings) -> list[_Given]:
-    indexes, runs, collections = settings.index, settings.run_file, settings.collection
-    if not (indexes or runs) and not (settings.target and len(collections) == 1):
+    indexes, collections = settings.index, settings.collection
+    if indexes and len(indexes) != len(collections):
+        raise ConfigError(f"{len(collections)} --collection, {len(indexes)} --index; give one for each, in this order")
+    if not indexes and not (settings.target and len(collections) == 1):
         raise ConfigError(
-            "no source of candidates: give --index DIR or --run FILE for each collection, or --target HOST:PORT of a "
-            "service with an index of the only collection"
-        )
-    if (indexes and runs) or ((indexes or runs) and len(indexes or runs) != len(collections)):
-        raise ConfigError(
-            f"{len(collections)} --collection, {len(indexes)} --index, {len(runs)} --run; give one of the last two for "
-            "each collection, in the same order"
+            "no source of candidates: give --index DIR for each collection, or --target HOST:PORT of a service with an "
+            "index of the only collection; a TREC run is evaluated by eval-trec-dl --requests RUN --collection NAME"
         )
     if settings.feedback and not indexes:
         raise ConfigError("--feedback searches the index with the changed query vectors; give --index DIR")
     return [
-        _Given(collection=collection, index=index, lists=run, first_stage=None if run else settings.first_stage)
-        for collection, index, run in zip_longest(collections, indexes, runs)
+        _Given(collection=collection, index=index, first_stage=settings.first_stage)
+        for collection, index in zip_longest(collections, indexes)
     ]
 
 
@@ -121,17 +114,8 @@ def _given_to_trec_dl(settings: TrecDLSettings) -> list[_Given]:
         raise ConfigError(f"--index has the vectors of one --collection, and there are {len(collections)}; give one")
     if not qrels and not collections:
         raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
-    orders = parse_orders(settings.orders)
     return [
-        _Given(
-            name=name,
-            lists=path,
-            qrels=judged,
-            collection=collection,
-            index=settings.index,
-            orders=orders,
-            without_scores=settings.without_scores,
-        )
+        _Given(name=name, lists=path, qrels=judged, collection=collection, index=settings.index)
         for name, path, judged, collection in zip_longest(_names(requests), requests, qrels, collections)
     ]
 
@@ -142,7 +126,7 @@ def _open(given: _Given, settings: _Settings) -> Task:
     qrels, sha256 = _judgements(given, dataset, requests)
     asked = {request.query.query_id: request.query for request in requests} or (dataset.queries if dataset else {})
     queries, notes = select(asked, qrels, settings)
-    counted, more_notes = judgements_of([*queries, *unjudged], qrels, given.origin, settings.only_asked)
+    counted, more_notes = judgements_of([*queries, *unjudged], qrels, given.origin)
     source, source_notes = _source(given, settings, _fingerprint(given, dataset, settings), requests, queries, qrels)
     name = given.name or (dataset.name if dataset else "")
     first_stage = given.first_stage.value if given.first_stage else Path(given.origin).name
@@ -170,10 +154,7 @@ def _requests(
         requests, unjudged = candidates_of_run(given.lists, dataset, settings.depth)
     else:
         requests, unjudged = read_requests(given.lists), []
-    changed = partial(
-        prepared, depth=settings.depth, in_index=given.index is not None, without_scores=given.without_scores
-    )
-    return list(map(changed, requests)), unjudged
+    return [prepared(request, settings.depth, given.index is not None) for request in requests], unjudged
 
 
 def _judgements(
@@ -195,15 +176,16 @@ def _source(
     queries: Mapping[str, Query],
     qrels: Sequence[Qrel],
 ) -> tuple[Source, tuple[str, ...]]:
-    """The candidates of the queries that are asked, with a note if an index lacks judged passages."""
+    """The candidates of the queries that are asked, with a note if some have none."""
     if given.first_stage:
-        notes = check_index(given.index, qrels, given.origin) if given.index else ()
+        if given.index:
+            check_index(given.index, qrels, given.origin)
         feedback = settings.second_search if isinstance(settings, BeirSettings) else None
-        return Search(queries, fingerprint, given.first_stage, settings.depth, feedback), notes
+        return Search(queries, fingerprint, given.first_stage, settings.depth, feedback), ()
     by_id = {request.query.query_id: request.candidates for request in requests}
     lists = {query_id: CandidateList(query, by_id[query_id]) for query_id, query in queries.items()}
     check_lists(lists.values(), qrels, given.origin)
-    return GivenLists(lists, fingerprint, given.orders, settings.seed), nothing_to_rank(lists.values())
+    return GivenLists(lists, fingerprint), nothing_to_rank(lists.values())
 
 
 def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) -> dict[str, object]:
@@ -211,11 +193,10 @@ def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) ->
     files = {"requests_sha256": given.lists, "asked_sha256": settings.queries}
     return {
         "depth": settings.depth,
-        **({"first_stage": given.first_stage.value} if given.first_stage else {"seed": settings.seed}),
+        **({"first_stage": given.first_stage.value} if given.first_stage else {}),
         **{name: sha256_of_files([path]) for name, path in files.items() if path},
         **({"queries_sha256": dataset.queries_sha256} if dataset else {}),
         **({"in_index": True} if given.lists and given.index else {}),
-        **({"without_scores": True} if given.without_scores else {}),
     }
 
 

@@ -103,7 +103,7 @@ def lists_of(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) -> None:
-    fitted = CliRunner().invoke(app, ["pe-rank", *lists_of(tmp_path), "--relevant-from", "2", "--fit"])
+    fitted = CliRunner().invoke(app, ["pe-rank", *lists_of(tmp_path), "--rel", "2", "--fit"])
     assert fitted.exit_code == 0, fitted.output
     printed = fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0]
     (curve,) = [RelevanceCurve.model_validate(curve) for curve in yaml.safe_load(printed)["relevance"]]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rerank_eval.efficiency import Efficiency
+from rerank_eval.evaluation import FIRST_STAGE
 from rerank_eval.measures import MetricValues
-from rerank_eval.report import ORACLE, Report, comparisons, markdown
-from rerank_eval.results import SystemResult
-from rerank_eval.sources import FIRST_STAGE
-from rerank_eval.statistics import holm, paired_differences, t_test
+from rerank_eval.report import Report, SystemResult, comparisons, write_report
+from rerank_eval.settings import ORACLE
+from rerank_eval.statistics import compare, holm
+
+from rerank.commands.console import PlainConsole
 
 
-def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: Any) -> SystemResult:
+def result(name: str, values: list[float], **counts: Any) -> SystemResult:
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
     warnings = {"incomplete": 0, "truncated": 0, "truncated_queries": (), "repaired": 0} | counts
     cost = Efficiency(10.0, 20.0, 30.0, 2.5, 9.0, 9.0, 1700.0, 20.0, 100.0, 5.0, **warnings)
-    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), cost)
+    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query), cost)
 
 
 FIRST = result("a", [0.5, 0.6, 0.7, 0.4])
@@ -33,6 +37,13 @@ def evaluation(*results: SystemResult, title: str = "t", **settings: object) -> 
     return Report("d", title, (FIRST_STAGE_RESULT, *results), UPPER_BOUND, settings)
 
 
+def markdown(report: Report) -> str:
+    """The content of report.md."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_report(report, Path(folder), PlainConsole(stderr=True))
+        return (Path(folder) / "report.md").read_text(encoding="utf-8")
+
+
 def rows(text: str, heading: str) -> dict[str, list[str]]:
     """The cells of the table below a heading, by the first cell of each row."""
     table = text.partition(heading)[2].partition("\n\n|")[2].partition("\n\n")[0]
@@ -44,7 +55,7 @@ def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them() 
     text = markdown(evaluation(FIRST, BETTER, WORSE))
     with_first_stage, with_first = rows(text, "compared with first stage"), rows(text, "compared with a")
     assert [row[0] for row in with_first_stage.values()] == ["+0.0500", "+0.0750", "-0.4000"]
-    assert {name: (row[0], row[5]) for name, row in with_first.items()} == {
+    assert {name: (row[0], row[4]) for name, row in with_first.items()} == {
         "b": ("+0.0250", "2/1/1"),
         "c": ("-0.4500", "0/0/4"),
     }
@@ -52,7 +63,7 @@ def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them() 
 
 
 def test_p_values_are_adjusted_over_all_comparisons() -> None:
-    raw = [t_test(paired_differences(other.metrics.values(), FIRST.metrics.values())) for other in (BETTER, WORSE)]
+    raw = [compare(other.metrics.values(), FIRST.metrics.values()).t_p for other in (BETTER, WORSE)]
     assert [p for _, _, p in comparisons([FIRST, BETTER, WORSE])] == pytest.approx(holm(raw))
 
 
@@ -64,7 +75,7 @@ def test_partial_lists_truncated_passages_and_repairs_are_reported() -> None:
 def test_settings_are_written_as_a_person_writes_them() -> None:
     settings = {
         "ranker": ["a", "b"],
-        "only_asked": True,
+        "feedback": True,
         "strategy": None,
         "template": "",
         "seed": 0,
@@ -73,7 +84,7 @@ def test_settings_are_written_as_a_person_writes_them() -> None:
     text = markdown(evaluation(FIRST, **settings, qrels_sha256="ab"))
     assert text.partition("| --- | :--- |\n")[2].splitlines()[:4] == [
         "| ranker | a, b |",
-        "| only asked | yes |",
+        "| feedback | yes |",
         "| versions | python 3.11 |",
         "| qrels SHA-256 | ab |",
     ]

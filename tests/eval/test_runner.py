@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from rerank_eval.evaluation import measure_variants
 from rerank_eval.measures import Evaluator, measures_from
-from rerank_eval.results import measure_variants
 from rerank_eval.runner import TRACE_FILE, Variant, run_variants
 from rerank_eval.trace import RankedList
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import numpy as np
 import pytest
-from rerank_eval.statistics import (
-    compare,
-    confidence_interval,
-    holm,
-    minimum_detectable_difference,
-    sign_flip_test,
-)
+from rerank_eval.statistics import compare, confidence_interval, holm
 from scipy import stats
 
 
@@ -26,16 +17,9 @@ def test_t_test_equals_scipy_on_paired_samples() -> None:
     assert compare(system.tolist(), reference.tolist()).t_p == pytest.approx(stats.ttest_rel(system, reference).pvalue)
 
 
-def test_permutation_test_of_few_queries_is_exact() -> None:
-    differences = random_differences(9, 0.05)
-    flipped = [np.mean(np.array(signs) * differences) for signs in itertools.product((-1, 1), repeat=9)]
-    expected = np.mean([abs(mean) >= abs(differences.mean()) - 1e-12 for mean in flipped])
-    assert sign_flip_test(differences) == pytest.approx(expected)
-
-
 def test_equal_systems_do_not_differ() -> None:
     same = compare([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
-    assert (same.difference, same.interval, same.t_p, same.permutation_p) == (0.0, (0.0, 0.0), 1.0, 1.0)
+    assert (same.difference, same.interval, same.t_p) == (0.0, (0.0, 0.0), 1.0)
     assert (same.wins, same.ties, same.losses) == (0, 3, 0)
 
 
@@ -60,11 +44,3 @@ def test_holm_on_a_worked_example() -> None:
     """Sorted .005, .01, .03, .04: times 4, 3, 2, 1, and none smaller than the one before it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert (holm([]), holm([0.04])) == ([], [0.04])
-
-
-@pytest.mark.parametrize("queries", [43, 150])
-def test_minimum_detectable_difference_has_power_80_percent(queries: int) -> None:
-    """Compared with the exact power of the t-test, by the noncentral t distribution."""
-    effect = minimum_detectable_difference(0.1, queries) / 0.1 * math.sqrt(queries)
-    critical = stats.t.ppf(0.975, queries - 1)
-    assert stats.nct.sf(critical, queries - 1, effect) == pytest.approx(0.8, abs=0.005)
