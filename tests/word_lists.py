@@ -48,5 +48,4 @@ def first_flags(inputs: Path, output_dir: Path, *flags: str) -> list[str]:
     paths = {"--lists": inputs / "lists.jsonl", "--base": inputs / "base", "--output-dir": output_dir}
     given = [text for flag, path in paths.items() for text in (flag, str(path))]
     fixed = shlex.split("--template first_small --window-size 4 --warmup-steps 0 --use-cpu true")
-    fixed += [] if "--report-to" in flags else ["--report-to", "none"]
     return [*given, *fixed, *flags]

@@ -2,10 +2,11 @@
 
 rerank index --collection my-corpus --out indexes/my-corpus
 eval-beir --collection my-corpus --index indexes/my-corpus --model identity --model pe-rank --out results/pe-rank
-eval-beir --collection my-corpus --run run.trec --model first --out results/first
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from rerank.commands.app import CommandApp, example_in
 from rerank.commands.flags import flags
@@ -24,9 +25,4 @@ def evaluate(settings: BeirSettings) -> None:
     run_evaluation(settings)
 
 
-def main() -> None:
-    run(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run, app)

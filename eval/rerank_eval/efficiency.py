@@ -44,11 +44,11 @@ class Efficiency:
 
 def efficiency(responses: Sequence[Response]) -> Efficiency | None:
     """The efficiency of a run; None if it has no responses. Queries without results do not count."""
-    responses = [response for response in responses if response.ranking.doc_ids]
+    responses = [response for response in responses if response.reply.doc_ids]
     if not responses:
         return None
     p50, p95, p99 = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()
-    executions = [response.ranking.execution for response in responses]
+    executions = [response.reply.execution for response in responses]
     mean = {
         name: sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
         for name in ("windows", "rounds", "tokens", "model_ms", "decode_tokens", "decode_ms")
@@ -67,7 +67,7 @@ def efficiency(responses: Sequence[Response]) -> Efficiency | None:
         incomplete=sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions),
         truncated=sum(len(row.get("truncated_doc_ids", ())) for row in executions),
         truncated_queries=tuple(
-            response.query_id for response in responses if response.ranking.execution.get("query_truncated")
+            response.query_id for response in responses if response.reply.execution.get("query_truncated")
         ),
         repaired=sum(int(row.get("repaired_identifiers", 0)) for row in executions),
     )

@@ -102,7 +102,7 @@ def measure_variants(
     """
     results = []
     for variant in variants:
-        found = {response.query_id: response.ranking.docs for response in responses[variant.name]}
+        found = {response.query_id: response.reply.docs for response in responses[variant.name]}
         run = evaluator.counted(found)
         metrics = evaluator.evaluate(run)
         folder = variant_folder(variant.name, len(variants), out)

@@ -91,13 +91,13 @@ def _teachers(task: Task, responses: Responses) -> Iterator[Teacher]:
     """All systems, and the judgements of the first one's candidates, which are the upper bound."""
     for name, rows in responses.items():
         if name != ORACLE:
-            rankings = {row.query_id: (row.ranking.doc_ids, row.ranking.scores) for row in rows}
-            kind = rows[0].ranking.execution.get("score_kind", ScoreKind.RANK.value)
+            rankings = {row.query_id: (row.reply.doc_ids, row.reply.scores) for row in rows}
+            kind = rows[0].reply.execution.get("score_kind", ScoreKind.RANK.value)
             yield Teacher(name, rankings, ScoreKind(kind))
     grades, best = grades_by_query(task.qrels), {}
     for row in next(iter(responses.values())):
         judged = grades.get(row.query_id, {})
-        docs = sorted(row.ranking.received, key=lambda doc_id: -judged.get(doc_id, 0))
+        docs = sorted(row.reply.received, key=lambda doc_id: -judged.get(doc_id, 0))
         best[row.query_id] = docs, [float(judged.get(doc_id, 0)) for doc_id in docs]
     yield Teacher(ORACLE, best, ScoreKind.RANK)
 

@@ -80,7 +80,6 @@ def run_variants(
         with show_progress(console) as progress:
             for number in _run_concurrently(variant, query_ids, file, concurrency):
                 progress.report(f"{variant.name}, queries", number, len(query_ids))
-        file.finish(query_ids)
     return {
         variant.name: [file.responses[query_id] for query_id in query_ids]
         for variant, file in zip(variants, files, strict=True)

@@ -89,7 +89,7 @@ class Search:
 
     def first_stage(self, responses: Responses) -> Run:
         """The candidates as the first system received them."""
-        rankings = {response.query_id: response.ranking for response in next(iter(responses.values()))}
+        rankings = {response.query_id: response.reply for response in next(iter(responses.values()))}
         return {query_id: _with_ranks(ranking.received) for query_id, ranking in rankings.items()}
 
     def _search(self, system: System, options: Mapping[str, Any], query_id: str) -> RankedList:

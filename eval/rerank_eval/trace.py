@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from rerank.errors import ConfigError
 from rerank.types import ScoredDoc
@@ -54,7 +56,10 @@ class Response:
     query_id: str
     wall_ms: float
     ended_at: float
-    ranking: RankedList
+    reply: RankedList
+
+
+_RESPONSE = TypeAdapter(Response)
 
 
 class TraceFile:
@@ -79,7 +84,7 @@ class TraceFile:
             if rows := _complete_rows(path):
                 self._resume(rows)
         if not rows:
-            write_text(path, self._header())
+            write_text(path, json.dumps({"settings": self._fingerprint}, ensure_ascii=False) + "\n")
 
     def add(self, response: Response) -> None:
         """Appends one response, from any thread; it survives the process from then on.
@@ -88,27 +93,13 @@ class TraceFile:
             ConfigError: the file cannot be written.
         """
         with self._lock, report_disk_errors(self._path, WAY_OUT):
-            _append(self._path, _line(response).encode())
+            _append(self._path, json.dumps(asdict(response), ensure_ascii=False).encode() + b"\n")
             self.responses[response.query_id] = response
-
-    def finish(self, query_ids: Iterable[str]) -> None:
-        """Rewrites the file in the order of the queries, so that a resumed run ends with the same file.
-
-        Responses to further queries, as of a run with a higher --limit, stay at its end.
-
-        Raises:
-            ConfigError: the file cannot be written.
-        """
-        self.responses = {query_id: self.responses[query_id] for query_id in query_ids} | self.responses
-        write_text(self._path, self._header() + "".join(map(_line, self.responses.values())))
-
-    def _header(self) -> str:
-        return json.dumps({"settings": self._fingerprint}, ensure_ascii=False) + "\n"
 
     def _resume(self, rows: list[Any]) -> None:
         try:
-            stored, responses = rows[0]["settings"], [_response(row) for row in rows[1:]]
-        except (KeyError, TypeError) as error:
+            stored, responses = rows[0]["settings"], [_RESPONSE.validate_python(row) for row in rows[1:]]
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{self._path} is not a trace file ({error!r}); choose another --out") from error
         if changed := differences(stored, self._fingerprint):
             raise ConfigError(
@@ -141,20 +132,3 @@ def _complete_rows(path: Path) -> list[Any]:
         return [json.loads(line) for line in complete.decode().split("\n") if line]
     except ValueError as error:
         raise ConfigError(f"{path} is not a trace file ({error}); choose another --out") from error
-
-
-def _line(response: Response) -> str:
-    row = {
-        "query_id": response.query_id,
-        "wall_ms": response.wall_ms,
-        "ended_at": response.ended_at,
-        "reply": asdict(response.ranking),
-    }
-    return json.dumps(row, ensure_ascii=False) + "\n"
-
-
-def _response(row: Any) -> Response:
-    reply = row["reply"]
-    doc_ids, scores, positions = (tuple(reply[name]) for name in ("doc_ids", "scores", "positions"))
-    ranking = RankedList(doc_ids, scores, positions, reply["execution"])
-    return Response(row["query_id"], row["wall_ms"], row["ended_at"], ranking)

@@ -6,6 +6,8 @@ eval-trec-dl --requests run.trec --collection my-corpus --model pe-rank --out re
 
 from __future__ import annotations
 
+from functools import partial
+
 from rerank.commands.app import CommandApp, example_in
 from rerank.commands.flags import flags
 from rerank.commands.run import run
@@ -23,9 +25,4 @@ def evaluate(settings: TrecDLSettings) -> None:
     run_evaluation(settings)
 
 
-def main() -> None:
-    run(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run, app)

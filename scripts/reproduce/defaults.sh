@@ -35,7 +35,7 @@ pe_rank() {
   train-pe-rank --base "$out/pe-rank-zero" --lists "$lists/train.jsonl" --eval-lists "$lists/held-out.jsonl" \
     --rank-loss weighted-ranknet --text-weight 0 --kl-weight 0 --window-size 20 --min-window-size 5 \
     --shuffled-share 0 --learning-rate 2e-4 --warmup-steps 20 --max-steps 300 --per-device-train-batch-size 32 \
-    --seed 7 --eval-steps 100 --save-steps 100 --per-device-eval-batch-size 32 --report-to none --output-dir "$out/pe-rank"
+    --seed 7 --eval-steps 100 --save-steps 100 --per-device-eval-batch-size 32 --output-dir "$out/pe-rank"
   # A share of .45 of the training: all of it ranks web passages better and other passages worse (docs/evidence/log.md).
   rerank checkpoint pack "$out/pe-rank/final" --start "$out/pe-rank-zero" --share 0.45 \
     --out "$out/pe_rank_minilm"

@@ -22,7 +22,7 @@ lists() {  # lists NAME LISTS_PER_QUERY < REQUESTS
 stage() {  # stage NAME BASE SEED OBJECTIVE
   [ -d "$out/$1/final" ] || train-first --output-dir "$out/$1" --base "$2" --lists "$out/train.jsonl" --seed "$3" \
     --objective "$4" --max-steps 8 --per-device-train-batch-size 1 --gradient-accumulation-steps 4 --window-size 8 \
-    --passage-tokens 24 --learning-rate 3e-4 --save-steps 8 --bf16 true --report-to none
+    --passage-tokens 24 --learning-rate 3e-4 --save-steps 8 --bf16 true
 }
 for seed in 1 2 3; do
   stage "$seed-lm" $bundled $seed lm

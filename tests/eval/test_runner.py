@@ -41,7 +41,7 @@ def evaluate(variants: list[Variant], out: Path, load: int = 1) -> None:
 
 
 def rows_without_times(path: Path) -> list[object]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in sorted(path.read_text(encoding="utf-8").splitlines())]
     return [{key: row[key] for key in row if key not in ("wall_ms", "ended_at")} for row in rows]
 
 

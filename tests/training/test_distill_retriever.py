@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from rerank_training.lists.files import read_lists
-from rerank_training.lists.training_list import TrainingList
 from rerank_training.retriever import distillation
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever
@@ -70,15 +69,14 @@ def distilled(index: Path, queries: Path, out: Path, steps: int = 3, **changed: 
     arguments = RetrieverArguments(index=str(index), queries=str(queries), **(plain | changed))
     flags = RetrieverRunFlags(
         output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-3, save_steps=2,
-        logging_steps=1, use_cpu=True, report_to=["none"],
+        use_cpu=True,
     )  # fmt: skip
-    return distill_retriever(arguments, RunArguments(**vars(flags)))
+    return distill_retriever(arguments, RunArguments(**vars(flags), logging_steps=1))
 
 
 @pytest.fixture(scope="module")
 def finished(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds."""
-    return distilled(index_folder, queries, tmp_path_factory.mktemp("runs") / "run", rounds=2)
+    return distilled(index_folder, queries, tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +91,6 @@ def ranked_by_a_reranker(index_folder: Path, queries: Path, tmp_path_factory: py
 
 def weights(encoder: Path) -> str:
     return sha256_of_files([encoder / "model.safetensors"])
-
-
-def graded(item: TrainingList) -> dict[str, float]:
-    return {passage.doc_id: grade for passage, grade in zip(item.passages, item.relevance, strict=True)}
 
 
 def losses(work: Path, step: int) -> list[float]:
@@ -121,36 +115,22 @@ def test_encoder_is_trained_and_keeps_its_layout(finished: Path, small: Encoder)
 
 
 def test_held_out_queries_are_not_trained_on(finished: Path) -> None:
-    for number in (1, 2):
-        taught = {item.query.query_id for item in read_lists(finished / f"round-{number}" / "lists.jsonl")}
-        assert taught == {f"q-{doc_id}" for doc_id in PASSAGES if doc_id not in HELD_OUT}
-
-
-def test_teacher_does_not_follow_the_trained_encoder(finished: Path) -> None:
-    """Passages found by both rounds have the same grades."""
-    first, second = (
-        {item.query.query_id: item for item in read_lists(finished / f"round-{number}" / "lists.jsonl")}
-        for number in (1, 2)
-    )
-    grades = [(graded(first[query_id]), graded(second[query_id])) for query_id in first]
-    comparable = [pair for pair in grades if pair[0].keys() == pair[1].keys()]
-    assert comparable
-    for before, after in comparable:
-        assert after == pytest.approx(before, abs=1e-4)
+    taught = {item.query.query_id for item in read_lists(finished / "training" / "lists.jsonl")}
+    assert taught == {f"q-{doc_id}" for doc_id in PASSAGES if doc_id not in HELD_OUT}
 
 
 def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:
-    history = losses(ranked_by_a_reranker / "round-1", 10)
+    history = losses(ranked_by_a_reranker / "training", 10)
     assert sum(history[-3:]) < 0.9 * sum(history[:3])
 
 
 def test_teacher_may_be_a_reranker(ranked_by_a_reranker: Path) -> None:
     """The identity ranker keeps the order of the candidates."""
-    for item in read_lists(ranked_by_a_reranker / "round-1" / "lists.jsonl"):
+    for item in read_lists(ranked_by_a_reranker / "training" / "lists.jsonl"):
         assert list(item.relevance) == list(range(len(item.passages), 0, -1))
 
 
-def test_run_killed_at_every_step_of_a_round_ends_with_the_same_weights(
+def test_run_killed_at_every_step_ends_with_the_same_weights(
     finished: Path, index_folder: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -160,7 +140,7 @@ def test_run_killed_at_every_step_of_a_round_ends_with_the_same_weights(
     def spy(step: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
             calls.append(step)
-            if step in fatal and (run / "round-1" / "index").exists():
+            if step in fatal:
                 raise Killed
             return original(*given, **named)
 
@@ -171,23 +151,22 @@ def test_run_killed_at_every_step_of_a_round_ends_with_the_same_weights(
     for step in STEPS:
         fatal.add(step)
         with pytest.raises(Killed):
-            distilled(index_folder, queries, run, rounds=2)
+            distilled(index_folder, queries, run)
         fatal.clear()
-    distilled(index_folder, queries, run, rounds=2)
+    distilled(index_folder, queries, run)
     repeated = ["write_lists", "write_lists", "train", "train", "reencode", "reencode"]
-    assert calls == [*STEPS, *repeated], "only the steps that were killed are repeated"
-    for encoder in ("round-1/encoder", "encoder"):
-        assert weights(run / encoder) == weights(finished / encoder)
+    assert calls == repeated, "only the steps that were killed are repeated"
+    assert weights(run / "encoder") == weights(finished / "encoder")
 
 
 def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
     finished: Path, index_folder: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
-    for path in (run / "encoder", run / "index", run / "round-2" / "checkpoint-3"):
+    for path in (run / "encoder", run / "index", run / "training" / "checkpoint-3"):
         shutil.rmtree(path)
     (run / "report.json").unlink()
-    distilled(index_folder, queries, run, rounds=2)
+    distilled(index_folder, queries, run)
     assert weights(run / "encoder") == weights(finished / "encoder")
     *_, measured, named, served = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"  nDCG@10  0\.\d{4} before, 0\.\d{4} after; p = \S+", measured)
@@ -195,13 +174,6 @@ def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
     assert served == f"serve it: rerank serve --index {run}/index --encoder {run}/encoder"
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"rounds": 0}, "0 rounds train nothing"),
-        ({"list_size": 1}, "use a --list-size of 2 or more"),
-    ],
-)
-def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        RetrieverArguments(index="index", queries="queries", **changed)
+def test_lists_of_one_passage_are_refused() -> None:
+    with pytest.raises(ConfigError, match="use a --list-size of 2 or more"):
+        RetrieverArguments(index="index", queries="queries", list_size=1)

@@ -28,9 +28,9 @@ def trained(base: str, out: Path, lists: Path, **changed: object) -> Path:
     arguments = E2RankArguments(lists=str(lists), base=base, passage_tokens=64, **changed)  # type: ignore[arg-type]
     flags = E2RankRunFlags(
         output_dir=str(out), max_steps=12, per_device_train_batch_size=4, learning_rate=1e-2, save_steps=12,
-        logging_steps=1, use_cpu=True, report_to=["none"],
+        use_cpu=True,
     )  # fmt: skip
-    return train_e2rank(arguments, RunArguments(**vars(flags)))
+    return train_e2rank(arguments, RunArguments(**vars(flags), logging_steps=1))
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def arguments(base: Path, lists: Path, **changed: Any) -> PERankArguments:
 
 def settings(out: Path, **changed: Any) -> RunArguments:
     plain: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 2, "warmup_steps": 0, "save_steps": 2}
-    plain |= {"learning_rate": 1e-3, "use_cpu": True, "report_to": "none", "logging_steps": 1}
+    plain |= {"learning_rate": 1e-3, "use_cpu": True, "logging_steps": 1}
     return RunArguments(output_dir=str(out), **(plain | changed))
 
 

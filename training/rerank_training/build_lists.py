@@ -6,6 +6,8 @@ build-lists --collection collections/mine --split train --teacher qrels --out li
 
 from __future__ import annotations
 
+from functools import partial
+
 from rerank.commands.app import CommandApp, example_in
 from rerank.commands.flags import UNDERSCORES_TOO, flags
 from rerank.commands.run import run
@@ -24,10 +26,4 @@ def build_lists(settings: BuildListsSettings) -> None:
 app.command(example=example_in(__doc__), context_settings=UNDERSCORES_TOO)(flags(BuildListsSettings)(build_lists))
 
 
-def main() -> None:
-    """Console entry point."""
-    run(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run, app)

@@ -6,6 +6,7 @@ rerank serve --index runs/retriever/index --encoder runs/retriever/encoder
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rerank.commands.app import example_in
@@ -28,10 +29,4 @@ def app(arguments: RetrieverArguments, settings: RunArguments) -> None:
     distill_retriever(arguments, settings)
 
 
-def main() -> None:
-    """Console entry point."""
-    run_training(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run_training, app)

@@ -5,6 +5,7 @@ train-e2rank --lists train.jsonl --base checkpoints/Qwen3-Embedding-0.6B --lora-
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rerank.commands.app import example_in
@@ -24,10 +25,4 @@ def app(arguments: E2RankArguments, settings: RunArguments) -> None:
     train_e2rank(arguments, settings)
 
 
-def main() -> None:
-    """Console entry point."""
-    run_training(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run_training, app)

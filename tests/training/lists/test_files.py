@@ -57,12 +57,12 @@ def test_invalid_line_is_named_with_its_reason(tmp_path: Path, row: object, reas
 def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write(tmp_path / "lists.jsonl", GOOD, {}, GOOD, GOOD)
+    path = write(tmp_path / "lists.jsonl", GOOD, {}, *[GOOD] * 98)
     with caplog.at_level(logging.WARNING):
-        assert len(read_lists(path, max_bad_share=0.25)) == 3
-    assert "1 of 4 lists are invalid (25.0%) and skipped: lists.jsonl:2" in caplog.text
-    with pytest.raises(CollectionError, match=r"at most 24\.0% are accepted"):
-        read_lists(path, max_bad_share=0.24)
+        assert len(read_lists(path)) == 99
+    assert "1 of 100 lists are invalid (1.0%) and skipped: lists.jsonl:2" in caplog.text
+    with pytest.raises(CollectionError, match="at most 1% are accepted"):
+        read_lists(write(tmp_path / "short.jsonl", GOOD, {}, *[GOOD] * 97))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "[]"])
@@ -75,7 +75,7 @@ def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_line_that_is_not_an_object_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match=r"lists\.jsonl:2 is .*not an object"):
-        read_lists(write(tmp_path / "lists.jsonl", GOOD, 5), max_bad_share=1.0)
+        read_lists(write(tmp_path / "lists.jsonl", GOOD, 5))
 
 
 def test_json_array_is_read_like_lines(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rerank.commands.app import CommandApp
 from rerank.errors import ConfigError
 from tests.training.parsing import parse_arguments
 
-REQUIRED = ["--lists", "l.jsonl", "--base", "b", "--output-dir", "out", "--report-to", "none"]
+REQUIRED = ["--lists", "l.jsonl", "--base", "b", "--output-dir", "out"]
 
 
 def parsed(*flags: str, given: list[str] = REQUIRED) -> tuple[FirstArguments, RunArguments]:
@@ -94,7 +94,6 @@ def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"deepspeed": "zero3.json"}, "distill-retriever does not divide a model with --deepspeed; use --fsdp"),
         ({"fsdp_plugin_args": {"cpu_ram_efficient_loading": True}}, "would leave empty in all but one; remove it"),
     ],
 )

@@ -85,5 +85,3 @@ class FusionRunFlags(RunFlags):
     learning_rate: Annotated[float | None, f"Peak learning rate. Default: {LEARNING_RATE:g}."] = None
     weight_decay: Annotated[float, "Weight decay of AdamW."] = 0.05
     per_device_train_batch_size: Annotated[int, "Windows per step and device."] = 16
-    per_device_eval_batch_size: Annotated[int, "Windows per forward pass and device in an evaluation."] = 32
-    include_num_input_tokens_seen: Annotated[bool, "Count the input tokens; this network reads none."] = False

@@ -55,8 +55,7 @@ def read_judged_lists(
         index = Index(Path(arguments.index), encoder, sparse_encoder)
         return list(_searched(index, arguments, queries, grades or {})), []
     lists, held_out = (
-        read_lists(Path(path), arguments.max_bad_share, grades) if path else []
-        for path in (arguments.lists, arguments.eval_lists)
+        read_lists(Path(path), grades) if path else [] for path in (arguments.lists, arguments.eval_lists)
     )
     return lists, held_out
 

@@ -60,6 +60,7 @@ def train_fusion(
     """
     check_flags(settings)
     settings.complete_learning_rate(has_adapter=False, of_weights=LEARNING_RATE)
+    settings.include_num_input_tokens_seen = "no"  # its network reads none
     folder = result_folder(settings.output_dir)
     check_sources(arguments)
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
@@ -87,7 +88,7 @@ def train_fusion(
 
 def check_flags(settings: RunArguments) -> None:
     """Raises: ConfigError for a flag of Trainer that needs a transformer."""
-    for flag in ("fsdp", "deepspeed", "gradient_checkpointing", "activation_checkpointing", "neftune_noise_alpha"):
+    for flag in ("fsdp", "gradient_checkpointing", "activation_checkpointing", "neftune_noise_alpha"):
         if getattr(settings, flag):
             name = flag.replace("_", "-")
             raise ConfigError(f"train-fusion trains a small network that is not a transformer; leave --{name} out")

@@ -33,7 +33,7 @@ def build(settings: BuildListsSettings) -> None:
     encoder = Encoder(settings.encoder or DEFAULT_ENCODER) if settings.needs_vectors else None
     source = open_source(settings, encoder)
     skipped: Counter[str] = Counter()
-    with open_teacher(settings.teacher, settings.config, settings.model, settings.fusion_weight) as teacher:
+    with open_teacher(settings.teacher, settings.config, settings.model) as teacher:
         parts = _build_lists(source, teacher, settings, skipped)
     for path, lists in zip(paths, parts, strict=False):
         console.print(f"{path}: {write_lists(path, lists):,} lists")

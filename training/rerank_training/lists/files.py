@@ -33,11 +33,13 @@ logger = logging.getLogger(__name__)
 #: query_id → doc_id → grade.
 Grades: TypeAlias = Mapping[str, Mapping[str, int]]
 
+#: Largest accepted share of invalid rows.
+_MAX_BAD_SHARE = 0.01
 #: Number of invalid lines that an error message quotes.
 _QUOTED_LINES = 5
 
 
-def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = None) -> list[TrainingList]:
+def read_lists(path: Path, grades: Grades | None = None) -> list[TrainingList]:
     """Reads training lists: one per line, or in one JSON array; see `rerank.readers.lines.json_rows`.
 
     Three formats are recognised by the keys of each row:
@@ -49,12 +51,11 @@ def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = 
     Invalid rows are skipped, and logged with their location and the reason.
 
     Args:
-        max_bad_share: largest accepted share of invalid rows, in 0–1.
         grades: needed for requests only.
 
     Raises:
-        CollectionError: the file cannot be read, a line is not a JSON object, there are no lists, or more invalid rows
-            than accepted.
+        CollectionError: the file cannot be read, a line is not a JSON object, there are no lists, or more than a
+            hundredth of the rows are invalid.
     """
     lists: list[TrainingList] = []
     errors: list[str] = []
@@ -66,7 +67,7 @@ def read_lists(path: Path, max_bad_share: float = 0.01, grades: Grades | None = 
             errors.append(f"{location}: {error}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             errors.append(f"{location}: not in a supported format ({error!r})")
-    _check_errors(path, len(lists), errors, max_bad_share)
+    _check_errors(path, len(lists), errors)
     return lists
 
 
@@ -160,16 +161,14 @@ def _row(item: TrainingList) -> dict[str, Any]:
     return {**query, **instruction, "passages": passages, "relevance": list(item.relevance), **scores}
 
 
-def _check_errors(path: Path, valid: int, errors: Sequence[str], max_bad_share: float) -> None:
+def _check_errors(path: Path, valid: int, errors: Sequence[str]) -> None:
     """Logs the invalid rows. Raises: CollectionError when there are too many, or no valid row."""
     if not valid and not errors:
         raise CollectionError(f"{path} holds no lists")
     share = len(errors) / (valid + len(errors))
     quoted = "; ".join(errors[:_QUOTED_LINES]) + ("; …" if len(errors) > _QUOTED_LINES else "")
     summary = f"{path}: {len(errors)} of {valid + len(errors)} lists are invalid ({share:.1%})"
-    if share > max_bad_share or not valid:
-        raise CollectionError(
-            f"{summary}, at most {max_bad_share:.1%} are accepted; correct them or raise --max-bad-share: {quoted}"
-        )
+    if share > _MAX_BAD_SHARE or not valid:
+        raise CollectionError(f"{summary}, at most {_MAX_BAD_SHARE:.0%} are accepted; correct or remove them: {quoted}")
     if errors:
         logger.warning("%s and skipped: %s", summary, quoted)

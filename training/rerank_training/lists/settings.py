@@ -36,14 +36,6 @@ class BuildListsSettings:
         "Source of the relevance. qrels: the judgements; fusion: first stage and encoder; reranker: the order of a "
         "ranker of ours.",
     ]
-    fusion_weight: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="For --teacher fusion: weight of the first stage's z-scores; that of the encoder's is 1. 0: the "
-            "encoder alone.",
-        ),
-    ] = 0.3
     requests: Annotated[Path | None, "Source: RankLLM request JSONL, queries with their candidates."] = None
     collection: Annotated[
         str, "Source: a folder in BEIR layout, whose judged queries get the passages nearest by the encoder."

@@ -27,18 +27,15 @@ def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     return tuple(float(pool.grades.get(passage.doc_id, 0)) for passage in passages)
 
 
-def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
-    """Cosine + weight * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
+def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+    """Cosine + 0.3 * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
 
     A passage that is not in the pool gets the lowest of the pool's first-stage scores.
-
-    Args:
-        weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more. 0: the cosine alone.
     """
     first_stage = {c.doc_id: c.score for c in pool.candidates if c.score is not None}
     by_id = {passage.doc_id: passage for passage in [*pool.candidates, *passages]}
     cosines = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
-    fused = z_score_sum([first_stage, cosines], [weight, 1.0])
+    fused = z_score_sum([first_stage, cosines], [0.3, 1.0])
     return tuple(fused[passage.doc_id] for passage in passages)
 
 
@@ -72,22 +69,19 @@ def by_reranker(
 
 
 @contextmanager
-def open_teacher(
-    name: TeacherName, config: Path | None, model: str, fusion_weight: float = 0.3, reads_scores: bool = False
-) -> Iterator[Teacher]:
+def open_teacher(name: TeacherName, config: Path | None, model: str, reads_scores: bool = False) -> Iterator[Teacher]:
     """The teacher of this name. A reranker stays open until the block ends.
 
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
-        fusion_weight: fusion only: weight of the first stage's scores.
         reads_scores: reranker only, see `by_reranker`.
     """
     match name:
         case TeacherName.QRELS:
             yield by_grades
         case TeacherName.FUSION:
-            yield partial(by_fusion, weight=fusion_weight)
+            yield by_fusion
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
                 yield partial(by_reranker, reranker=reranker, model=model, reads_scores=reads_scores)

@@ -34,7 +34,6 @@ class RetrieverArguments:
     model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
     rank_loss: RankLossName = "ranknet"
     scale: Annotated[float, "Factor of the cosines in the loss: one over the temperature."] = 20.0
-    rounds: Annotated[int, "Number of rounds; each finds and grades passages anew, and trains on them."] = 1
     depth: Annotated[int, "Number of passages that BM25 and the encoder each find per query."] = 100
     list_size: Annotated[int, "Number of a query's passages in a training step, sampled at random."] = 16
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 16
@@ -46,8 +45,6 @@ class RetrieverArguments:
         return self.rank_loss in _DISTANCE_LOSSES
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"{self.rounds} rounds train nothing; use 1 or more")
         if self.list_size < 2:
             raise ConfigError(f"lists of {self.list_size} passages cannot be ranked; use a --list-size of 2 or more")
 
@@ -61,7 +58,7 @@ class RetrieverRunFlags(RunFlags):
     """The flags of a run with defaults for a small encoder with an adapter."""
 
     output_dir: Annotated[
-        str, "Folder to create; it gets `encoder`, its `index` report.json, and `round-N` with the lists."
+        str, "Folder to create; it gets `encoder`, its `index`, report.json, and `training` with the lists."
     ]
     learning_rate: Annotated[
         float | None,

@@ -1,8 +1,8 @@
 """Distills a ranker into the encoder of an index: from the arguments of `distill-retriever` to encoder and index.
 
-Each round lets BM25 and the encoder of the previous round find passages for every query, so that the encoder's newest
-mistakes are among them; lets the teacher grade them; trains; and re-encodes the collection. A killed run resumes at its
-last step, save or chunk of passages when the same command is given again.
+BM25 and the encoder find passages for every query, so that the encoder's mistakes are among them; the teacher grades
+them; the encoder is trained, and encodes the collection again. A killed run resumes at its last step, save or chunk of
+passages when the same command is given again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.run import check_same_run, items_needed, refuse_foreign_files, select_checkpoint, train
 
 #: Names in the folder of a run. The report is written last.
-ENCODER, INDEX, REPORT = "encoder", "index", "report.json"
+ENCODER, INDEX, TRAINING, REPORT = "encoder", "index", "training", "report.json"
 
 
 @dataclass(frozen=True)
@@ -70,51 +70,34 @@ class Distillation:
     qrels: Sequence[Qrel]
 
     def run(self) -> None:
-        """Runs all rounds, each from the index of the one before, and writes the report.
+        """Trains the encoder, encodes its index and writes the report; skips files that exist already.
 
         All processes train; the main process does the rest, and the others wait for it.
         """
-        index = Path(self.arguments.index)
-        for number in range(1, self.arguments.rounds + 1):
-            work = self.folder / f"round-{number}"
-            out = self.folder if number == self.arguments.rounds else work
-            self._round(index, out, work)
-            index = out / INDEX
-        if is_main_process():
-            self._report()
-            encoder, index = self.folder / ENCODER, self.folder / INDEX
-            console.print(f"encoder and index: {self.folder}")
-            serve = shlex.join(["rerank", "serve", "--index", str(index), "--encoder", str(encoder)])
-            console.print(f"serve it: {serve}", soft_wrap=True)
-
-    def _round(self, index: Path, out: Path, work: Path) -> None:
-        """Trains the encoder of an index and writes encoder and index to `out`; skips files that exist already.
-
-        Args:
-            work: folder of the round's lists and training saves.
-        """
-        encoder = Encoder(read_manifest(index).encoder.settings, self._device)
+        base, out, work = Path(self.arguments.index), self.folder, self.folder / TRAINING
+        encoder = Encoder(read_manifest(base).encoder.settings, self._device)
         if is_main_process() and not (work / "lists.jsonl").exists():
-            self._mine(index, encoder, work / "lists.jsonl")
+            self._mine(Index(base, encoder), encoder, work / "lists.jsonl")
         wait_for_all_processes()
         if not (out / ENCODER).exists():
             self._train(encoder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
             with show_progress(console, "passages") as progress:
-                reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
+                reencode(base, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
         wait_for_all_processes()
+        if is_main_process():
+            self._report()
+            folder, index = out / ENCODER, out / INDEX
+            console.print(f"encoder and index: {self.folder}")
+            serve = shlex.join(["rerank", "serve", "--index", str(index), "--encoder", str(folder)])
+            console.print(f"serve it: {serve}", soft_wrap=True)
 
-    def _mine(self, index: Path, encoder: Encoder, out: Path) -> None:
+    def _mine(self, index: Index, encoder: Encoder, out: Path) -> None:
         """Finds passages for all training queries, has them graded, and writes the lists."""
-        current = Index(index, encoder)
-        base_folder, base, base_encoder = Path(self.arguments.index), current, encoder
-        if index != base_folder:
-            base_encoder = Encoder(read_manifest(base_folder).encoder.settings, self._device)
-            base = Index(base_folder, base_encoder)
         config = Path(self.arguments.config) if self.arguments.config else None
         name, model = TeacherName(self.arguments.teacher), self.arguments.model
         with open_teacher(name, config, model, reads_scores=self.arguments.reads_scores) as teacher:
-            miner = ListMiner(base, base_encoder, current, self.arguments.depth)
+            miner = ListMiner(index, encoder, self.arguments.depth)
             written = write_lists(out, miner.lists(self.queries, teacher))
         console.print(
             f"{out}: {written:,} lists from {len(self.queries):,} queries, with the teacher {self.arguments.teacher}"
@@ -123,7 +106,7 @@ class Distillation:
     def _train(self, base: Encoder, out: Path, work: Path) -> None:
         """Trains the encoder `base` on the lists in `work` and writes it to `out`."""
         arguments = self.arguments
-        settings = copy.copy(self.settings)  # because training changes them, and every round has its own folder
+        settings = copy.copy(self.settings)  # because training changes them
         settings.output_dir = str(work)
         lists = read_lists(work / "lists.jsonl")
         sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
@@ -162,7 +145,7 @@ class Distillation:
             temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
     def _evaluate(self) -> dict[str, Any]:
-        """The measures of the held-out queries with the index of the first round's input and with the final one."""
+        """The measures of the held-out queries before and after."""
         from rerank_training.retriever.evaluation import changes, evaluate_index  # needs packages of an extra
 
         before = evaluate_index(Path(self.arguments.index), self._device, self.held_out, self.qrels)
@@ -201,6 +184,6 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
     with report_write_errors(folder), settings.main_process_first(local=False):
         folder.mkdir(parents=True, exist_ok=True)
-        check_same_run(folder, [arguments, settings], started=any(folder.glob("round-*")))
+        check_same_run(folder, [arguments, settings], started=(folder / TRAINING).exists())
     Distillation(arguments, settings, folder, queries, held_out, qrels).run()
     return folder

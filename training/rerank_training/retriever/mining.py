@@ -44,19 +44,15 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
 
 @dataclass(frozen=True, slots=True)
 class ListMiner:
-    """Makes training lists of the passages that BM25 and the current retriever find.
+    """Makes training lists of the passages that BM25 and dense retrieval find.
 
     Attributes:
-        base: source of BM25's results and of the vectors that the fusion teacher reads. It is the same index in all
-            rounds, so that the teacher does not follow the retriever that it trains.
-        encoder: that of `base`.
-        current: the retriever of this round.
-        depth: number of passages that BM25 and `current` each find per query.
+        encoder: that of `index`.
+        depth: number of passages that both find per query.
     """
 
-    base: Index
+    index: Index
     encoder: Encoder
-    current: Index
     depth: int
 
     def lists(self, queries: Sequence[Query], teacher: Teacher) -> Iterator[TrainingList]:
@@ -76,10 +72,15 @@ class ListMiner:
 
     def _retrieve(self, query: Query) -> tuple[Pool, tuple[Passage, ...]]:
         """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
-        dense = self.current.search(FirstStage.DENSE, [query], self.depth)[0]
-        bm25 = self.base.search(FirstStage.BM25, [query], self.depth)[0]
+        dense = self.index.search(FirstStage.DENSE, [query], self.depth)[0]
+        bm25 = self.index.search(FirstStage.BM25, [query], self.depth)[0]
         doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
+<<<<<<< HEAD
         passages = {passage.doc_id: passage for passage in self.base.store.passages(doc_ids) if passage.text.strip()}
         candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
+=======
+        passages = {passage.doc_id: passage for passage in self.index.store.passages(doc_ids) if passage.text.strip()}
+        candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]
+>>>>>>> f5fd2240 (Trainings: one round of distillation, no DeepSpeed, no tracker by default; flags that few runs need are transformers' own)
         pool = make_pool(self.encoder.with_vector(query), candidates, grades={})
         return pool, tuple(passages.values())

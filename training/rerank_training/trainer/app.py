@@ -12,7 +12,7 @@ import typer
 
 from rerank.commands.app import Command, CommandApp
 from rerank.commands.flags import UNDERSCORES_TOO, flags
-from rerank_training.trainer.command import report_lost_process, say_how_to_go_on
+from rerank_training.trainer.command import report_lost_process
 from rerank_training.trainer.flags import RunFlags
 
 _TRUTH = {"true": True, "false": False}
@@ -37,8 +37,7 @@ def training_app(
         def command(arguments: Any, run_flags: RunFlags, others: Any = None) -> object:
             from rerank_training.trainer.arguments import run_arguments  # imports torch and transformers
 
-            with say_how_to_go_on(run_flags.output_dir):
-                return report_lost_process(lambda: train(arguments, run_arguments(run_flags, others)))
+            return report_lost_process(lambda: train(arguments, run_arguments(run_flags, others)))
 
         def with_flags_of(*settings_types: type) -> CommandApp:
             app = CommandApp()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from importlib.util import find_spec
 from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
@@ -19,17 +18,22 @@ from rerank_training.trainer.flags import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNIN
 
 @dataclass
 class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFlags has narrower types
-    """transformers' TrainingArguments, FSDP and DeepSpeed included; the fields of RunFlags have its defaults.
+    """transformers' TrainingArguments, FSDP included; the fields of RunFlags have its defaults.
 
     Raises:
-        ConfigError: DeepSpeed or a tracker of `report_to` is not installed, or FSDP has no GPUs.
+        ConfigError: a tracker of `report_to` is not installed, FSDP has no GPUs, or DeepSpeed is asked for.
     """
+
+    lr_scheduler_type: str = "cosine"
+    logging_steps: float = 0.01
+    include_num_input_tokens_seen: bool | str = True  # for the tokens/s of the log
+    save_total_limit: int | None = 2
 
     def __post_init__(self) -> None:
         self.remove_unused_columns = False  # our datasets have windows, not columns
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise bf16 would ask for a GPU
-        if self.deepspeed and find_spec("deepspeed") is None:
-            raise ConfigError("--deepspeed: the package deepspeed is not installed; install it, or use --fsdp")
+        if self.deepspeed:
+            raise ConfigError("--deepspeed: models are divided with --fsdp here; use that")
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
         TrainingArguments.__post_init__(self)
         if self.process_index:  # the others say the same
@@ -54,8 +58,6 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         Raises:
             ConfigError: transformers would leave weights out in the other processes.
         """
-        if self.deepspeed:
-            raise ConfigError(f"{command} does not divide a model with --deepspeed; use --fsdp")
         if (self.fsdp_plugin_args or {}).get("cpu_ram_efficient_loading"):
             raise ConfigError(
                 f"{command} loads an encoder in every process, which cpu_ram_efficient_loading would leave empty in "
@@ -64,13 +66,11 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
 
     def _check_report_to(self) -> None:
         try:
+            if "tensorboard" in self.report_to and not is_tensorboard_available():
+                raise RuntimeError("tensorboard is not installed; install rerank-listwise[train]")
             get_reporting_integration_callbacks(self.report_to)
         except (ValueError, RuntimeError) as error:  # unknown, or not installed
             raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error}; or use none") from error
-        if "tensorboard" in self.report_to and not is_tensorboard_available():
-            raise ConfigError(
-                "--report-to tensorboard: tensorboard is not installed; install rerank-listwise[train], or use none"
-            )
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:

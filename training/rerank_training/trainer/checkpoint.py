@@ -56,17 +56,15 @@ def write_checkpoint(
 
 
 def gather_weights(trainer: Trainer) -> None:
-    """Gives the main process all weights of a model that FSDP or DeepSpeed divides among the processes, to save it.
+    """Gives the main process all weights of a model that FSDP divides among the processes, to save it.
 
     All processes must call it after the last step. The weights are on the CPU.
     """
     model = cast(nn.Module, trainer.model)
-    weights: Mapping[str, Tensor] = {}
-    if trainer.is_fsdp_enabled:
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights = cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
-    elif trainer.is_deepspeed_enabled:
-        weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
+    if not trainer.is_fsdp_enabled:
+        return
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
     for name, tensor in weights.items():
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)

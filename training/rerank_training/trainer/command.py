@@ -6,12 +6,8 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
-
-import typer
 
 from rerank.commands.run import console, quiet_libraries, run
 from rerank.errors import RerankError
@@ -58,21 +54,6 @@ def end_process(code: object) -> NoReturn:
 def is_first_process() -> bool:
     """True for the only process of a training, and for the first of several."""
     return os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def say_how_to_go_on(output_dir: str) -> Iterator[None]:
-    """Ends a command that Ctrl-C stops with exit code 130 and a line that says what the same command does now."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        from rerank_training.trainer.run import newest_complete_save  # imports torch, which --help does not need
-
-        save = newest_complete_save(Path(output_dir))
-        goes_on = f"goes on after its last save, {save}" if save else "starts again, because nothing was saved yet"
-        if is_first_process():
-            console.print(f"stopped; the same command {goes_on}", soft_wrap=True)
-        raise typer.Exit(130) from None
 
 
 def report_lost_process(train: Callable[[], R]) -> R:

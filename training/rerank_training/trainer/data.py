@@ -23,7 +23,7 @@ def read_training_lists(arguments: ListFiles) -> tuple[Sequence[TrainingList], S
     """The training lists and the held-out lists; there may be no held-out ones. Raises: CollectionError."""
     grades = grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)
-    lists, held_out = (read_lists(Path(path), arguments.max_bad_share, grades) if path else [] for path in paths)
+    lists, held_out = (read_lists(Path(path), grades) if path else [] for path in paths)
     return lists, held_out
 
 

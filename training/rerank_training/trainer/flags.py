@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 #: Peak learning rates without a flag; docs/evidence/log.md has the measurement.
@@ -21,7 +21,7 @@ LoraAlpha = Annotated[int, "Scale of the LoRA adapter, divided by its rank."]
 class RunFlags:
     """The flags of a training run that --help shows: fields of transformers' TrainingArguments with our defaults.
 
-    `RunArguments` has these fields and all others of TrainingArguments.
+    `RunArguments` has these fields and all others of TrainingArguments, which --help-all shows.
     """
 
     output_dir: Annotated[str, "Folder of the run; the trained checkpoint is in its folder `final`."]
@@ -32,35 +32,20 @@ class RunFlags:
         f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
         "all weights.",
     ] = None
-    lr_scheduler_type: Annotated[str, "Learning rate schedule after the warm-up."] = "cosine"
     warmup_steps: Annotated[float, "Length of the warm-up in steps; a number below 1 is a share of all steps."] = 0.1
-    weight_decay: Annotated[float, "Weight decay of AdamW."] = 0.0
     per_device_train_batch_size: Annotated[int, "Windows per step and device."] = 4
-    per_device_eval_batch_size: Annotated[int, "Windows per forward pass and device in an evaluation."] = 8
     gradient_accumulation_steps: Annotated[int, "Number of batches whose gradients an optimizer step sums up."] = 1
     gradient_checkpointing: Annotated[
         bool | None, "Compute activations again in the backward pass: slower, with less memory."
     ] = None
     bf16: Annotated[bool, "Train in mixed precision with bfloat16; frozen weights are kept in it."] = False
-    torch_compile: Annotated[bool, "Compile the model with torch.compile; on a CPU this needs a C++ compiler."] = False
-    logging_steps: Annotated[float, f"Steps between two log lines with loss, speed and remaining time; {_SHARE}."] = (
-        0.01
-    )
-    include_num_input_tokens_seen: Annotated[
-        bool, "Count the input tokens, padding included; the logged tokens/s need it."
-    ] = True
-    report_to: Annotated[list[str], "Experiment tracker: tensorboard, wandb, … or none. Repeatable."] = field(
-        default_factory=lambda: ["tensorboard"]
-    )
     eval_steps: Annotated[float | None, f"Steps between two evaluations on the held-out lists; {_SHARE}."] = 0.1
     save_steps: Annotated[float, f"Steps between two saves; {_SHARE}. A killed run resumes from the last one."] = 0.1
-    save_total_limit: Annotated[int | None, "Saves to keep besides the best one."] = 2
     seed: Annotated[int, "Seed of the windows, of new weights and of dropout."] = 42
     use_cpu: Annotated[bool, "Train on the CPU although there is a GPU."] = False
     fsdp: Annotated[
         bool | None, "Divide weights among the GPUs (PyTorch's FSDP2); --fsdp-config FILE has its options."
     ] = None
-    deepspeed: Annotated[str | None, "JSON configuration of the package deepspeed."] = None
 
 
 @dataclass(kw_only=True)
@@ -72,7 +57,6 @@ class ListFiles:
         str | None, "Held-out lists. The save with the best nDCG@10 on them is the result; otherwise the last."
     ] = None
     qrels: Annotated[str | None, "Judgements in TREC format, for lists that are RankLLM requests."] = None
-    max_bad_share: Annotated[float, "Accepted share of invalid lines in the lists, 0-1."] = 0.01
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import math
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from rerank.checkpoints.manifest import RESULT_FOLDER
 from rerank.errors import ConfigError
@@ -124,23 +124,10 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
 
 def last_save(folder: Path) -> str | None:
     """The newest complete save of a run. Removes incomplete ones."""
-    for path in _saves(folder).values():
-        if not (path / COMPLETE_MARKER).is_file():
+    for path in folder.glob("checkpoint-*"):
+        if path.name.removeprefix("checkpoint-").isdecimal() and not (path / COMPLETE_MARKER).is_file():
             shutil.rmtree(path, ignore_errors=True)
-    newest = newest_complete_save(folder)
-    return str(newest) if newest else None
-
-
-def newest_complete_save(folder: Path) -> Path | None:
-    """The newest complete save in a folder, which may be none of a run."""
-    complete = {step: path for step, path in _saves(folder).items() if (path / COMPLETE_MARKER).is_file()}
-    return complete[max(complete)] if complete else None
-
-
-def _saves(folder: Path) -> dict[int, Path]:
-    """The saves in a folder by their step; none if there is no such folder."""
-    found = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in folder.glob("checkpoint-*")]
-    return {int(match[1]): path for match, path in found if match}
+    return get_last_checkpoint(str(folder)) if folder.is_dir() else None
 
 
 def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> None:
