@@ -63,7 +63,7 @@ lint: $(VENV)/ready
 
 # make bench REQUESTS=requests.jsonl: on windows of real passages. Some twenty minutes on two cores.
 bench: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.bench $(if $(REQUESTS),--requests $(REQUESTS)) --out bench.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.bench $(if $(REQUESTS),--requests $(REQUESTS))
 
 proto: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/gen_proto.sh

@@ -2,18 +2,18 @@
 
     python -m scripts.bench [--requests requests.jsonl] [--only first,pe] [--quick]
 
-Writes bench.json. Variants run in turn in one process with one torch thread, and CPU time of
-the process is compared, so that other work on the machine has little effect. Weights are random: time does not depend
-on them. A ratio is the other implementation's time divided by ours. `compare_checkouts` measures what the service adds.
+Variants run in turn in one process with one torch thread, and CPU time of the process is compared, so that other work
+on the machine has little effect. Weights are random: time does not depend on them. A figure is the other
+implementation's time divided by ours, or has milliseconds in its name. `compare_checkouts` measures what the service
+adds.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -34,14 +34,6 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "e2rank": measure_e2rank,
 }
 
-RATIO = "times"
-#: Units of figures that are not ratios, by the start of their name.
-UNITS = {
-    "cold": "ms",
-    "warm": "ms",
-    "encoding all passages": "ms",
-}
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -52,34 +44,21 @@ def main(
         typer.Option(help="RankLLM request file (JSONL) with texts for the windows; default: random texts."),
     ] = None,
     only: Annotated[str, typer.Option(help=f"Measurements to run, of {','.join(GROUPS)}.")] = ",".join(GROUPS),
-    out: Annotated[
-        Path, typer.Option(help="JSON file for the figures; figures that are not measured again stay in it.")
-    ] = Path("bench.json"),
     repeats: Annotated[int, typer.Option(min=1, help="How often each variant is timed.")] = 5,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny models and short passages, to show that the benchmark runs.")
     ] = False,
 ) -> None:
-    """Measure, print, and write a JSON file of {name: {median, min, max, unit}}."""
+    """Measure, and print the median of each figure and its range."""
     groups = only.split(",")
     if unknown := [group for group in groups if group not in GROUPS]:
         raise ConfigError(f"--only {','.join(unknown)}: choose from {','.join(GROUPS)}")
     torch.set_num_threads(1)
-    figures = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         workload = Workload(Path(folder), requests, quick, 1 if quick else repeats)
         for group in groups:
             for name, values in GROUPS[group](workload).items():
-                figure = figures[name] = summarize(name, values)
-                columns = " ".join(f"{figure[key]:9.3f}" for key in ("median", "min", "max"))
-                print(f"{name:45} {columns} {figure['unit']}", flush=True)
-            out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-
-def summarize(name: str, values: Sequence[float]) -> dict[str, Any]:
-    """Median and range of the repeats, with the unit of the figure."""
-    unit = next((unit for start, unit in UNITS.items() if name.startswith(start)), RATIO)
-    return {**figure_of(values), "unit": unit}
+                print(f"{name:45}", *(f"{figure:9.3f}" for figure in figure_of(values).values()), flush=True)
 
 
 if __name__ == "__main__":

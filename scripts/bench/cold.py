@@ -37,7 +37,7 @@ def measure_cold(workload: Workload) -> Values:
                 cold.append(times[0])
                 warm.append(times[1])
                 encoding.append(of_encoder)
-    named = {"cold, default": cold, "warm, default": warm, "encoding all passages": encoding}
+    named = {"cold, default, ms": cold, "warm, default, ms": warm, "encoding all passages, ms": encoding}
     p95 = {f"{name}, p95": [quantiles(values, n=20, method="inclusive")[18]] for name, values in named.items()}
     ratios = [all_passages / default for all_passages, default in zip(encoding, cold, strict=True)]
     return named | p95 | {"encoding all / default, cold": ratios}

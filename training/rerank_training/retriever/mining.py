@@ -75,12 +75,7 @@ class ListMiner:
         dense = self.index.search(FirstStage.DENSE, [query], self.depth)[0]
         bm25 = self.index.search(FirstStage.BM25, [query], self.depth)[0]
         doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
-<<<<<<< HEAD
-        passages = {passage.doc_id: passage for passage in self.base.store.passages(doc_ids) if passage.text.strip()}
-        candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
-=======
         passages = {passage.doc_id: passage for passage in self.index.store.passages(doc_ids) if passage.text.strip()}
-        candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]
->>>>>>> f5fd2240 (Trainings: one round of distillation, no DeepSpeed, no tracker by default; flags that few runs need are transformers' own)
+        candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
         pool = make_pool(self.encoder.with_vector(query), candidates, grades={})
         return pool, tuple(passages.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import torch
 from accelerate.utils import DistributedType
@@ -65,12 +65,13 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             )
 
     def _check_report_to(self) -> None:
+        trackers = cast(list[str], self.report_to)  # a list after TrainingArguments' own checks
         try:
-            if "tensorboard" in self.report_to and not is_tensorboard_available():
+            if "tensorboard" in trackers and not is_tensorboard_available():
                 raise RuntimeError("tensorboard is not installed; install rerank-listwise[train]")
-            get_reporting_integration_callbacks(self.report_to)
+            get_reporting_integration_callbacks(trackers)
         except (ValueError, RuntimeError) as error:  # unknown, or not installed
-            raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error}; or use none") from error
+            raise ConfigError(f"--report-to {' '.join(trackers)}: {error}; or use none") from error
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
