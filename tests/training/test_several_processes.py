@@ -49,7 +49,7 @@ FIRST = shlex.split(
 )
 #: With the loss on texts too, which reads the model twice in a step.
 PE_RANK = shlex.split(
-    "--window-size 4 --min-window-size 2 --passage-text-tokens 6 --max-steps 4 --warmup-steps 0 --save-steps 2 "
+    "--window-size 4 --min-window-size 2 --passage-tokens 6 --max-steps 4 --warmup-steps 0 --save-steps 2 "
     "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --use-cpu true"
 )
 FUSION = shlex.split(

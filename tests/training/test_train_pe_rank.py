@@ -45,7 +45,7 @@ def trained(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path_factory: p
 
 
 def arguments(base: Path, lists: Path, **changed: Any) -> PERankArguments:
-    plain: dict[str, Any] = {"text_weight": 0.0, "kl_weight": 0.0, "window_size": 4, "passage_text_tokens": 6}
+    plain: dict[str, Any] = {"text_weight": 0.0, "kl_weight": 0.0, "window_size": 4, "passage_tokens": 6}
     return PERankArguments(lists=str(lists), base=str(base), **(plain | changed))
 
 

@@ -63,7 +63,7 @@ def test_scores_are_those_of_serving(encoder: Encoder, model: ListEncoder, batch
 
 def test_loss_is_that_of_loops(encoder: Encoder, model: ListEncoder, batch: dict[str, Tensor]) -> None:
     """InfoNCE over the distinct passages of both lists, plus twice RankNet over the pairs of each list."""
-    objective = E2RankObjective(ranknet, rank_weight=2.0, scale=10.0, temperature=0.03)
+    objective = E2RankObjective(ranknet, rank_weight=2.0)
     texts = {passage.doc_id: passage.text for item in LISTS for passage in item.passages}
     vectors = dict(zip(texts, encoder.encode_passages(list(texts.values())), strict=True))
     cosines = objective.scores(model, batch).tolist()

@@ -40,6 +40,6 @@ def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
 
 def test_loss_reads_a_lists_own_passages_only(encoder: Encoder) -> None:
     batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
-    objective = RetrieverObjective(kl, scale=10.0)
+    objective = RetrieverObjective(kl)
     expected = kl(objective.scores(TwoAxes(), batch), batch["relevance"], batch["mask"])
     assert objective.loss(TwoAxes(), batch).item() == pytest.approx(expected.item())

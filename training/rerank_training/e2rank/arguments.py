@@ -13,7 +13,7 @@ ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 5e-6
 
 @dataclass(kw_only=True)
 class E2RankArguments(ListArguments):
-    """Arguments of E2Rank's training, in addition to `RunArguments`. Weights and scales are those of the paper."""
+    """Arguments of E2Rank's training, in addition to `RunArguments`."""
 
     base: Annotated[
         str,
@@ -23,10 +23,8 @@ class E2RankArguments(ListArguments):
     instruction: Annotated[
         str | None, "What the prompts ask for. Default: that of the base if it has a manifest, otherwise words of ours."
     ] = None
-    temperature: Annotated[float, "Of the plain query's cosines in InfoNCE."] = 0.03
     rank_loss: RankLossName = "ranknet"
     rank_weight: Annotated[float, "Weight of the ranking loss on the cosines of the list's vector."] = 2.0
-    scale: Annotated[float, "Factor of these cosines."] = 10.0
     passage_tokens: Annotated[int, "Number of tokens to which queries and passages are truncated."] = 1024
     lora_rank: Annotated[int, "Rank of a LoRA adapter, which is merged at the end; 0: train all weights."] = 0
     lora_alpha: LoraAlpha = 32

@@ -17,6 +17,9 @@ from rerank_training.retriever.objective import RetrieverCollator, of_all_proces
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors
 
+#: Of the plain query's cosines in InfoNCE, and the factor of the list's in the ranking loss, as in the paper.
+_TEMPERATURE, _SCALE = 0.03, 10.0
+
 
 class ListEncoder(TrainableEncoder):
     """Token ids of texts and of prompts → their unit vectors, in one forward pass of the module for all processes."""
@@ -54,21 +57,19 @@ class E2RankObjective:
 
     Attributes:
         rank_loss: any of RANK_LOSSES; the paper's is RankNet.
-        rank_weight, scale, temperature: see E2RankArguments.
+        rank_weight: of the ranking loss.
     """
 
     rank_loss: RankLoss
     rank_weight: float = 2.0
-    scale: float = 10.0
-    temperature: float = 0.03
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """The loss of the batches of all processes, which each process computes."""
         queries, passages, lists = _vectors(model, batch)
         queries, passages, relevance, mask = of_all_processes(queries, passages, batch)
         of_lists = torch.cat(gather_tensors(lists)) @ passages.T
-        contrast = info_nce(queries @ passages.T / self.temperature, relevance, mask)
-        return contrast + self.rank_weight * self.rank_loss(self.scale * of_lists, relevance, mask)
+        contrast = info_nce(queries @ passages.T / _TEMPERATURE, relevance, mask)
+        return contrast + self.rank_weight * self.rank_loss(_SCALE * of_lists, relevance, mask)
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

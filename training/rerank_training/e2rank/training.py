@@ -53,7 +53,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     model = ListEncoder(encoder, arguments.lora_rank, arguments.lora_alpha)
     tokens = min(model.max_tokens, arguments.passage_tokens)
     trainer = RankingTrainer(
-        E2RankObjective(rank_loss, arguments.rank_weight, arguments.scale, arguments.temperature),
+        E2RankObjective(rank_loss, arguments.rank_weight),
         model=model,
         args=settings,
         train_dataset=training_windows(arguments, settings, lists),

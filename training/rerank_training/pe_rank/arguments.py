@@ -38,7 +38,7 @@ class PERankArguments(ListArguments):
         "Weight of the KL divergence between the scores with and without texts; for dynamic decoding, its sum over "
         "the ranks, as in the paper.",
     ] = 0.2
-    passage_text_tokens: Annotated[
+    passage_tokens: Annotated[
         int,
         "Number of tokens to which a shown or restored text is truncated; 0: 64, or as many as fit into the model's "
         "context for each passage of a window.",

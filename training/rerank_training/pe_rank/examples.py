@@ -65,7 +65,7 @@ class PECollator:
         if len(longest) > self.context_tokens:
             raise ConfigError(
                 f"query {window.query.query_id} with {len(window.passages)} passages needs {len(longest)} positions, "
-                f"the model reads {self.context_tokens}; lower --window-size or --passage-text-tokens"
+                f"the model reads {self.context_tokens}; lower --window-size or --passage-tokens"
             )
         return {
             "input_ids": pad_sequence([torch.tensor(row) for row in rows], batch_first=True),

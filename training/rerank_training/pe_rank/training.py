@@ -64,7 +64,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template)
-    arguments = replace(arguments, passage_text_tokens=_passage_text_tokens(arguments, base, chain(lists, held_out)))
+    arguments = replace(arguments, passage_tokens=_passage_tokens(arguments, base, chain(lists, held_out)))
     set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
     select_checkpoint(settings, bool(held_out))
     if arguments.stage == "align":
@@ -84,7 +84,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
             window_size=arguments.window_size,
             base=arguments.base,
             base_revision=sha256_of_files(weight_files(Path(arguments.base))),
-            passage_tokens=arguments.passage_text_tokens if "{text}" in base.template.body else 0,
+            passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
             instructions=sum(bool(item.query.instruction) for item in lists),
         )
         write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
@@ -120,10 +120,10 @@ def _window_size(arguments: PERankArguments) -> int:
     )
 
 
-def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
+def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
     """The flag; without it, the default or as many tokens as fit beside the longest query."""
-    if arguments.passage_text_tokens or arguments.stage == "align":
-        return arguments.passage_text_tokens or _TEXT_TOKENS
+    if arguments.passage_tokens or arguments.stage == "align":
+        return arguments.passage_tokens or _TEXT_TOKENS
     template = base.template if "{text}" in base.template.body else with_text(base.template)
     prompts = base.prompts(template, _TEXT_TOKENS)
     query = max((item.query for item in lists), key=lambda query: len(query.text) + len(query.instruction))
@@ -148,7 +148,7 @@ def _alignment(
             "--stage rank, or a base with a vocabulary of its own"
         )
     texts = list(dict.fromkeys(texts_of([lists], "passages")))
-    prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_text_tokens)
+    prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_tokens)
     table = VectorTable(encoder.encode_passages, texts, console)
     return {
         "objective": AlignObjective(),
@@ -167,10 +167,8 @@ def _ranking(
     held_out: Sequence[TrainingList],
 ) -> dict[str, Any]:
     """Data and collator of the training to rank, with its objective."""
-    prompts = base.prompts(base.template, arguments.passage_text_tokens)
-    text_prompts = (
-        base.prompts(with_text(base.template), arguments.passage_text_tokens) if objective.reads_text else None
-    )
+    prompts = base.prompts(base.template, arguments.passage_tokens)
+    text_prompts = base.prompts(with_text(base.template), arguments.passage_tokens) if objective.reads_text else None
     parts = [lists, held_out]
     passages = VectorTable(encoder.encode_passages, texts_of(parts, "passages"), console)
     queries = (

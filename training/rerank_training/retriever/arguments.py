@@ -33,7 +33,6 @@ class RetrieverArguments:
     config: Annotated[str | None, "For --teacher reranker: YAML settings of its models."] = None
     model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
     rank_loss: RankLossName = "ranknet"
-    scale: Annotated[float, "Factor of the cosines in the loss: one over the temperature."] = 20.0
     depth: Annotated[int, "Number of passages that BM25 and the encoder each find per query."] = 100
     list_size: Annotated[int, "Number of a query's passages in a training step, sampled at random."] = 16
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 16

@@ -115,7 +115,7 @@ class Distillation:
         set_seed(settings.seed)  # for the initial weights of the adapter
         model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
         trainer = RankingTrainer(
-            RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale),
+            RetrieverObjective(rank_loss_named(arguments.rank_loss)),
             model=model,
             args=settings,
             train_dataset=TrainingWindows(lists, sample, items_needed(settings, len(lists)), settings.seed),

@@ -15,6 +15,9 @@ from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors
 
+#: Factor of the cosines in the loss: one over the temperature.
+_SCALE = 20.0
+
 
 @dataclass(frozen=True)
 class RetrieverCollator:
@@ -74,18 +77,16 @@ class RetrieverObjective:
 
     Attributes:
         rank_loss: any of RANK_LOSSES.
-        scale: factor of the cosines in the loss: one over the temperature.
     """
 
     rank_loss: RankLoss
-    scale: float
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """The loss of the batches of all processes, which each process computes."""
         vectors = model(batch["input_ids"], batch["attention_mask"])
         n = len(batch["relevance"])
         queries, passages, relevance, mask = of_all_processes(vectors[:n], vectors[n:], batch)
-        scores = self.scale * queries @ passages.T
+        scores = _SCALE * queries @ passages.T
         return self.rank_loss(scores, relevance, mask)
 
     @torch.no_grad()
@@ -93,7 +94,7 @@ class RetrieverObjective:
         """(B, P) scaled cosines of every query with every passage of the batch."""
         vectors = model(batch["input_ids"], batch["attention_mask"])
         n = len(batch["relevance"])
-        scores: Tensor = self.scale * vectors[:n] @ vectors[n:].T
+        scores: Tensor = _SCALE * vectors[:n] @ vectors[n:].T
         return scores
 
 
