@@ -43,10 +43,9 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
     return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
 
 
-def prepared(request: CandidateList, depth: int = 0, in_index: bool = False) -> CandidateList:
-    """The request with its first `depth` candidates (0: all); `in_index`: they refer to the index of the service."""
-    candidates = request.candidates[: depth or None]
-    return replace(request, candidates=tuple(replace(row, in_index=in_index) for row in candidates))
+def first_candidates(request: CandidateList, depth: int) -> CandidateList:
+    """The request with its first `depth` candidates; 0: all."""
+    return replace(request, candidates=request.candidates[: depth or None])
 
 
 def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:

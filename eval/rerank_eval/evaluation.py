@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
     first_stage = task.source.first_stage(responses)
     notes = (*task.notes, *_notes_on_search(task, systems, first_stage, settings.target))
     notes += uncovered(first_stage, task.evaluator.qrels, task.rel)
-    written = {**settings.as_strings(), "qrels_sha256": task.qrels_sha256}
+    written = {**asdict(settings), "qrels_sha256": task.qrels_sha256}
     report = Report(
         dataset=task.name,
         title=task.title,
@@ -76,7 +77,6 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
             *measure_variants(variants, responses, task.evaluator, out, written, notes),
         ),
         upper_bound=SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
-        settings={**settings.as_strings(), **shared, **task.source.fingerprint},
         notes=notes,
     )
     write_report(report, out, console)

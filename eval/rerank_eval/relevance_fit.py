@@ -27,7 +27,7 @@ from rerank.readers.requests import CandidateList, read_requests
 from rerank.reranking.blocking import Reranker
 from rerank.reranking.relevance import signal_encoders, signals_by_text
 from rerank.types import Query, RankOptions
-from rerank_eval.candidates import candidates_of_run, prepared
+from rerank_eval.candidates import candidates_of_run, first_candidates
 from rerank_eval.datasets import open_dataset, open_qrels
 from rerank_eval.overlap import candidate_ids, check_lists, judgements_of
 from rerank_eval.report import markdown_table
@@ -128,7 +128,7 @@ def _read(path: Path, judgements: str, depth: int) -> tuple[list[CandidateList],
         dataset = open_dataset(judgements)
         requests, qrels = candidates_of_run(path, dataset, depth)[0], dataset.qrels
     else:
-        requests = [prepared(request, depth) for request in read_requests(path)]
+        requests = [first_candidates(request, depth) for request in read_requests(path)]
         qrels = open_qrels(judgements, candidate_ids(requests))[0]
     check_lists(requests, qrels, str(path))
     judged = {

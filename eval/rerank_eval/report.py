@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -13,7 +13,6 @@ from rich.console import Console
 from rerank_eval.efficiency import Efficiency
 from rerank_eval.measures import MAIN_MEASURE, MetricValues
 from rerank_eval.run_files import write_text
-from rerank_eval.settings import format_setting
 from rerank_eval.statistics import Comparison, compare, confidence_interval, holm
 
 #: Number of truncated queries that the report names.
@@ -47,7 +46,6 @@ class Report:
         dataset: its name; `title` is the report's heading.
         results: of the first stage, and then of all systems.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
-        settings: of the call, shown at the end.
         notes: sentences about the judgements that change how the figures are read.
     """
 
@@ -55,7 +53,6 @@ class Report:
     title: str
     results: Sequence[SystemResult]
     upper_bound: SystemResult
-    settings: Mapping[str, object]
     notes: Sequence[str] = ()
 
     @property
@@ -87,7 +84,7 @@ def write_report(report: Report, out: Path, console: Console) -> None:
         _measures(report),
         *(_comparison(reference, compared) for reference, compared in report.compared if compared),
     ]
-    rest = [_efficiency(report.results), *_warnings(report.results), _settings(report.settings)]
+    rest = [_efficiency(report.results), *_warnings(report.results)]
     write_text(out / "report.md", _joined([*head, *rest]) + "\n")
     console.print(_joined(head), soft_wrap=True, markup=False)
     console.print(f"report: {out / 'report.md'}")
@@ -192,17 +189,6 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#&!~])", r"\\\1", text)
 
 
-def _settings(settings: Mapping[str, object]) -> str:
-    """The settings that are on, as a person writes them; a number of 0 means off or the default."""
-    rows = [
-        [name.replace("_", " ").replace("sha256", "SHA-256"), _plain(text)]
-        for name, value in settings.items()
-        if (text := format_setting(value)) not in ("", "0", "no")
-    ]
-    table = markdown_table(["setting", "value"], rows, text_columns=(1,))
-    return f"## Settings\n\n{table}\n\nSettings that are not listed are off or at their defaults."
-
-
 def _range(ends: tuple[float, float], sign: str = "") -> str:
     return f"{ends[0]:{sign}.4f} to {ends[1]:{sign}.4f}"
 
@@ -212,9 +198,7 @@ def format_p(value: float) -> str:
     return "< .0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int] = ()) -> str:
-    """A Markdown table with text in the first column and in `text_columns`, and right-aligned numbers elsewhere."""
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with text in the first column and right-aligned numbers in the others."""
     align = ["---" if column == 0 else "---:" for column in range(len(head))]
-    for column in text_columns:
-        align[column] = ":---"
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, align, *rows))

@@ -33,7 +33,7 @@ def write_run(
         "notes": [*notes, *_notes_on_ids(run)],
     }
     write_text(out / "run.trec", trec_run(run, tag="rerank"))
-    write_text(out / "measures.json", json.dumps(measures, indent=2) + "\n")
+    write_text(out / "measures.json", json.dumps(measures, indent=2, default=str) + "\n")
 
 
 def trec_run(run: Run, tag: str) -> str:

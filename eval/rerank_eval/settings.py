@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -69,10 +68,6 @@ class EvaluationSettings:
         str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"
     out: Annotated[Path, typer.Option(help="Folder for the results; a run that was killed resumes in it.")]
-
-    def as_strings(self) -> dict[str, str]:
-        """Every setting by its name, for reports and measures.json; empty if it is not set."""
-        return {setting.name: format_setting(getattr(self, setting.name)) for setting in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +154,6 @@ class TrecDLSettings(EvaluationSettings):
             help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1.",
         ),
     ] = 0
-    index: Annotated[
-        Path | None,
-        typer.Option(help="Index of the only --collection, from which models read the candidates' vectors."),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,18 +185,3 @@ class RelevanceSettings:
             "service.yaml.",
         ),
     ] = False
-
-
-def format_setting(value: object) -> str:
-    """A setting as a person writes it: "yes", "a, b", "python 3.11, torch 2.13"; empty if it is not set."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {format_setting(item)}" for name, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(format_setting, value))
-    return str(value)

@@ -13,7 +13,7 @@ from rerank.readers.qrels import Qrel
 from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import FirstStage, Query
 from rerank.util.files import sha256_of_files
-from rerank_eval.candidates import candidates_of_run, prepared
+from rerank_eval.candidates import candidates_of_run, first_candidates
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
 from rerank_eval.measures import Evaluator, least_relevant_grade, measures_from
 from rerank_eval.overlap import candidate_ids, check_index, check_lists, judgements_of, nothing_to_rank
@@ -110,12 +110,10 @@ def _given_to_trec_dl(settings: TrecDLSettings) -> list[_Given]:
             raise ConfigError(
                 f"{len(requests)} --requests and {len(values)} {flag}; give one for each --requests, in the same order"
             )
-    if settings.index and len(collections) != 1:
-        raise ConfigError(f"--index has the vectors of one --collection, and there are {len(collections)}; give one")
     if not qrels and not collections:
         raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
     return [
-        _Given(name=name, lists=path, qrels=judged, collection=collection, index=settings.index)
+        _Given(name=name, lists=path, qrels=judged, collection=collection)
         for name, path, judged, collection in zip_longest(_names(requests), requests, qrels, collections)
     ]
 
@@ -154,7 +152,7 @@ def _requests(
         requests, unjudged = candidates_of_run(given.lists, dataset, settings.depth)
     else:
         requests, unjudged = read_requests(given.lists), []
-    return [prepared(request, settings.depth, given.index is not None) for request in requests], unjudged
+    return [first_candidates(request, settings.depth) for request in requests], unjudged
 
 
 def _judgements(
@@ -196,7 +194,6 @@ def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) ->
         **({"first_stage": given.first_stage.value} if given.first_stage else {}),
         **{name: sha256_of_files([path]) for name, path in files.items() if path},
         **({"queries_sha256": dataset.queries_sha256} if dataset else {}),
-        **({"in_index": True} if given.lists and given.index else {}),
     }
 
 

@@ -24,7 +24,7 @@ PERMUTATION_TOKENS = 79
 def measure_first(workload: Workload) -> Values:
     """FIRST on one window, compared with generating and with logits at all positions."""
     model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint, trust_remote_code=False)
-    prompt = torch.tensor([workload.prompts[0]])
+    prompt = torch.tensor([list(workload.first.encode(workload.windows[0]).prompts[0])])
     mask = torch.ones_like(prompt)
 
     def generate(tokens: int) -> object:

@@ -6,11 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 from rerank.models.encoder import Encoder
-from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
@@ -68,11 +64,3 @@ class Workload:
     def prepare(self, window: Window) -> Window:
         prepared = self.first.prepare(window.query, window.passages)
         return replace(window, query=prepared.query, passages=prepared.passages)
-
-    @cached_property
-    def prompts(self) -> list[list[int]]:
-        """FIRST's prompt of each window as token ids, without the opening bracket of the answer."""
-        tokenizer = AutoTokenizer.from_pretrained(self.checkpoint, trust_remote_code=False)
-        renderer = ListwiseRenderer(load_template("first"), tokenizer, 8192, 1)
-        letters = list("abcdefghijklmnopqrstuvwxyz")
-        return [list(renderer.prompt(window, letters).token_ids) for window in self.windows]

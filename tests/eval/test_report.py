@@ -33,8 +33,8 @@ FIRST_STAGE_RESULT = replace(result(FIRST_STAGE, [0.5, 0.5, 0.5, 0.5]), efficien
 UPPER_BOUND = SystemResult(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
 
 
-def evaluation(*results: SystemResult, title: str = "t", **settings: object) -> Report:
-    return Report("d", title, (FIRST_STAGE_RESULT, *results), UPPER_BOUND, settings)
+def evaluation(*results: SystemResult) -> Report:
+    return Report("d", "t", (FIRST_STAGE_RESULT, *results), UPPER_BOUND)
 
 
 def markdown(report: Report) -> str:
@@ -70,22 +70,3 @@ def test_p_values_are_adjusted_over_all_comparisons() -> None:
 def test_partial_lists_truncated_passages_and_repairs_are_reported() -> None:
     text = markdown(evaluation(result("a", [0.5] * 4, incomplete=1, truncated=7, repaired=2)))
     assert "1 lists were reranked only in part, 7 passages were truncated, 2 identifiers" in text
-
-
-def test_settings_are_written_as_a_person_writes_them() -> None:
-    settings = {
-        "ranker": ["a", "b"],
-        "feedback": True,
-        "strategy": None,
-        "template": "",
-        "seed": 0,
-        "versions": {"python": "3.11"},
-    }
-    text = markdown(evaluation(FIRST, **settings, qrels_sha256="ab"))
-    assert text.partition("| --- | :--- |\n")[2].splitlines()[:4] == [
-        "| ranker | a, b |",
-        "| feedback | yes |",
-        "| versions | python 3.11 |",
-        "| qrels SHA-256 | ab |",
-    ]
-    assert "seed" not in text

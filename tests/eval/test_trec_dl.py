@@ -161,16 +161,3 @@ def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served
     written = measures(tmp_path / "out")
     assert written["mean"]["nDCG@10"] == 1.0
     assert len(written["settings"]["qrels_sha256"]) == len(written["settings"]["requests_sha256"]) == 64
-
-
-def test_vectors_are_read_from_the_index(beir_folder: Path, tmp_path: Path, service: Served) -> None:
-    """The service's index holds the passages of `beir_folder`."""
-    corpus, grades = beir_folder / "corpus.jsonl", {"q": {"flea": 1}}
-    collection = judged_collection(tmp_path / beir_folder.name, corpus, {"q": "fleas"}, grades)
-    run = write_run(tmp_path / "run.trec", {"q": ["moon", "flea"]})
-    given = ["--requests", run, "--collection", collection]
-    options = ("--target", service.address, "--index", "index", "--model", "pe-rank")
-    evaluate(app, tmp_path / "out", *given, *options)
-    assert measures(tmp_path / "out")["settings"]["in_index"] is True
-    refused = refusal(app, tmp_path / "two", *given, *given, *options)
-    assert "--index has the vectors of one --collection, and there are 2" in refused
