@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 
 from rerank.errors import ConfigError
@@ -81,7 +82,8 @@ class FusionArguments(ListFiles):
 class FusionRunFlags(RunFlags):
     """The flags of a run with defaults for a small network."""
 
+    unshown = MappingProxyType({"weight_decay": 0.05})
+
     num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 8.0
     learning_rate: Annotated[float | None, f"Peak learning rate. Default: {LEARNING_RATE:g}."] = None
-    weight_decay: Annotated[float, "Weight decay of AdamW."] = 0.05
     per_device_train_batch_size: Annotated[int, "Windows per step and device."] = 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from rerank.errors import ConfigError
@@ -56,6 +57,9 @@ ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 2e-5
 class RetrieverRunFlags(RunFlags):
     """The flags of a run with defaults for a small encoder with an adapter."""
 
+    #: Seconds that processes wait for the main one, which finds passages and encodes them.
+    unshown = MappingProxyType({"ddp_timeout": 7 * 86400})
+
     output_dir: Annotated[
         str, "Folder to create; it gets `encoder`, its `index`, report.json, and `training` with the lists."
     ]
@@ -65,6 +69,3 @@ class RetrieverRunFlags(RunFlags):
         "all weights.",
     ] = None
     per_device_train_batch_size: Annotated[int, "Queries per step and device."] = 8
-    ddp_timeout: Annotated[
-        int, "Seconds that processes wait for the main one, which finds passages and encodes them."
-    ] = 7 * 86400

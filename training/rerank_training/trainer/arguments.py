@@ -81,7 +81,7 @@ def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
     """
     given = {name: value for name, value in (vars(others) if others else {}).items() if value is not None}
     try:
-        return RunArguments(**given, **asdict(flags))
+        return RunArguments(**{**flags.unshown, **given, **asdict(flags)})
     except ValueError as error:  # transformers' own checks
         raise ConfigError(f"{error}; see --help") from error
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 #: Peak learning rates without a flag; docs/evidence/log.md has the measurement.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 5e-4, 5e-5
@@ -22,7 +23,12 @@ class RunFlags:
     """The flags of a training run that --help shows: fields of transformers' TrainingArguments with our defaults.
 
     `RunArguments` has these fields and all others of TrainingArguments, which --help-all shows.
+
+    Attributes:
+        unshown: defaults of a training for such others.
     """
+
+    unshown: ClassVar[Mapping[str, object]] = {}
 
     output_dir: Annotated[str, "Folder of the run; the trained checkpoint is in its folder `final`."]
     num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 3.0
