@@ -11,7 +11,8 @@ from pathlib import Path
 from rerank import __version__
 from rerank.commands.run import console
 from rerank.errors import ConfigError
-from rerank.types import Passage, Query
+from rerank.readers.qrels import Qrel, grades_by_query
+from rerank.types import ScoredDoc
 from rerank_eval.efficiency import efficiency
 from rerank_eval.measures import Evaluator, Run
 from rerank_eval.overlap import check_found, check_names, uncovered
@@ -20,7 +21,7 @@ from rerank_eval.run_files import write_run
 from rerank_eval.runner import Responses, Variant, run_variants, variant_folder
 from rerank_eval.settings import ORACLE, BeirSettings, EvaluationSettings
 from rerank_eval.sources import Search
-from rerank_eval.systems import Oracle, System, SystemSpec, open_systems, parse_systems
+from rerank_eval.systems import ServedSystem, SystemSpec, open_systems, parse_systems
 from rerank_eval.table import write_table
 from rerank_eval.tasks import Task, open_tasks
 
@@ -30,8 +31,8 @@ _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pys
 _FASTER = " (less with --precision auto, where the processor has bfloat16)"
 
 
-def run_evaluation(settings: EvaluationSettings) -> None:
-    """Evaluates all systems on every dataset, and writes and prints the reports.
+def run_evaluation(settings: EvaluationSettings) -> list[Report]:
+    """Evaluates all systems on every dataset, and writes, prints and returns the reports.
 
     Raises:
         ConfigError: settings are not valid or do not fit each other.
@@ -44,6 +45,7 @@ def run_evaluation(settings: EvaluationSettings) -> None:
     reports = [_evaluate(task, specs, settings, out) for task, out in zip(tasks, folders, strict=True)]
     if len(reports) > 1:
         write_table(reports, settings.out, console)
+    return reports
 
 
 def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
@@ -61,7 +63,7 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
 def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSettings, out: Path) -> Report:
     """Evaluates all systems on one dataset."""
     shared = {"versions": versions()}
-    with open_systems(specs, settings, task.evaluator.qrels, task.index) as systems:
+    with open_systems(specs, settings, task.index) as systems:
         variants = task.source.variants(systems, shared)
         hint = _FASTER if settings.precision == "float32" else ""
         responses = run_variants(variants, list(task.source.queries), out, settings.concurrency, console, hint)
@@ -76,7 +78,7 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
             SystemResult(FIRST_STAGE, task.evaluator.evaluate(first_stage)),
             *measure_variants(variants, responses, task.evaluator, out, written, notes),
         ),
-        upper_bound=SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
+        upper_bound=SystemResult(ORACLE, task.evaluator.evaluate(best_order(task.evaluator.qrels, first_stage))),
         notes=notes,
     )
     write_report(report, out, console)
@@ -111,7 +113,7 @@ def measure_variants(
     return results
 
 
-def _notes_on_search(task: Task, systems: Mapping[str, System], first_stage: Run, target: str) -> tuple[str, ...]:
+def _notes_on_search(task: Task, systems: Mapping[str, ServedSystem], first_stage: Run, target: str) -> tuple[str, ...]:
     """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
     if not isinstance(task.source, Search):
         return ()
@@ -120,13 +122,15 @@ def _notes_on_search(task: Task, systems: Mapping[str, System], first_stage: Run
     return check_names(next(iter(systems.values())).fingerprint.get("searched"), task.name)
 
 
-def _oracle_run(task: Task, first_stage: Run) -> Run:
-    """The best order of the same candidates."""
-    oracle = Oracle(task.evaluator.qrels)
-    return {
-        query_id: oracle.rerank(Query("", query_id), [Passage(doc.doc_id) for doc in docs]).docs
-        for query_id, docs in first_stage.items()
-    }
+def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
+    """The best order of the same candidates; those of equal grades keep their order."""
+    grades = grades_by_query(qrels)
+    run = {}
+    for query_id, docs in first_stage.items():
+        judged = grades.get(query_id, {})
+        best = sorted(docs, key=lambda doc: -judged.get(doc.doc_id, 0))
+        run[query_id] = [ScoredDoc(doc.doc_id, -float(rank)) for rank, doc in enumerate(best)]
+    return run
 
 
 def versions() -> dict[str, str]:

@@ -90,10 +90,9 @@ def evaluate_feedback(
 def _teachers(task: Task, responses: Responses) -> Iterator[Teacher]:
     """All systems, and the judgements of the first one's candidates, which are the upper bound."""
     for name, rows in responses.items():
-        if name != ORACLE:
-            rankings = {row.query_id: (row.reply.doc_ids, row.reply.scores) for row in rows}
-            kind = rows[0].reply.execution.get("score_kind", ScoreKind.RANK.value)
-            yield Teacher(name, rankings, ScoreKind(kind))
+        rankings = {row.query_id: (row.reply.doc_ids, row.reply.scores) for row in rows}
+        kind = rows[0].reply.execution.get("score_kind", ScoreKind.RANK.value)
+        yield Teacher(name, rankings, ScoreKind(kind))
     grades, best = grades_by_query(task.qrels), {}
     for row in next(iter(responses.values())):
         judged = grades.get(row.query_id, {})

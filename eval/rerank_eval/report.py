@@ -110,8 +110,7 @@ def _systems(results: Sequence[SystemResult]) -> str:
 
 
 def _measures(report: Report) -> str:
-    """All results, with the upper bound at the end unless it is one of them."""
-    shown = [row for row in report.results if row.name != report.upper_bound.name]
+    """All results, with the upper bound at the end."""
     names = list(report.upper_bound.metrics.mean)
     rows = [
         [
@@ -119,7 +118,7 @@ def _measures(report: Report) -> str:
             *(f"{result.metrics.mean[name]:.4f}" for name in names),
             _range(confidence_interval(result.metrics.values())),
         ]
-        for result in (*shown, report.upper_bound)
+        for result in (*report.results, report.upper_bound)
     ]
     table = markdown_table(["system", *names, f"{MAIN_MEASURE}, 95 % interval"], rows)
     return f"Means over {len(report.upper_bound.metrics.per_query)} judged queries.\n\n{table}"

@@ -18,7 +18,7 @@ from rerank.types import FeedbackMethod, FeedbackSettings
 BASELINES = ("cosine", "z-score")
 #: Ways in which a query vector can follow any ranking.
 UPDATES = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL, FeedbackMethod.ROCCHIO)
-#: Sorts by the judgements, in the process of the evaluation.
+#: The row of the best order of the candidates, and the teacher that gives it.
 ORACLE = "oracle"
 _COLLECTIONS = (
     f"Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/), {', '.join(NAMED)}, trec-dl-2019 to trec-dl-2023, "
@@ -35,8 +35,8 @@ class EvaluationSettings:
         typer.Option(
             help="A model to evaluate: a bundled one (default, pe-rank, …), one of --config or of the service at "
             "--target; NAME=PATH or NAME=RANKER:PATH of a checkpoint; NAME=MODEL gives another name. "
-            f"{' and '.join(BASELINES)} are baselines of the encoder, {ORACLE} sorts by the judgements. Repeatable: "
-            "all are compared with the first stage and with the first of them. Default: default, the service's own."
+            f"{' and '.join(BASELINES)} are baselines of the encoder. Repeatable: all are compared with the first "
+            "stage and with the first of them. Default: default, the service's own."
         ),
     ] = field(default_factory=list)
     config: Annotated[

@@ -11,7 +11,7 @@ from rerank.readers.requests import CandidateList
 from rerank.types import FirstStage, Query, ScoredDoc
 from rerank_eval.measures import Run
 from rerank_eval.runner import Responses, Variant
-from rerank_eval.systems import System
+from rerank_eval.systems import ServedSystem
 from rerank_eval.trace import NOTHING, RankedList
 
 
@@ -31,7 +31,7 @@ class GivenLists:
     def queries(self) -> Mapping[str, Query]:
         return {query_id: request.query for query_id, request in self.requests.items()}
 
-    def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
+    def variants(self, systems: Mapping[str, ServedSystem], shared: Mapping[str, object]) -> list[Variant]:
         """All systems. `shared`: further settings of their fingerprints."""
         return [
             Variant(name, {**system.fingerprint, **shared, **self.fingerprint}, partial(self._rerank, system))
@@ -45,7 +45,7 @@ class GivenLists:
             for query_id, request in self.requests.items()
         }
 
-    def _rerank(self, system: System, query_id: str) -> RankedList:
+    def _rerank(self, system: ServedSystem, query_id: str) -> RankedList:
         request = self.requests[query_id]
         if not request.candidates or not request.query.text.strip():
             return NOTHING
@@ -68,7 +68,7 @@ class Search:
     depth: int
     feedback: Mapping[str, object] | None = None
 
-    def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
+    def variants(self, systems: Mapping[str, ServedSystem], shared: Mapping[str, object]) -> list[Variant]:
         """All systems, then those that search with feedback. `shared`: further settings of their fingerprints."""
         variants = [
             Variant(name, {**system.fingerprint, **shared, **self.fingerprint}, partial(self._search, system, {}))
@@ -84,7 +84,7 @@ class Search:
             )
             for name, system in systems.items()
             # identity would only append the passages of the second search
-            if system.is_served and system.fingerprint["ranker"] != "identity"
+            if system.fingerprint["ranker"] != "identity"
         ]
 
     def first_stage(self, responses: Responses) -> Run:
@@ -92,7 +92,7 @@ class Search:
         rankings = {response.query_id: response.reply for response in next(iter(responses.values()))}
         return {query_id: _with_ranks(ranking.received) for query_id, ranking in rankings.items()}
 
-    def _search(self, system: System, options: Mapping[str, Any], query_id: str) -> RankedList:
+    def _search(self, system: ServedSystem, options: Mapping[str, Any], query_id: str) -> RankedList:
         query = self.queries[query_id]
         if not query.text.strip():
             return NOTHING

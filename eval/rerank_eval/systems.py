@@ -1,14 +1,13 @@
-"""Systems under evaluation: models of a gRPC service, and the oracle in this process."""
+"""Systems under evaluation: models of a gRPC service."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
@@ -22,10 +21,9 @@ from rerank.config.named import BUNDLED, named_model
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.names import did_you_mean
-from rerank.readers.qrels import Qrel, grades_by_query
 from rerank.types import FirstStageWeight, Passage, Query
 from rerank.v1 import rerank_pb2 as pb
-from rerank_eval.settings import BASELINES, ORACLE, EvaluationSettings
+from rerank_eval.settings import BASELINES, EvaluationSettings
 from rerank_eval.trace import RankedList
 
 #: Limits of the service that the evaluation starts: no list of a test collection is too long, no machine too slow.
@@ -42,8 +40,6 @@ _LIMITS = {
 _COSINE = {"ranker": "fusion", "sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0, "smoothing_weight": 0.0}
 #: The first stage's weight in the baselines: the encoder's cosine alone, and with 0.3 times the first stage's score.
 _WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))
-#: Retrieves the candidates of the oracle.
-_IDENTITY = "identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +48,11 @@ class SystemSpec:
 
     Attributes:
         name: in the report.
-        model: what stands for it on the command line: the name of a model, RANKER:PATH, PATH, one of BASELINES, ORACLE.
+        model: what stands for it on the command line: the name of a model, RANKER:PATH, PATH, one of BASELINES.
     """
 
     name: str
     model: str
-
-    @property
-    def is_served(self) -> bool:
-        return self.model != ORACLE
 
 
 def parse_systems(models: Sequence[str]) -> list[SystemSpec]:
@@ -83,30 +75,21 @@ def parse_systems(models: Sequence[str]) -> list[SystemSpec]:
 
 @contextmanager
 def open_systems(
-    specs: Sequence[SystemSpec], settings: EvaluationSettings, qrels: Iterable[Qrel], index: Path | None = None
-) -> Iterator[dict[str, System]]:
-    """The systems by name. A service is started only if a system or the first stage needs one, and no target is given.
+    specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None = None
+) -> Iterator[dict[str, ServedSystem]]:
+    """The systems by name. A service is started unless a target is given.
 
     Args:
-        qrels: judgements by which the oracle sorts.
         index: folder of an index for the service that is started.
 
     Raises:
         ConfigError: a service did not start, or does not serve a model.
     """
-    if not settings.target and index is None and not any(spec.is_served for spec in specs):
-        yield {spec.name: Oracle(qrels) for spec in specs}
-        return
     config = None if settings.target else service_config(specs, settings, index)
     with _client(settings.target, config) as client:
         listed = client.list_models()
         searched = MessageToDict(listed.index, preserving_proto_field_name=True)
-        yield {
-            spec.name: _served(client, listed.models, spec, settings, searched, config)
-            if spec.is_served
-            else Oracle(qrels, client, searched)
-            for spec in specs
-        }
+        yield {spec.name: _served(client, listed.models, spec, settings, searched, config) for spec in specs}
 
 
 def service_config(
@@ -128,9 +111,7 @@ def service_config(
     models = {**BUNDLED, **{model.name: model for model in config.models}}
     if settings.config and not settings.model:
         models["default"] = config.models[0]
-    wanted = {spec.name: _model(spec, models) for spec in specs if spec.is_served}
-    if index is not None:
-        wanted.setdefault(_IDENTITY, BUNDLED[_IDENTITY])
+    wanted = {spec.name: _model(spec, models) for spec in specs}
     for model in list(wanted.values()):
         while model.preranker:
             model = wanted.setdefault(model.preranker, models[model.preranker])
@@ -147,7 +128,7 @@ def _model(spec: SystemSpec, models: Mapping[str, ModelConfig]) -> ModelConfig:
     elif spec.model == spec.name:
         raise ConfigError(
             f"--model {spec.name}: there is no such model;{did_you_mean(spec.name, models)} the models are "
-            f"{', '.join((*models, *BASELINES, ORACLE))}; or give NAME=RANKER:PATH, or a --config file that has it"
+            f"{', '.join((*models, *BASELINES))}; or give NAME=RANKER:PATH, or a --config file that has it"
         )
     else:
         own = named_model(f"{spec.name}={spec.model}")
@@ -226,8 +207,6 @@ class ServedSystem:
         fingerprint: every setting that decides its rankings.
     """
 
-    is_served = True
-
     def __init__(
         self,
         client: RerankClient,
@@ -260,48 +239,6 @@ class ServedSystem:
     def search(self, query: Query, **options: Any) -> RankedList:
         """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
         return _ranking(self._client.search(query.text, **self._options | options))
-
-
-class Oracle:
-    """Sorts candidates by the judgements, which is the upper bound for any order. It has the methods of ServedSystem.
-
-    Args:
-        qrels: the judgements.
-        client: retrieves the candidates of `search`.
-        index: of the service.
-    """
-
-    is_served = False
-
-    def __init__(
-        self, qrels: Iterable[Qrel], client: RerankClient | None = None, index: Mapping[str, object] | None = None
-    ) -> None:
-        self._grades = grades_by_query(qrels)
-        self._client = client
-        self.fingerprint: Mapping[str, object] = {
-            "ranker": "Oracle",
-            "model_revision": hashlib.sha256(repr(sorted(self._grades.items())).encode()).hexdigest(),
-            "searched": index or {},
-        }
-
-    def rerank(self, query: Query, candidates: Sequence[Passage]) -> RankedList:
-        """Sorts by grade; candidates with equal grades keep their order."""
-        grades = self._grades.get(query.query_id, {})
-        positions = sorted(range(len(candidates)), key=lambda position: -grades.get(candidates[position].doc_id, 0))
-        decreasing = tuple(float(len(positions) - rank) for rank in range(len(positions)))
-        return RankedList(
-            tuple(candidates[position].doc_id for position in positions), decreasing, tuple(positions), {}
-        )
-
-    def search(self, query: Query, **options: Any) -> RankedList:
-        """Sorts the candidates that the service's first stage retrieves."""
-        if self._client is None:
-            raise AssertionError("an oracle without a client was asked to search; this is a bug")
-        response = self._client.search(query.text, **{**options, "model": _IDENTITY, "timeout_s": _MAX_REQUEST_S})
-        return self.rerank(query, [Passage(hit.doc_id) for hit in response.results])
-
-
-System: TypeAlias = ServedSystem | Oracle
 
 
 def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> RankedList:

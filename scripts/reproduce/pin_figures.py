@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 from rerank_eval.evaluation import run_evaluation
-from rerank_eval.settings import BeirSettings, TrecDLSettings
+from rerank_eval.report import Report
+from rerank_eval.settings import ORACLE, BeirSettings, TrecDLSettings
 
 from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
@@ -39,16 +40,16 @@ def measured(name: str, data: Path, work: Path) -> tuple[dict[str, float], int]:
     """
     entries = list(expected(name)["nDCG@10"])
     if name.startswith("trec-dl"):
-        run_evaluation(
+        (report,) = run_evaluation(
             TrecDLSettings(
                 requests=[data / name / "requests.jsonl"],
                 qrels=[str(data / name / "qrels.txt")],
-                model=entries,
+                model=[entry for entry in entries if entry != ORACLE],
                 precision="float32",
                 out=work / name,
             )
         )
-        return _read_figures(entries, work / name)
+        return _figures(entries, report)
     collection = "pydoc" if name == "pydoc" else str(data / name)
     index = work / f"{name}-index"
     if not index.exists():
@@ -62,7 +63,7 @@ def measured_on_index(index: Path, collection: str, entries: Sequence[str], work
     queries = 0
     for first_stage in dict.fromkeys(entry.partition("/")[0] for entry in entries):
         rankers = [entry.partition("/")[2] for entry in entries if entry.startswith(f"{first_stage}/")]
-        run_evaluation(
+        (report,) = run_evaluation(
             BeirSettings(
                 collection=[collection],
                 index=[index],
@@ -72,18 +73,14 @@ def measured_on_index(index: Path, collection: str, entries: Sequence[str], work
                 out=work / first_stage,
             )
         )
-        means, queries = _read_figures(rankers, work / first_stage)
+        means, queries = _figures(rankers, report)
         figures |= {f"{first_stage}/{ranker}": mean for ranker, mean in means.items()}
     return figures, queries
 
 
-def _read_figures(rankers: Sequence[str], out: Path) -> tuple[dict[str, float], int]:
-    folders = {ranker: out if len(rankers) == 1 else out / ranker for ranker in rankers}
-    measures = {
-        ranker: json.loads((folder / "measures.json").read_text(encoding="utf-8")) for ranker, folder in folders.items()
-    }
-    means = {ranker: row["mean"]["nDCG@10"] for ranker, row in measures.items()}
-    return means, len(measures[rankers[0]]["per_query"])
+def _figures(rankers: Sequence[str], report: Report) -> tuple[dict[str, float], int]:
+    means = {row.name: row.metrics.mean["nDCG@10"] for row in (*report.results, report.upper_bound)}
+    return {ranker: means[ranker] for ranker in rankers}, len(report.upper_bound.metrics.per_query)
 
 
 def main(

@@ -38,7 +38,7 @@ def test_service_with_the_index_is_started_for_a_search(
     printed = call(app, out, "--collection", collection, "--index", index_folder).output
     (config,) = started
     assert config.index == index_folder
-    assert [(model.name, model.ranker) for model in config.models] == [("default", "fusion"), ("identity", "identity")]
+    assert [(model.name, model.ranker) for model in config.models] == [("default", "fusion")]
     measures = read_json(out / "measures.json")
     assert measures["mean"]["R@100"] == 1.0
     assert measures["settings"]["ranker"] == "pe-rank"

@@ -7,6 +7,7 @@ import random
 
 import ir_measures
 import pytest
+from rerank_eval.evaluation import best_order
 from rerank_eval.measures import measure, measures_from, without_query_documents
 
 from rerank.readers.qrels import Qrel, grade_of
@@ -115,3 +116,10 @@ def test_document_with_the_id_of_its_query_is_dropped_unless_ids_are_equal_by_ch
     run = {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
     assert without_query_documents([Qrel("a", "b", 1)], run) == {"a": [ScoredDoc("b", 1.0)]}
     assert without_query_documents([Qrel("a", "b", 1), Qrel("c", "c", 1)], run) == run
+
+
+def test_best_order_is_by_grades_and_keeps_the_order_of_equal_ones() -> None:
+    run = {"q": [ScoredDoc(doc_id, 0.0) for doc_id in ("d0", "d1", "d2", "d3")], "empty": []}
+    best = best_order([Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("other", "d2", 3)], run)
+    assert [doc.doc_id for doc in best["q"]] == ["d3", "d1", "d0", "d2"]
+    assert best["empty"] == []

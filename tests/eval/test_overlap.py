@@ -14,7 +14,6 @@ from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, w
 from tests.serving import Served
 
 NOTE = "2 of 4 judged queries were asked; means"
-ORACLE = ("--model", "oracle")
 
 
 def requests_of(path: Path, *query_ids: str) -> Path:
@@ -30,7 +29,7 @@ def collection_with(folder: Path, query_id: str) -> Path:
 def test_judgements_of_other_queries_are_refused(tmp_path: Path) -> None:
     requests = requests_of(tmp_path / "2019.jsonl", "1", "2", "3")
     qrels = write_qrels(tmp_path / "2020.txt", {"7": {"a": 1}, "8": {"b": 1}})
-    error = refusal(trec_dl.app, tmp_path / "out", "--requests", requests, "--qrels", qrels, *ORACLE)
+    error = refusal(trec_dl.app, tmp_path / "out", "--requests", requests, "--qrels", qrels)
     assert "3 queries are asked (such as '1'), 2 are judged (such as '7')" in error
     assert "give the judgements of these queries" in error
     assert not (tmp_path / "out").exists()
@@ -42,14 +41,15 @@ def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> N
     qrels = write_qrels(tmp_path / "qrels.txt", {"1": {"a": 1}})
     good, bad = (requests_of(tmp_path / name / "requests.jsonl", query) for name, query in (("x", "1"), ("y", "2")))
     given = ["--requests", good, "--qrels", qrels, "--requests", bad, "--qrels", qrels]
-    assert str(bad) in refusal(trec_dl.app, tmp_path / "out", *given, *ORACLE)
+    assert str(bad) in refusal(trec_dl.app, tmp_path / "out", *given)
     assert not (tmp_path / "out").exists()
 
 
-def test_queries_that_were_not_asked_are_named_and_do_not_count(tmp_path: Path) -> None:
+def test_queries_that_were_not_asked_are_named_and_do_not_count(tmp_path: Path, service: Served) -> None:
     requests = requests_of(tmp_path / "requests.jsonl", "1", "2", "9")
     qrels = write_qrels(tmp_path / "qrels.txt", {query: {"a": 1} for query in "1234"})
-    printed = evaluate(trec_dl.app, tmp_path / "out", "--requests", requests, "--qrels", qrels, *ORACLE)
+    given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
+    printed = evaluate(trec_dl.app, tmp_path / "out", *given)
     report, measures = (
         (tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("report.md", "measures.json")
     )

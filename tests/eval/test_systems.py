@@ -1,4 +1,4 @@
-"""Systems under evaluation: models of a service, baselines of its encoder, and the oracle."""
+"""Systems under evaluation: models of a service, and baselines of its encoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from rerank_eval.settings import EvaluationSettings
-from rerank_eval.systems import Oracle, baseline, open_systems, parse_systems, service_config
+from rerank_eval.systems import baseline, open_systems, parse_systems, service_config
 
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
@@ -19,7 +19,6 @@ from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
-from rerank.readers.qrels import Qrel
 from rerank.retrieval.hybrid import z_scores
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, Window
 from tests.eval.data import write
@@ -47,7 +46,7 @@ def file_with(folder: Path, *models: dict[str, object]) -> Path:
         (("default", "pe-rank"), ["default", "pe-rank"]),
         (("keep=identity",), ["keep"]),
         (("pe-rank-first",), ["pe-rank-first", "pe-rank"]),
-        (("cosine", "oracle", "z=z-score"), ["cosine", "z"]),
+        (("cosine", "z=z-score"), ["cosine", "z"]),
         ((f"mine=first:{bundled.FIRST}", f"same={bundled.FIRST}"), ["mine", "same"]),
     ],
 )
@@ -61,11 +60,6 @@ def test_models_and_cascades_come_from_a_file(tmp_path: Path) -> None:
     assert [(model.name, model.window_size) for model in config.models] == [("it", 15), ("pe-rank", 50)]
     assert config.http is None
     assert config_of(config=file).models[0].preranker == "pe-rank"  # without --model, the first one of the file
-
-
-def test_search_of_an_oracle_needs_a_model_that_keeps_the_order(tmp_path: Path) -> None:
-    assert [model.name for model in config_of("oracle", index=tmp_path).models] == ["identity"]
-    assert [model.name for model in config_of("identity", index=tmp_path).models] == ["identity"]
 
 
 @pytest.mark.parametrize(
@@ -88,27 +82,9 @@ def test_model_that_cannot_be_evaluated_is_refused(models: list[str], problem: s
 def test_model_that_the_target_lacks_is_refused(service: Served) -> None:
     with (
         pytest.raises(ConfigError, match="the service has no model 'first'; it has "),
-        open_systems(parse_systems(["mine=first"]), flags(target=service.address), []),
+        open_systems(parse_systems(["mine=first"]), flags(target=service.address)),
     ):
         pass
-
-
-def test_oracle_sorts_what_the_service_retrieves(service: Served) -> None:
-    query, options = Query("the pull of the moon", "q"), {"first_stage": FirstStage.DENSE, "depth": 12}
-    with open_systems(parse_systems(["oracle"]), flags(target=service.address), []) as systems:
-        found = systems["oracle"].search(query, **options)
-    qrels = [Qrel("q", found.doc_ids[-1], 1)]
-    with open_systems(parse_systems(["oracle"]), flags(target=service.address), qrels) as systems:
-        assert systems["oracle"].search(query, **options).positions == (11, *range(11))
-
-
-def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
-    qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", 0), Qrel("other", "d2", 3)]
-    ranking = Oracle(qrels).rerank(Query("a query", "q"), [Passage(f"d{place}") for place in range(4)])
-    assert ranking.doc_ids == ("d3", "d1", "d0", "d2")
-    assert ranking.scores == (4.0, 3.0, 2.0, 1.0)
-    assert Oracle(qrels).fingerprint != Oracle(qrels[:2]).fingerprint
-    assert Oracle([]).rerank(Query("a query", "q"), []).doc_ids == ()
 
 
 @pytest.mark.parametrize(("name", "weight"), [("cosine", 0.0), ("z-score", 0.3)])
@@ -136,11 +112,10 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         timeouts_s.append(timeout_s)
         return call(self, method, request, timeout_s)
 
-    with open_systems(parse_systems(["default", "oracle"]), flags(target=service.address), []) as systems:
+    with open_systems(parse_systems(["default"]), flags(target=service.address)) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
         systems["default"].rerank(Query("q"), [Passage("a", "1"), Passage("b", "2")])
-        for system in systems.values():
-            system.search(Query("q"), first_stage=FirstStage.BM25, depth=2)
+        systems["default"].search(Query("q"), first_stage=FirstStage.BM25, depth=2)
     assert min(timeouts_s) >= 3600
 
 

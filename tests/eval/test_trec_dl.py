@@ -63,18 +63,18 @@ def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(
     assert trace[0]["reply"]["execution"]["windows"] == 1
 
 
-def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path) -> None:
+def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, service: Served) -> None:
     """As it stands, "HELP%201" would be another passage than "HELP 1", and the measures would fall silently."""
-    texts = {"HELP 1": "one", "HELP 2": "two", "plain": "three"}
+    texts = {"HELP 1": "1", "HELP 2": "0", "plain": "2"}
     requests = write_requests(tmp_path / "requests.jsonl", {"q 1": texts})
     qrels = write(tmp_path / "qrels.txt", "q%201 0 HELP%201 1", "q%201 0 plain 2")
-    given = ("--requests", requests, "--qrels", qrels, "--model", "oracle")
+    given = ("--requests", requests, "--qrels", qrels, "--model", "number", "--target", service.address)
     assert "not among the candidates" not in evaluate(app, tmp_path / "out", *given)
     assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
     collection = judged_collection(tmp_path / "mine", texts, {"q 1": "what"}, {"q 1": {"HELP 1": 1, "plain": 2}})
     (collection / "qrels" / "test.tsv").write_text(qrels.read_text(encoding="utf-8"), encoding="utf-8")
     back = ("--requests", tmp_path / "out" / "run.trec", "--collection", collection, "--model", "identity")
-    evaluate(app, tmp_path / "back", *back)
+    evaluate(app, tmp_path / "back", *back, "--target", service.address)
     assert measures(tmp_path / "back")["per_query"]["q 1"]["nDCG@10"] == 1
 
 
@@ -88,20 +88,20 @@ def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path) -> Non
     ],
 )
 def test_least_relevant_grade_follows_the_judgements(
-    tmp_path: Path, grades: dict[str, int], given: tuple[object, ...], names: list[str]
+    tmp_path: Path, service: Served, grades: dict[str, int], given: tuple[object, ...], names: list[str]
 ) -> None:
     """With binary judgements, no passage has grade 2: RR, AP and R would be 0 for every system."""
     files = graded_requests(tmp_path, {"q": grades})
-    evaluate(app, tmp_path / "out", *files, "--model", "oracle", *given)
+    evaluate(app, tmp_path / "out", *files, "--model", "number", "--target", service.address, *given)
     mean = measures(tmp_path / "out")["mean"]
     assert [mean[name] for name in names] == [1.0, 1.0, 1.0]
 
 
-def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path) -> None:
+def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path, service: Served) -> None:
     """A passage that two queries need is two pairs, and grade 1 does not count where R counts grade 2."""
     requests = write_requests(tmp_path / "requests.jsonl", {q: {"a": "a", "b": "b"} for q in ("q", "r")})
     qrels = write_qrels(tmp_path / "qrels.txt", {q: {"a": 2, "x": 2, "y": 1} for q in ("q", "r")})
-    given = ("--requests", requests, "--qrels", qrels, "--model", "oracle")
+    given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
     evaluate(app, tmp_path / "out", *given)
     (note,) = measures(tmp_path / "out")["notes"]
     assert note.startswith("2 of 4 relevant query-passage pairs (grade 2 and above) are not among the candidates")
@@ -124,8 +124,8 @@ def test_query_without_text_or_candidates_counts_as_0_with_a_note(
     assert "Queries without text or candidates, which count as 0: 1 (q2)." in written["notes"]
 
 
-def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Path) -> None:
-    given = (*files, "--model", "oracle")
+def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Path, service: Served) -> None:
+    given = (*files, "--model", "identity", "--target", service.address)
     evaluate(app, tmp_path / "limit", *given, "--limit", 2)
     assert list(measures(tmp_path / "limit")["per_query"]) == ["q1", "q2"]
     ids = write(tmp_path / "ids.txt", "q3", "", "q1", "q9")
@@ -137,19 +137,20 @@ def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Pa
     )
 
 
-def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path) -> None:
+def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path, service: Served) -> None:
     out = tmp_path / "out"
-    evaluate(app, out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED), "--model", "oracle")
+    given = ("--model", "number", "--target", service.address)
+    evaluate(app, out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED), *given)
     other = measures(out / "other")
     assert other == measures(out / tmp_path.name) | {"settings": other["settings"]}
-    assert rows(report(out), "2 datasets")["oracle"] == ["1.0000", "1.0000", "1.0000"]
+    assert rows(report(out), "2 datasets")["number"] == ["1.0000", "1.0000", "1.0000"]
     assert {"table.tex", "table.csv"} <= {path.name for path in out.iterdir()}
 
 
 @pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])
 def test_each_request_file_needs_judgements(files: list[str], tmp_path: Path, qrels_files: int, message: str) -> None:
     given = [*files[:2], *files[2:] * qrels_files]
-    assert message in refusal(app, tmp_path / "out", *given, "--model", "oracle")
+    assert message in refusal(app, tmp_path / "out", *given)
 
 
 def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served) -> None:
