@@ -253,7 +253,10 @@ class AsyncReranker:
 
     async def _with_texts(self, candidates: Iterable[CandidateLike]) -> Found:
         """Makes candidates with their texts, and with their vectors if they are in the index."""
-        given = [passage_of(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
+        given = [
+            candidate if isinstance(candidate, Passage) else passage_of(candidate, place)
+            for place, candidate in enumerate(candidate_list(candidates))
+        ]
         doc_ids = [passage.doc_id for passage in given if passage.in_index]
         found = await self.convert(self._open_index().store.passages, doc_ids) if doc_ids else []
         stored = {passage.doc_id: passage for passage in found}
