@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from rerank.client.client import rerank_request
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Passage, Query, RankOptions
@@ -33,3 +34,13 @@ def rerank_in_process(encoder: Encoder, candidates: Any) -> list[tuple[str, str,
 
 def test_in_process_reranker_takes_every_form(encoder: Encoder) -> None:
     assert rerank_in_process(encoder, FORMS) == EXPECTED
+
+
+def test_text_is_left_out_of_a_reference_to_the_index_only() -> None:
+    passages = [Passage("a", in_index=True), Passage("b", "text", in_index=True), Passage("c", "")]
+    sent = rerank_request("q", passages, {}).candidates
+    assert [(message.in_index, message.HasField("text")) for message in sent] == [
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
