@@ -40,17 +40,6 @@ def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first
     assert 0.3 - 1e-5 <= reply.feedback.cosine < 1
 
 
-def test_original_positions_of_new_passages_follow_those_of_the_first_stage(stub: RerankServiceStub) -> None:
-    first = search(stub, feedback=None)
-    reply = search(stub, model="identity", feedback=LARGE_STEPS)
-    assert reply.feedback.new_passages > 0
-    position = {result.doc_id: result.original_position for result in reply.results}
-    assert {doc_id: position[doc_id] for doc_id in doc_ids(first)} == {
-        result.doc_id: result.original_position for result in first.results
-    }
-    assert min(position[doc_id] for doc_id in set(position) - set(doc_ids(first))) == first.first_stage_hits
-
-
 def test_new_passages_are_scored_by_the_updated_vector(stub: RerankServiceStub, index: Index, encoder: Encoder) -> None:
     reply = search(stub, model="identity", feedback=LARGE_STEPS)
     query = encoder.encode_passages([QUERY])[0]

@@ -11,7 +11,7 @@ from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.trainer.losses import IGNORE_INDEX, ranknet
+from rerank_training.trainer.losses import ranknet
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError
@@ -159,22 +159,3 @@ def test_list_with_too_long_a_query_is_named() -> None:
     examples = examples_of(metaspace(), context_tokens=420)
     with pytest.raises(ConfigError, match=r"list 'q7': query: .*, or remove the list"):
         examples(ranked_list(5, query="long " * 100))
-
-
-def test_batch_marks_answers_relevance_and_short_windows() -> None:
-    examples = examples_of(metaspace(), with_identifier_indices=True)
-    items = [ranked_list(2), ranked_list(5)]
-    rows = [examples(item) for item in items]
-    batch = FirstCollator(examples, pad_id=7)(items)
-    assert batch["input_ids"].shape == batch["labels"].shape == (2, len(rows[1].token_ids))
-    assert batch["mask"].tolist() == [[True] * 2 + [False] * 3, [True] * 5]
-    assert batch["relevance"][0].tolist() == pytest.approx([*items[0].relevance, 0, 0, 0])
-    for position, row in enumerate(rows):
-        length = len(row.token_ids)
-        assert batch["input_ids"][position].tolist() == row.token_ids + [7] * (len(rows[1].token_ids) - length)
-        kept = [at for at, label in enumerate(batch["labels"][position].tolist()) if label != IGNORE_INDEX]
-        assert kept == list(range(row.bracket_index, length))
-        assert batch["labels"][position, kept].tolist() == row.token_ids[row.bracket_index :]
-        assert batch["identifier_indices"][position, : len(row.identifier_indices)].tolist() == list(
-            row.identifier_indices
-        )
