@@ -19,19 +19,37 @@ from rerank.ports.http.server import serving
 _PAUSE = 9
 
 
+class _Pages:
+    """Writes the pages of a registry. All who wait for one get the same."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._pause_end_s = 0.0
+        self._next: asyncio.Task[bytes] | None = None
+
+    async def next(self) -> bytes:
+        """Returns a page that is written from now on."""
+        self._next = self._next or asyncio.create_task(self._write())
+        return await asyncio.shield(self._next)  # whoever else waits for it gets it, too
+
+    async def _write(self) -> bytes:
+        await asyncio.sleep(self._pause_end_s - time.perf_counter())
+        self._next, start_s = None, time.perf_counter()
+        page = generate_latest(self._registry)
+        end_s = time.perf_counter()
+        self._pause_end_s = end_s + _PAUSE * (end_s - start_s)
+        return page
+
+
 def running_metrics(registry: CollectorRegistry, config: ServiceConfig) -> AbstractAsyncContextManager[str]:
     """Serves the metrics of a registry, without keys and TLS, at the address of the settings; see `serving`."""
     listen = config.telemetry.metrics
     assert listen is not None, "this is a bug: without an address of the metrics there is no port to open"
 
-    turn = asyncio.Lock()
+    pages = _Pages(registry)
 
     async def metrics(_: Request) -> Response:
-        async with turn:
-            start_s = time.perf_counter()
-            page = generate_latest(registry)
-            await asyncio.sleep(_PAUSE * (time.perf_counter() - start_s))
-        return Response(page, media_type=CONTENT_TYPE_LATEST)
+        return Response(await pages.next(), media_type=CONTENT_TYPE_LATEST)
 
     app = Starlette(routes=[Route("/metrics", metrics)])
     return serving(app, listen, "telemetry.metrics", config, None, str.encode)
