@@ -48,8 +48,11 @@ def running_metrics(registry: CollectorRegistry, config: ServiceConfig) -> Abstr
 
     pages = _Pages(registry)
 
-    async def metrics(_: Request) -> Response:
-        return Response(await pages.next(), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        page = await pages.next()  # for other paths, too, so that who asks for them waits as readers do
+        if request.url.path != "/metrics":
+            return Response("the metrics are at /metrics", 404)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
-    app = Starlette(routes=[Route("/metrics", metrics)])
+    app = Starlette(routes=[Route("/{path:path}", metrics)])
     return serving(app, listen, "telemetry.metrics", config, None, str.encode)

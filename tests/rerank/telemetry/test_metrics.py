@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
+from urllib.error import HTTPError
 
 import grpc
 import pytest
@@ -156,5 +157,7 @@ def test_readers_take_a_tenth_of_the_event_loop(encoder: Encoder, monkeypatch: p
     reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)
     with serving(reranker) as served, ThreadPoolExecutor(3) as readers:
         assert [*readers.map(lambda _: scraped(served), range(9))] == [""] * 9
+        with pytest.raises(HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{served.server.metrics_address}/other", timeout=TIMEOUT_S)
     assert len(starts_s) > 2
     assert min(later - before for before, later in pairwise(starts_s)) >= 0.2
