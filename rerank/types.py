@@ -391,11 +391,10 @@ class WindowTrace:
 
 @dataclass(frozen=True, slots=True)
 class SimilarPassage:
-    """A passage that gave way to another one that it is like, with the cosine of their vectors."""
+    """A passage that gave way to another one that it is like."""
 
     doc_id: str
     similar_to: str
-    cosine: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,20 +172,14 @@ FirstStageWeightOption = Annotated[
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
-Feedback = Annotated[
-    bool,
-    flag(
-        "--feedback",
-        "Relevance feedback: update the query vector with the ranking, retrieve again, and rank the union.",
-    ),
-]
-FeedbackMethodOption = Annotated[
-    FeedbackMethod,
+FeedbackOption = Annotated[
+    FeedbackMethod | None,
     typer.Option(
-        "--feedback-method",
+        "--feedback",
         parser=_parser(FeedbackMethod),
         metavar=_metavar(FeedbackMethod),
-        help="With --feedback: how the query vector is updated.",
+        help="Relevance feedback: update the query vector with the ranking in this way, retrieve again, and rank the "
+        "union.",
     ),
 ]
 Verbose = Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")]

@@ -11,7 +11,6 @@ from rerank.commands import options
 from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
 from rerank.commands.run import console
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.types import FeedbackMethod
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -75,8 +74,7 @@ class SearchSettings(RankingSettings):
     first_stage: options.FirstStageOption = DEFAULT_FIRST_STAGE
     depth: options.Depth = 100
     top_n: options.TopN = 10
-    feedback: options.Feedback = False
-    feedback_method: options.FeedbackMethodOption = FeedbackMethod.WEIGHTED_RANKNET
+    feedback: options.FeedbackOption = None
 
 
 def search(settings: SearchSettings) -> None:
@@ -88,7 +86,7 @@ def search(settings: SearchSettings) -> None:
             first_stage=settings.first_stage,
             depth=settings.depth,
             top_n=settings.top_n,
-            feedback=settings.feedback_method if settings.feedback else None,
+            feedback=settings.feedback,
             **settings.fields(),
         )
     title = f"{settings.query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from rerank.errors import reason_of
-from rerank.protobuf.enums import COMPLETENESS, FEEDBACK_METHODS, FIRST_STAGES, SCORE_KINDS
+from rerank.protobuf.enums import COMPLETENESS, FIRST_STAGES, SCORE_KINDS
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
@@ -94,12 +94,11 @@ def _execution(trace: Trace) -> pb.Execution:
 
 
 def _similar_passage(passage: SimilarPassage) -> pb.SimilarPassage:
-    return pb.SimilarPassage(doc_id=passage.doc_id, similar_to=passage.similar_to, cosine=passage.cosine)
+    return pb.SimilarPassage(doc_id=passage.doc_id, similar_to=passage.similar_to)
 
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
     return pb.FeedbackReport(
-        method=FEEDBACK_METHODS[report.method],
         updated=report.updated,
         reason=report.reason,
         cosine=report.cosine,

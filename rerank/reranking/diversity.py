@@ -22,7 +22,6 @@ from rerank.types import (
     Matrix,
     NearDuplicates,
     Passage,
-    RankedCandidate,
     Ranking,
     RankOptions,
     ScoreKind,
@@ -62,7 +61,7 @@ def diversified(encoder: Encoder, ranking: Ranking, options: RankOptions) -> InS
         if drops:
             is_near = (cosines >= NEAR_DUPLICATE_COSINE) & ~truncated & ~truncated[best]
             for place in np.flatnonzero(is_left & (is_equal | is_near)).tolist():
-                dropped.append(_similar(ranked[place], ranked[best], cosines[place]))
+                dropped.append(SimilarPassage(ranked[place].passage.doc_id, ranked[best].passage.doc_id))
                 is_left[place] = False
         yield
     order += [place for place in range(len(ranked)) if not has_vector[place]][: limit - len(order)]
@@ -106,7 +105,3 @@ def _scaled(scores: Sequence[float]) -> npt.NDArray[np.float64]:
     values = np.array(scores, dtype=np.float64)
     spread = np.ptp(values) if len(values) else 0.0
     return (values - values.min()) / spread if spread else np.ones(len(values))
-
-
-def _similar(item: RankedCandidate, other: RankedCandidate, cosine: float) -> SimilarPassage:
-    return SimilarPassage(item.passage.doc_id, other.passage.doc_id, float(cosine))

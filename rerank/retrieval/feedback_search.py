@@ -36,7 +36,6 @@ class FeedbackReport:
     """Result and time of relevance feedback for one search.
 
     Attributes:
-        method: the update method that was requested.
         updated: whether the query vector was updated; otherwise the answer is the first ranking.
         reason: why the vector was not updated, or why the first ranking is the answer nevertheless; otherwise empty.
         cosine: between the updated and the original query vector; 1 when it was not updated.
@@ -44,7 +43,6 @@ class FeedbackReport:
         ms: milliseconds of the first ranking, the update and the second retrieval together.
     """
 
-    method: FeedbackMethod
     updated: bool
     reason: str
     cosine: float = 1.0
@@ -91,11 +89,11 @@ class FeedbackSearch:
         shortened = replace(first, ranked=first.ranked[: options.top_n or None])
         if first.trace.failure:
             reason = f"the first ranking was not completed: {first.trace.reason}"
-            return shortened, FeedbackReport(method, False, reason, ms=_ms_since(start_s))
+            return shortened, FeedbackReport(False, reason, ms=_ms_since(start_s))
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
-            return shortened, FeedbackReport(method, False, _KL_NEEDS_SCORES, ms=_ms_since(start_s))
+            return shortened, FeedbackReport(False, _KL_NEEDS_SCORES, ms=_ms_since(start_s))
         updates = await self._updated(query, first)
-        report = _report(method, updates, _ms_since(start_s))
+        report = _report(updates, _ms_since(start_s))
         if not report.updated:
             return shortened, report
         try:
@@ -175,10 +173,9 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
     )
 
 
-def _report(method: FeedbackMethod, updates: QueryUpdates, ms: float) -> FeedbackReport:
+def _report(updates: QueryUpdates, ms: float) -> FeedbackReport:
     (outcome,) = updates.outcomes
     return FeedbackReport(
-        method=method,
         updated=outcome is UpdateOutcome.UPDATED,
         reason=outcome.value,
         cosine=float(updates.cosines[0]),

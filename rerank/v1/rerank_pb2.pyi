@@ -252,14 +252,12 @@ class Execution(_message.Message):
     def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
 
 class SimilarPassage(_message.Message):
-    __slots__ = ("doc_id", "similar_to", "cosine")
+    __slots__ = ("doc_id", "similar_to")
     DOC_ID_FIELD_NUMBER: _ClassVar[int]
     SIMILAR_TO_FIELD_NUMBER: _ClassVar[int]
-    COSINE_FIELD_NUMBER: _ClassVar[int]
     doc_id: str
     similar_to: str
-    cosine: float
-    def __init__(self, doc_id: _Optional[str] = ..., similar_to: _Optional[str] = ..., cosine: _Optional[float] = ...) -> None: ...
+    def __init__(self, doc_id: _Optional[str] = ..., similar_to: _Optional[str] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
     __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
@@ -318,18 +316,16 @@ class Feedback(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
 
 class FeedbackReport(_message.Message):
-    __slots__ = ("method", "updated", "reason", "cosine", "new_passages")
-    METHOD_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("updated", "reason", "cosine", "new_passages")
     UPDATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COSINE_FIELD_NUMBER: _ClassVar[int]
     NEW_PASSAGES_FIELD_NUMBER: _ClassVar[int]
-    method: FeedbackMethod
     updated: bool
     reason: str
     cosine: float
     new_passages: int
-    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., new_passages: _Optional[int] = ...) -> None: ...
+    def __init__(self, updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., new_passages: _Optional[int] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
     __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "diversity", "near_duplicates", "first_stage_weight")
