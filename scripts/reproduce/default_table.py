@@ -10,7 +10,6 @@ results, so that a call that was stopped resumes: use a new one for other settin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -100,15 +99,9 @@ def _rerank(name: str, kind: FirstStageKind, data: Path, work: Path, model: str)
 
 
 def _row(name: str, settings: EvaluationSettings) -> Row:
-    run_evaluation(settings)
-    first_stage, reranked = (_values(settings.out / system) for system in settings.model)
+    (report,) = run_evaluation(settings)
+    first_stage, reranked = (result.metrics.values() for result in report.results[1:])
     return Row(name, fmean(first_stage), compare(reranked, first_stage))
-
-
-def _values(folder: Path) -> list[float]:
-    """nDCG@10 by query, in the order of their ids."""
-    per_query = json.loads((folder / "measures.json").read_text(encoding="utf-8"))["per_query"]
-    return [per_query[query_id]["nDCG@10"] for query_id in sorted(per_query)]
 
 
 def as_markdown(model: str, found: Sequence[Row]) -> str:

@@ -104,7 +104,7 @@ def test_correction_that_gains_nothing_is_not_proposed(
     run = settings(tmp_path / "none", max_steps=1, learning_rate=0.0)
     verdict = train_fusion(arguments(inputs), run, encoder, sparse_encoder)
     assert verdict.correction is not None
-    assert (verdict.correction.gain, verdict.correction.p) == (0.0, 1.0)
+    assert (verdict.correction.after - verdict.correction.before, verdict.correction.p) == (0.0, 1.0)
     assert verdict.to_serve != "correction"
 
 

@@ -7,61 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import yaml
-from scipy import stats
 
 from rerank.config import BUNDLED_MODELS
 from rerank.types import FirstStageWeight
 from rerank.util.files import atomic_file
 from rerank_training.fusion.weights import Values, Weights, choose, cross_validate, p_of_gain
+from rerank_training.trainer.change import Change
 
-_SIGNIFICANT = 0.05
 _SETTINGS_FILE = "service.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """nDCG@10 of a choice and of the default on the same lists, with the 95 % interval of the difference.
-
-    Attributes:
-        p: of the difference.
-    """
-
-    name: str
-    mean: float
-    default: float
-    low: float
-    high: float
-    p: float
-    lists: int
-
-    @classmethod
-    def of(cls, name: str, values: Values, default: Values, p: float | None = None) -> Compared:
-        """Compares the values of the same lists; `p` is that of the paired t-test unless it is given."""
-        gains, n = values - default, len(values)
-        error = float(gains.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
-        half = error * float(stats.t.ppf(0.975, n - 1)) if error else 0.0
-        of_t = float(stats.ttest_rel(values, default).pvalue) if error else 1.0
-        mean = float(gains.mean())
-        return cls(
-            name, float(values.mean()), float(default.mean()), mean - half, mean + half, of_t if p is None else p, n
-        )
-
-    @property
-    def gain(self) -> float:
-        return self.mean - self.default
-
-    @property
-    def is_better(self) -> bool:
-        """True if a gain over the default is shown."""
-        return self.p < _SIGNIFICANT and self.low > 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.mean:.4f} on {self.lists} lists, {self.gain:+.4f} from the default's "
-            f"{self.default:.4f} ({self.low:+.4f} to {self.high:+.4f}, p = {self.p:.2g})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +29,11 @@ class Verdict:
         weights_beside: the weights on the same held-out lists.
     """
 
-    first_stage: Compared
-    weights: Compared
+    first_stage: Change
+    weights: Change
     chosen: Weights
-    correction: Compared | None = None
-    weights_beside: Compared | None = None
+    correction: Change | None = None
+    weights_beside: Change | None = None
     folder: Path | None = None
 
     @classmethod
@@ -87,8 +41,8 @@ class Verdict:
         """Compares the first stage (lists,) and the weights (weights, lists) with the default, which is the first."""
         chosen = weights[choose(values)]
         name, p = f"{chosen}, by cross-validation", p_of_gain(values, seed)
-        of_weights = Compared.of(name, cross_validate(values, seed), values[0], p)
-        return cls(Compared.of("the first stage", first_stage, values[0]), of_weights, chosen)
+        of_weights = Change.of(name, values[0], cross_validate(values, seed), p)
+        return cls(Change.of("the first stage", values[0], first_stage), of_weights, chosen)
 
     def with_correction(self, correction: Values, weights: Values, default: Values, folder: Path) -> Verdict:
         """Adds a correction; the values are those of the held-out lists, of which there may be none."""
@@ -96,16 +50,16 @@ class Verdict:
             return replace(self, folder=folder)
         return replace(
             self,
-            correction=Compared.of("with the correction, on held-out lists", correction, default),
-            weights_beside=Compared.of("with the weights, on the same lists", weights, default),
+            correction=Change.of("with the correction, on held-out lists", default, correction),
+            weights_beside=Change.of("with the weights, on the same lists", default, weights),
             folder=folder,
         )
 
     @property
     def to_serve(self) -> str:
         """default, weights or correction: the simplest that no other one is shown to beat."""
-        rival = self.weights_beside.mean if self.weights.is_better and self.weights_beside else -1.0
-        if self.correction is not None and self.correction.is_better and self.correction.mean > rival:
+        rival = self.weights_beside.after if self.weights.is_better and self.weights_beside else -1.0
+        if self.correction is not None and self.correction.is_better and self.correction.after > rival:
             return "correction"
         return "weights" if self.weights.is_better else "default"
 
@@ -122,10 +76,17 @@ class Verdict:
         )
         return [
             "nDCG@10 within the lists",
-            *(f"  {line}" for line in compared if line is not None),
+            *(f"  {_line(change)}" for change in compared if change is not None),
             *([lost] if self.first_stage.is_better and self.to_serve == "default" else []),
             f"serve the {self.to_serve}: {command}",
         ]
+
+
+def _line(change: Change) -> str:
+    return (
+        f"{change.name}: {change.after:.4f} on {change.lists} lists, {change.after - change.before:+.4f} from the "
+        f"default's {change.before:.4f} ({change.low:+.4f} to {change.high:+.4f}, p = {change.p:.2g})"
+    )
 
 
 def write_settings(out: Path, weights: Weights, kind: FirstStageWeight) -> None:

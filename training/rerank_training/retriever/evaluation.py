@@ -40,4 +40,7 @@ def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Se
 
 def changes(before: Measured, after: Measured) -> dict[str, Change]:
     """The change of each measure; both must hold the same queries."""
-    return {name: Change.of(list(before[name].values()), [after[name][key] for key in before[name]]) for name in before}
+    return {
+        name: Change.of(name, list(before[name].values()), [after[name][key] for key in before[name]])
+        for name in before
+    }

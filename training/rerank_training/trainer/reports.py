@@ -14,8 +14,6 @@ from transformers import TrainerCallback
 
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 
-#: Differences with a smaller p of the paired t-test are taken for real.
-SIGNIFICANT = 0.05
 #: Key in the log history of a run: nDCG@10 of each held-out window before the first step.
 _NDCG_BEFORE = "before_nDCG@10"
 _LOGGED = {"loss", "learning_rate", "eval_nDCG@10"}
@@ -61,9 +59,9 @@ def _change(before: Sequence[float], after: Sequence[float]) -> str:
     measure = f"nDCG@10 within the passages of {len(after):,} held-out lists"
     if not before:
         return f"{measure}: {fmean(after):.4f}"
-    from rerank_training.trainer.change import Change  # needs scipy
+    from rerank_training.trainer.change import SIGNIFICANT, Change  # needs scipy
 
-    change = Change.of(before, after)
+    change = Change.of(measure, before, after)
     verdict = "" if change.p < SIGNIFICANT else ", so the difference may be chance"
     return f"{measure}: {change.before:.4f} before the training, {change.after:.4f} after; p = {change.p:.2g}{verdict}"
 
