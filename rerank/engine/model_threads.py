@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from rerank.engine.concurrent_calls import ConcurrentCalls
 from rerank.engine.estimate import passage_tokens, prepare_tokens, slices, window_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, Completed, ModelStage, QueuedJob, Stage
-from rerank.engine.stage import Observers, QueuedStage, ThreadStage
+from rerank.engine.stage import Observers, QueuedStage, ThreadStage, reason_of
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
@@ -192,4 +192,4 @@ def _failures_of(model: str, action: str) -> Iterator[None]:
     except RerankError:
         raise
     except Exception as error:
-        raise RankerFailure(f"model {model} failed to {action}: {error!r}; this is a bug") from error
+        raise RankerFailure(f"model {model} failed to {action}: {reason_of(error)}") from error

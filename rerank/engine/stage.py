@@ -153,13 +153,12 @@ class QueuedStage(ABC, Generic[T, R]):
         if isinstance(error, RerankError):
             return error
         stage, model = self.model_stage
-        problem = f"model {model} failed to {stage.value}"
-        log.error("%s", problem, exc_info=error)
+        log.error("model %s failed to %s", model, stage.value, exc_info=error)
         if isinstance(error, MemoryError):
             reason = f"a window of {work.tokens} tokens exceeds the memory; use a smaller window_size"
         else:
-            reason = f"{error!r}; this is a bug"
-        failure = RankerFailure(f"{problem}: {reason}")
+            reason = reason_of(error)
+        failure = RankerFailure(f"model {model} failed to {stage.value}: {reason}")
         failure.__cause__ = error
         return failure
 
@@ -251,6 +250,11 @@ class ThreadStage(QueuedStage[T, R]):
         tokens = sum(work.tokens for work in batch)
         self._queue.max_batch_tokens = limit = max(1, min(self._queue.max_batch_tokens, tokens) // 2)
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
+
+
+def reason_of(error: Exception) -> str:
+    """What a ranker raised, as a bug, unless it is a RankerFailure, which says itself what it is."""
+    return str(error) if isinstance(error, RankerFailure) else f"{error!r}; this is a bug"
 
 
 def tokens_of_jobs(batch: Sequence[Work[Any, Any]]) -> dict[QueuedJob, float]:

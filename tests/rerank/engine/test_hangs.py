@@ -53,7 +53,7 @@ async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: 
     ranker = HangingRanker(method)
     async with Engine({"number": ranker, "other": NumberRanker()}, EngineConfig()) as engine:
         for query in ("hang", "q"):
-            with pytest.raises(RankerFailure, match=rf"{method} number has not ended after 0 s; restart"):
+            with pytest.raises(RankerFailure, match=rf"{method} number has not ended after 0 s; restart[^;]*$"):
                 await engine.run(request_for([1, 2], query=query))
         assert list(engine.problems) == ["number"]
         assert positions(await engine.run(request_for([1, 2], model="other"))) == [1, 0]
