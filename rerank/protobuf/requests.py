@@ -83,6 +83,9 @@ def _feedback(message: pb.Feedback) -> FeedbackSettings:
     return FeedbackSettings(
         method=_enum_member("feedback.method", message.method, FEEDBACK_METHODS, default.method),
         top_k=message.top_k or default.top_k,
+        steps=message.steps,
+        learning_rate=message.learning_rate,
+        min_cosine=message.min_cosine if message.HasField("min_cosine") else default.min_cosine,
     )
 
 

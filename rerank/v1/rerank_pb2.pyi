@@ -302,12 +302,18 @@ class RerankResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class Feedback(_message.Message):
-    __slots__ = ("method", "top_k")
+    __slots__ = ("method", "top_k", "steps", "learning_rate", "min_cosine")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    MIN_COSINE_FIELD_NUMBER: _ClassVar[int]
     method: FeedbackMethod
     top_k: int
-    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ...) -> None: ...
+    steps: int
+    learning_rate: float
+    min_cosine: float
+    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
 
 class FeedbackReport(_message.Message):
     __slots__ = ("updated", "reason", "cosine", "new_passages")

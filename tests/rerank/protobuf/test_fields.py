@@ -15,7 +15,7 @@ from rerank.v1 import rerank_pb2 as pb
 @pytest.mark.parametrize("method", FeedbackMethod)
 def test_feedback_is_its_method_or_a_message_with_it(method: FeedbackMethod) -> None:
     number = pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}")
-    for given in (method.value, {"method": method.value, "top_k": 3}):
+    for given in (method.value, {"method": method.value, "steps": 3}):
         assert request_message(pb.SearchRequest, {"feedback": given}).feedback.method == number
 
 

@@ -63,7 +63,7 @@ def test_window_with_a_first_stage_keeps_the_models_own_scores(stub: RerankServi
 
 def test_trace_of_a_search_with_feedback_counts_positions_as_the_results_do(stub: RerankServiceStub) -> None:
     request = pb.SearchRequest(
-        query="moon", first_stage=pb.FIRST_STAGE_DENSE, depth=4, include_trace=True, feedback=pb.Feedback()
+        query="moon", first_stage=pb.FIRST_STAGE_DENSE, depth=4, include_trace=True, feedback=pb.Feedback(min_cosine=0)
     )
     reply = stub.Search(request, timeout=TIMEOUT_S)
     assert reply.feedback.new_passages, "this query must find something new, or the test shows nothing"

@@ -161,7 +161,7 @@ def test_answer_is_the_first_stage_and_names_the_failure(failing: tuple[Service,
 @pytest.mark.parametrize("failing", ["full", "dead"], indirect=True)
 def test_search_gives_what_the_first_stage_found(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
-    feedback = pb.Feedback()
+    feedback = pb.Feedback(learning_rate=0.05, min_cosine=0.3)
     for fields in ({}, {"feedback": feedback, "first_stage": pb.FIRST_STAGE_DENSE}):
         assert refusal(lambda: service.search(**fields)).reason == failure.reason  # noqa: B023
         reply = service.search(on_failure=FIRST_STAGE, **fields)

@@ -124,6 +124,8 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
             for weight in (-0.1, 100.5, math.inf, math.nan)
         ),
         (feedback_request(top_k=1), "feedback.top_k", "1 is not between 2 and 200; use a value in this range"),
+        (feedback_request(steps=201), "feedback.steps", "201 is not between 0 and 200"),
+        (feedback_request(min_cosine=1.0), "feedback.min_cosine", "1.0 is not between 0 and 0.999"),
     ],
 )
 def test_invalid_field_is_refused_by_name(
@@ -136,8 +138,8 @@ def test_invalid_field_is_refused_by_name(
 
 def test_feedback_has_defaults_and_keeps_what_the_request_sets() -> None:
     assert checked(feedback_request()).feedback == FeedbackSettings()
-    request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2)
-    assert checked(request).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2)
+    request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2, steps=200, learning_rate=1.0, min_cosine=0.0)
+    assert checked(request).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
 
 
 def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:

@@ -162,7 +162,9 @@ _HUGE = "1" + "0" * 400
         ("/search", "first_stage_weight", '"first_stage_weight": {"number": NUMBER}'),
         ("/search", "strategy", '"strategy": {"kind": NUMBER}'),
         ("/search", "strategy", '"strategy": {"kind": 1e400, "window_size": NUMBER}'),
-        ("/search", "top_k", '"feedback": {"top_k": NUMBER}'),
+        ("/search", "learning_rate", '"feedback": {"learning_rate": NUMBER}'),
+        ("/search", "min_cosine", '"feedback": {"min_cosine": NUMBER}'),
+        ("/search", "steps", '"feedback": {"steps": NUMBER}'),
         ("/v2/rerank", "top_n", '"documents": ["a"], "top_n": NUMBER'),
     ],
 )
