@@ -48,7 +48,7 @@ browser-tests: $(VENV)/ready
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/integrations/ray_serve tests/rerank/retrieval/test_ray_workers.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/integrations/ray_serve
 
 # deploy/: manifests against their schemas; what the Dockerfile does, and the wheel alone, in fresh environments of 2 GB.
 # Some minutes.
