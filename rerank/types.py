@@ -279,7 +279,7 @@ class Window:
 
     @property
     def pieces(self) -> tuple[Any, ...]:
-        """What waits in the queue, piece by piece."""
+        """The parts of the window that are queued one by one: its batches, or the whole window."""
         return (self,) if self.batches is None else self.batches
 
     def tokens_with(self, decoded: Decoded) -> int:
@@ -288,7 +288,7 @@ class Window:
 
 
 class Decoded(NamedTuple):
-    """What a model wrote about a window after its prompt, token by token; in PE-Rank, passage by passage.
+    """The tokens that a model wrote after the prompt of a window, and their time; in PE-Rank, passages.
 
     Attributes:
         tokens: their number; the first one comes from reading the prompt.

@@ -86,7 +86,7 @@ def relevant_label(folder: Path, config: Mapping[str, Any]) -> int | None:
             '"irrelevant", "1": "relevant"} into its config.json'
         )
     raise CheckpointError(
-        f"{folder} has a head for {labels} labels; a reranker has one, or two of which one is named relevant. Models "
+        f"{folder} has a head for {labels} labels; a reranker has one label, or two with one named relevant. Models "
         "of entailment or of classes cannot rank; use a cross-encoder that was trained with num_labels=1"
     )
 

@@ -21,7 +21,7 @@ from rerank.util.files import read_text
 #: Configuration of an adapter of peft, beside its weights.
 ADAPTER_FILE = "adapter_config.json"
 
-#: Modules of sentence-transformers of which encoders, sparse encoders and cross-encoders are made. Asym is the earlier
+#: The modules of sentence-transformers that make up encoders, sparse encoders and cross-encoders. Asym is the earlier
 #: name of Router.
 _MODULE = re.compile(
     r"sentence_transformers(\.\w+)*\.(Transformer|MLMTransformer|Pooling|Dense|Normalize|LogitScore|SpladePooling|"

@@ -253,7 +253,7 @@ class ThreadStage(QueuedStage[T, R]):
 
 
 def reason_of(error: Exception) -> str:
-    """What a ranker raised, as a bug, unless it is a RankerFailure, which says itself what it is."""
+    """The reason of a failed batch for its request: the message of a RankerFailure; any other exception is our bug."""
     return str(error) if isinstance(error, RankerFailure) else f"{error!r}; this is a bug"
 
 

@@ -50,7 +50,7 @@ class WatchedServer:
 
     @property
     def problem(self) -> str:
-        """Why the server is not used; empty if it is."""
+        """The reason why the server is not used; empty if it is used."""
         return str(self._problem or "")
 
     async def open(self) -> None:

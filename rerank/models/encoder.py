@@ -40,7 +40,7 @@ _PROBE = "word"
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """How queries, or passages, enter the encoder.
+    """The prompt of queries, or of passages, and the room that it leaves for a text.
 
     Attributes:
         prompt: the text in front.

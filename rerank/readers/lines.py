@@ -73,7 +73,7 @@ def json_rows(
 def distinct(
     path: Path, rows: Iterable[tuple[int, T]], key: Callable[[T], Hashable], name: str, may_repeat: bool = False
 ) -> Iterator[T]:
-    """The rows of a file, no two of which have the same key.
+    """The rows of a file, which must have different keys.
 
     Args:
         rows: with their lines.

@@ -60,7 +60,7 @@ class QueryUpdates:
 
 
 def teacher_of(method: FeedbackMethod, scores: Sequence[float], kind: ScoreKind) -> list[float]:
-    """What the update by a method reads of the scores of a ranking: their order with its ties, or for KL logits.
+    """The target of a query update, made of the scores of a ranking: their ranks, equal for ties, or logits for KL.
 
     Args:
         kind: the meaning of the scores; of a probability, the logit is that of its odds.

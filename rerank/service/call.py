@@ -77,7 +77,7 @@ class EndedByPort:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a method knows of a call beside its request.
+    """The caller, connection and deadline of a call, which a method gets beside the request.
 
     Attributes:
         caller: the holder of the call's API key.

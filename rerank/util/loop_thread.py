@@ -27,7 +27,7 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be started any more."""
+        """True after the end of the loop, when no work can be started."""
         return not self._end.alive
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:

@@ -1,4 +1,4 @@
-"""Measures the relevance of long documents of which one passage answers the query.
+"""Measures the relevance of long documents in which one passage answers the query.
 
     python -m scripts.reproduce.long_documents --requests requests.jsonl --qrels qrels.txt
 
@@ -29,7 +29,7 @@ _DOCUMENTS, _PASSAGES, _MAX_CHUNKS = 20, 13, 30
 
 
 class Question(NamedTuple):
-    """A query with the passage that answers it, and documents of which the first has that passage."""
+    """A query with the passage that answers it, and documents; the first one has that passage."""
 
     query: Query
     answer: str
@@ -37,7 +37,7 @@ class Question(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a model said of a question: the place of the right document (0: first), and relevances."""
+    """The answer of a model to a question: the place of the right document (0: first), and relevances."""
 
     place: int
     right: float

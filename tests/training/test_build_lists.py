@@ -58,7 +58,7 @@ def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def collection(beir_folder: Path, tmp_path: Path) -> Path:
-    """Four judged queries, one of which is near to none of the passages that are relevant for it, and another query."""
+    """Four judged queries and another one; one of the four is far from all passages that are relevant for it."""
     folder = tmp_path / "mine"
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")

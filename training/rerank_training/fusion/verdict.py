@@ -45,7 +45,7 @@ class Verdict:
         return cls(Change.of("the first stage", values[0], first_stage), of_weights, chosen)
 
     def with_correction(self, correction: Values, weights: Values, default: Values, folder: Path) -> Verdict:
-        """Adds a correction; the values are those of the held-out lists, of which there may be none."""
+        """Adds a correction; the values are those of the held-out lists, and empty without any."""
         if not len(default):
             return replace(self, folder=folder)
         return replace(

@@ -16,7 +16,7 @@ from rerank_training.trainer.command import report_lost_process
 from rerank_training.trainer.flags import RunFlags
 
 _TRUTH = {"true": True, "false": False}
-_MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --neftune-noise-alpha 5;
+_MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --optim adafactor;
 --help-all shows them. A flag without a value may have true or false as its value."""
 
 

@@ -26,7 +26,7 @@ _LEAST = 1e-12
 
 
 class Slot(Enum):
-    """What stands in a field of a reply, or of one of its results."""
+    """The meaning of a field of a reply, or of one of its results."""
 
     RESULTS = auto()
     MODEL = auto()
