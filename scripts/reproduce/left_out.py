@@ -20,6 +20,7 @@ import numpy as np
 import typer
 from rerank_eval.statistics import Comparison, compare
 from rerank_training.fusion.examples import SignalLists
+from rerank_training.fusion.judged_lists import judged_list
 from rerank_training.fusion.weights import Values, Weights, ndcg_of_first_stage, ndcg_of_weights
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
@@ -28,12 +29,11 @@ from rich.console import Console
 
 from rerank.collections import open_collection
 from rerank.config import FusionModel
-from rerank.engine.scores import candidate_scores
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.retrieval.index import Index
-from rerank.types import FirstStage, FirstStageKind, Query
+from rerank.types import FirstStage, FirstStageKind
 from scripts.reproduce.default_table import COLLECTIONS, MOST_QUERIES, STAGES, collection_name, index_folder
 
 _SMOOTHING, _FIRST_STAGE, _SPARSE = (0.0, 0.25, 0.5), (0.25, 0.35, 0.5, 0.65, 0.8), (0.4, 0.5, 0.6)
@@ -108,7 +108,8 @@ def measure(data: Path, work: Path) -> Iterator[Measured]:
         queries = [query for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
         index = Index(index_folder(name, work), encoder, lambda: sparse)
         for stage in STAGES:
-            lists = [_searched(index, stage, query, grades[query.query_id]) for query in queries]
+            found = (judged_list(index, stage, query, _DEPTH, grades[query.query_id]) for query in queries)
+            lists = [item for item in found if item is not None]
             kind = FirstStageKind.LEXICAL if stage is FirstStage.BM25 else FirstStageKind.HYBRID
             # The index has all vectors, so that the service reads the whole list.
             yield _measured(
@@ -117,14 +118,6 @@ def measure(data: Path, work: Path) -> Iterator[Measured]:
     grades = grades_by_query(read_qrels(data / "trec-dl-2021" / "qrels.txt"))
     lists = read_lists(data / "trec-dl-2021" / "requests.jsonl", grades=grades)
     yield _measured("trec-dl-2021", "requests", FirstStageKind.LEXICAL, lists, grades, _MODEL, encoder, sparse)
-
-
-def _searched(index: Index, stage: FirstStage, query: Query, grades: Mapping[str, int]) -> TrainingList:
-    """The candidates of a query with their vectors."""
-    found = index.candidates(stage, query, _DEPTH)
-    passages = tuple(found)
-    relevance = tuple(float(grades.get(passage.doc_id, 0)) for passage in passages)
-    return TrainingList(query, passages, relevance, tuple(candidate_scores(found)))
 
 
 def _measured(

@@ -82,12 +82,20 @@ def _searched(
             f"none of the {len(queries)} queries is judged; check that judgements and queries have the same query_ids"
         )
     for query in with_progress(judged, "searches", len(judged), console):
-        found = index.candidates(FirstStage(arguments.first_stage), query, arguments.depth)
-        if len(found) < 2:
-            continue
-        passages = tuple(found)
-        relevance = tuple(float(grades[query.query_id].get(passage.doc_id, 0)) for passage in passages)
-        yield TrainingList(query, passages, relevance, tuple(candidate_scores(found)))
+        found = judged_list(index, FirstStage(arguments.first_stage), query, arguments.depth, grades[query.query_id])
+        if found is not None:
+            yield found
+
+
+def judged_list(
+    index: Index, first_stage: FirstStage, query: Query, depth: int, grades: Mapping[str, int]
+) -> TrainingList | None:
+    """The candidates of a query with their vectors and grades; None if there are fewer than two."""
+    found = index.candidates(first_stage, query, depth)
+    if len(found) < 2:
+        return None
+    relevance = tuple(float(grades.get(passage.doc_id, 0)) for passage in found)
+    return TrainingList(query, found, relevance, tuple(candidate_scores(found)))
 
 
 def _one_of(what: str, given: Mapping[str, object]) -> None:
