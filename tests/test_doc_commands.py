@@ -38,7 +38,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 #: The addresses in the documentation.
 ADDRESS, HTTP_ADDRESS = "127.0.0.1:50051", "127.0.0.1:8080"
 #: Commands that are not ours and that no test needs to look at.
-FOREIGN = {"accelerate", "cmake", "curl", "docker", "echo", "export", "ghz", "git", "k6", "kubectl", "optimum-cli"}
+FOREIGN = {"accelerate", "cmake", "curl", "docker", "echo", "export", "git", "kubectl", "optimum-cli"}
 FOREIGN |= {"build/bin/llama-quantize", "hf", "protoc", "source", "taskset", "torchrun", "vllm"}
 
 ALL_COMMANDS = [(page.name, words) for page in PAGES for words in commands(page)]

@@ -20,7 +20,7 @@ from tests.doc_pages import pages
 
 ROOT = Path(__file__).parent.parent
 PAGES = pages()
-CARDS = sorted((ROOT / "rerank" / "checkpoints").glob("*/README.md"))
+CARDS = [ROOT / "SECURITY.md", *sorted((ROOT / "rerank" / "checkpoints").glob("*/README.md"))]
 
 #: Target of a Markdown link or image that is not a URL.
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
