@@ -67,7 +67,9 @@ def _commands() -> str:
     """The help of all commands of the package, as Markdown."""
     sections = []
     for name, path in PROJECT["scripts"].items():
-        command = typer.main.get_command(importlib.import_module(path.partition(":")[0]).app)
+        module, _, function = path.partition(":")
+        (app,) = getattr(importlib.import_module(module), function).args  # partial(run, app)
+        command = typer.main.get_command(app)
         context = typer.Context(command, info_name=name)
         sections.append(get_docs_for_click(obj=command, ctx=context, name=name, indent=1))
     return _EXAMPLE.sub(r"```text\n\1```\n", "\n".join(sections))

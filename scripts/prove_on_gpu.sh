@@ -3,7 +3,7 @@
 #
 #   scripts/prove_on_gpu.sh OUT [WEIGHTS]
 #
-# Writes OUT/gpu.md and OUT/gpu.json. WEIGHTS is a folder with a causal LM. Nothing is installed: it needs Python 3.11 or
+# Writes OUT/gpu.md. WEIGHTS is a folder with a causal LM. Nothing is installed: it needs Python 3.11 or
 # newer with torch, transformers, peft, sentence-transformers, scikit-learn, typer and rich, as machines with CUDA have
 # them, and the small packages pydantic, ahocorasick-rs and cachetools. Without a GPU all models are tiny.
 set -euo pipefail

@@ -33,6 +33,12 @@ _DEPTH = 100
 #: Name of a cross-encoder → its layers, width and heads.
 _CROSS_ENCODERS = {"TinyBERT-L2": (2, 128, 2), "MiniLM-L6": (6, 384, 12)}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 70, 20, 20, 50
+#: Labels that would cover others on the right of their marks: pixels to the right, below, and the end that is there.
+_LABELS = {
+    "BM25 and cosine": (-10, 4, "end"),
+    "TinyBERT-L2, published": (0, 22, "middle"),
+    "default, seen before": (0, -12, "middle"),
+}
 _STYLE = """
 text { font: 13px sans-serif; fill: #1f2328 } .paper { fill: #ffffff } .grid { stroke: #d8dee4 }
 .ours { fill: #3f51b5 } .other { fill: #8c959f } .published { fill: none; stroke: #bc4c00; stroke-width: 2 }
@@ -118,13 +124,11 @@ def svg(rows: Sequence[Point]) -> str:
         y = _y(quality)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{quality:.1f}</text>')
-    marks = [_Box(_x(row.ms) - 7, _y(row.quality) - 7, 14, 14) for row in rows]
-    labels = list[_Box]()
-    for row, mark in zip(rows, marks, strict=True):
-        labels.append(_label(row.name, mark, [*marks, *labels]))
-        x, y = mark.x + 7, mark.y + 7
+    for row in rows:
+        x, y = _x(row.ms), _y(row.quality)
+        right, below, anchor = _LABELS.get(row.name, (10, 4, "start"))
         parts.append(f'<circle class="{row.kind}" cx="{x}" cy="{y}" r="6"/>')
-        parts.append(f'<text x="{labels[-1].x}" y="{labels[-1].y + 12}">{row.name}</text>')
+        parts.append(f'<text x="{x + right:.1f}" y="{y + below:.1f}" text-anchor="{anchor}">{row.name}</text>')
     middle_x, middle_y = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
     for place, title in (
         (f'x="{middle_x}" y="{_HEIGHT - 10}"', "CPU time of one core for 100 passages"),
@@ -135,36 +139,6 @@ def svg(rows: Sequence[Point]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>\n' + "\n".join(parts) + "\n</svg>\n"
     )
-
-
-class _Box(NamedTuple):
-    """The place of a mark or a label in pixels: `x` and `y` are its left and upper ends."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-
-    def overlap(self, other: _Box) -> float:
-        """Square pixels that both cover."""
-        wide = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
-        high = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
-        return max(wide, 0) * max(high, 0)
-
-
-def _label(name: str, mark: _Box, others: Sequence[_Box]) -> _Box:
-    """The label of a mark, on that side of it where it covers nothing and stays inside of the axes."""
-    width, height = 7.2 * len(name), 15.0
-    middle_x, middle_y = mark.x + mark.width / 2, mark.y + mark.height / 2
-    inside = _Box(_LEFT, _TOP, _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM)
-    places = (
-        (mark.x + mark.width + 2, middle_y - height / 2),
-        (mark.x - width - 2, middle_y - height / 2),
-        (middle_x - width / 2, mark.y - height - 1),
-        (middle_x - width / 2, mark.y + mark.height + 1),
-    )
-    boxes = [_Box(round(x, 1), round(y, 1), width, height) for x, y in places]
-    return min(boxes, key=lambda box: width * height - box.overlap(inside) + sum(map(box.overlap, others)))
 
 
 def _x(ms: float) -> float:

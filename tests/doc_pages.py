@@ -57,8 +57,9 @@ def parse_command(command: str) -> None:
     words = shlex.split(command.replace("…", FILLED_IN).replace("...", FILLED_IN))
     parser: Any = None
     if words[0] == "rerank" or any(word.startswith("-") for word in words):
-        module = importlib.import_module(COMMANDS[words[0]].partition(":")[0])
-        parser = typer.main.get_command(module.app)
+        module, _, function = COMMANDS[words[0]].partition(":")
+        (app,) = getattr(importlib.import_module(module), function).args  # partial(run, app)
+        parser = typer.main.get_command(app)
     context = None
     while parser is not None and hasattr(parser, "commands") and words[1:]:
         assert words[1] in parser.commands, f"{words[0]} has no command {words[1]}"

@@ -34,7 +34,6 @@ FOLDERS = {"rerank": "rerank", "rerank_eval": "eval/rerank_eval", "rerank_traini
 #: Package → the packages that it must not import.
 SISTERS = {
     "rerank": {"rerank_training", "rerank_eval"},
-    "rerank_training": {"rerank_eval"},
     "rerank_eval": {"rerank_training"},
 }
 

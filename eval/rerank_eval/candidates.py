@@ -1,4 +1,4 @@
-"""Lists of candidates from TREC run files, and changes of such lists."""
+"""Lists of candidates from TREC run files."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
     passages = dataset.passages({doc_id for docs in candidates.values() for doc_id, _ in docs})
     requests = [_request(dataset.queries[query_id], docs, passages) for query_id, docs in candidates.items()]
     return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
-
-
-def first_candidates(request: CandidateList, depth: int) -> CandidateList:
-    """The request with its first `depth` candidates; 0: all."""
-    return replace(request, candidates=request.candidates[: depth or None])
 
 
 def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:

@@ -2,75 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from rerank_eval.trace import Response
 
-
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Latency, throughput and model cost over all responses of a run.
-
-    Attributes:
-        p50_ms: percentile of the latency that the caller sees, network included; likewise `p95_ms` and `p99_ms`.
-        queries_per_s: responses divided by the seconds in which at least one query was running.
-        windows: mean per query, as are `rounds`, tokens and times; 0 for systems without a service.
-        prefill_tokens: positions that the model read before it wrote; `prefill_ms` is their time.
-        decode_tokens: tokens that the model wrote; `decode_ms` is their time, which inference servers do not say.
-        incomplete: number of queries whose list was reranked only in part.
-        truncated: number of passages, over all queries, whose beginning alone the model read.
-        truncated_queries: the query_ids of those whose beginning alone the model or its first stage read.
-        repaired: number of identifiers, over all queries, that were missing or wrong in generated permutations.
-    """
-
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    queries_per_s: float
-    windows: float
-    rounds: float
-    prefill_tokens: float
-    prefill_ms: float
-    decode_tokens: float
-    decode_ms: float
-    incomplete: int
-    truncated: int
-    truncated_queries: tuple[str, ...]
-    repaired: int
+#: Columns of the report with their decimal places. Latency is what the caller sees; prefill is what the model reads
+#: before it writes, decode what it writes token by token. From `windows` on, the numbers are means per query.
+COLUMNS = {
+    "p50 ms": 1,
+    "p95 ms": 1,
+    "p99 ms": 1,
+    "queries/s": 2,
+    "windows": 1,
+    "rounds": 1,
+    "prefill tokens": 0,
+    "prefill ms": 0,
+    "decode tokens": 0,
+    "decode ms": 0,
+}
+#: Number of truncated queries that a warning names.
+_NAMED = 20
 
 
-def efficiency(responses: Sequence[Response]) -> Efficiency | None:
-    """The efficiency of a run; None if it has no responses. Queries without results do not count."""
+def efficiency(responses: Sequence[Response]) -> dict[str, float]:
+    """The value of each of COLUMNS, over all queries with results; empty if there are none."""
     responses = [response for response in responses if response.reply.doc_ids]
     if not responses:
-        return None
-    p50, p95, p99 = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()
+        return {}
     executions = [response.reply.execution for response in responses]
-    mean = {
-        name: sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
+    windows, rounds, tokens, model_ms, decode_tokens, decode_ms = (
+        sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
         for name in ("windows", "rounds", "tokens", "model_ms", "decode_tokens", "decode_ms")
-    }
-    return Efficiency(
-        p50,
-        p95,
-        p99,
-        len(responses) / max(busy_s(responses), 1e-9),
-        mean["windows"],
-        mean["rounds"],
-        prefill_tokens=mean["tokens"] - mean["decode_tokens"],
-        prefill_ms=mean["model_ms"] - mean["decode_ms"],
-        decode_tokens=mean["decode_tokens"],
-        decode_ms=mean["decode_ms"],
-        incomplete=sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions),
-        truncated=sum(len(row.get("truncated_doc_ids", ())) for row in executions),
-        truncated_queries=tuple(
-            response.query_id for response in responses if response.reply.execution.get("query_truncated")
-        ),
-        repaired=sum(int(row.get("repaired_identifiers", 0)) for row in executions),
     )
+    latencies = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()
+    queries_per_s = len(responses) / max(busy_s(responses), 1e-9)
+    prefill = (tokens - decode_tokens, model_ms - decode_ms)
+    values = (*latencies, queries_per_s, windows, rounds, *prefill, decode_tokens, decode_ms)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def warnings(responses: Sequence[Response]) -> Iterator[str]:
+    """Facts that change how the figures are read: partial lists, truncated texts, repairs."""
+    executions = [response.reply.execution for response in responses]
+    incomplete = sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions)
+    truncated = sum(len(row.get("truncated_doc_ids", ())) for row in executions)
+    repaired = sum(int(row.get("repaired_identifiers", 0)) for row in executions)
+    if incomplete or truncated or repaired:
+        yield (
+            f"{incomplete} lists were reranked only in part, {truncated} passages were truncated, {repaired} "
+            "identifiers of generated permutations were repaired."
+        )
+    if queries := [response.query_id for response in responses if response.reply.execution.get("query_truncated")]:
+        yield (
+            f"{len(queries)} queries are longer than a model reads and were truncated: {', '.join(queries[:_NAMED])}"
+            f"{' and others' if len(queries) > _NAMED else ''}."
+        )
 
 
 def busy_s(responses: Iterable[Response]) -> float:

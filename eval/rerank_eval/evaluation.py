@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,15 +13,13 @@ from rerank import __version__
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query
-from rerank.types import ScoredDoc
-from rerank_eval.efficiency import efficiency
-from rerank_eval.measures import Evaluator, Run
-from rerank_eval.overlap import check_found, check_names, uncovered
+from rerank_eval.efficiency import efficiency, warnings
+from rerank_eval.measures import Evaluator, Run, in_order
+from rerank_eval.overlap import check_doc_ids, check_names, uncovered
 from rerank_eval.report import Report, SystemResult, write_report
 from rerank_eval.run_files import write_run
 from rerank_eval.runner import Responses, Variant, run_variants, variant_folder
 from rerank_eval.settings import ORACLE, BeirSettings, EvaluationSettings
-from rerank_eval.sources import Search
 from rerank_eval.systems import ServedSystem, SystemSpec, open_systems, parse_systems
 from rerank_eval.table import write_table
 from rerank_eval.tasks import Task, open_tasks
@@ -62,12 +61,11 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
 
 def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSettings, out: Path) -> Report:
     """Evaluates all systems on one dataset."""
-    shared = {"versions": versions()}
     with open_systems(specs, settings, task.index) as systems:
-        variants = task.source.variants(systems, shared)
+        variants = list(_variants(task, systems))
         hint = _FASTER if settings.precision == "float32" else ""
-        responses = run_variants(variants, list(task.source.queries), out, settings.concurrency, console, hint)
-    first_stage = task.source.first_stage(responses)
+        responses = run_variants(variants, list(task.queries), out, settings.concurrency, console, hint)
+    first_stage = task.received(responses)
     notes = (*task.notes, *_notes_on_search(task, systems, first_stage, settings.target))
     notes += uncovered(first_stage, task.evaluator.qrels, task.rel)
     written = {**asdict(settings), "qrels_sha256": task.qrels_sha256}
@@ -89,6 +87,17 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
     return report
 
 
+def _variants(task: Task, systems: Mapping[str, ServedSystem]) -> Iterator[Variant]:
+    """All systems, then those that search a second time."""
+    shared = {"versions": versions(), **task.fingerprint}
+    for name, system in systems.items():
+        yield Variant(name, {**system.fingerprint, **shared}, partial(task.ask, system))
+    for name, system in systems.items() if task.feedback else ():
+        if system.fingerprint["ranker"] != "identity":  # it would only append the passages of the second search
+            fingerprint = {**system.fingerprint, **shared, "feedback": task.feedback}
+            yield Variant(f"{name}.feedback", fingerprint, partial(task.ask, system, feedback=task.feedback))
+
+
 def measure_variants(
     variants: Sequence[Variant],
     responses: Responses,
@@ -104,21 +113,23 @@ def measure_variants(
     """
     results = []
     for variant in variants:
-        found = {response.query_id: response.reply.docs for response in responses[variant.name]}
-        run = evaluator.counted(found)
+        given = responses[variant.name]
+        run = evaluator.counted({response.query_id: response.reply.docs for response in given})
         metrics = evaluator.evaluate(run)
         folder = variant_folder(variant.name, len(variants), out)
         write_run(folder, run, metrics, {**settings, **variant.fingerprint}, notes)
-        results.append(SystemResult(variant.name, metrics, efficiency(responses[variant.name]), variant.fingerprint))
+        cost = efficiency(given)
+        results.append(SystemResult(variant.name, metrics, cost, list(warnings(given)), variant.fingerprint))
     return results
 
 
 def _notes_on_search(task: Task, systems: Mapping[str, ServedSystem], first_stage: Run, target: str) -> tuple[str, ...]:
     """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
-    if not isinstance(task.source, Search):
+    if task.lists is not None:
         return ()
     if task.index is None:
-        check_found(first_stage, task.qrels, f"the service at {target}")
+        found = {doc.doc_id for docs in first_stage.values() for doc in docs}
+        check_doc_ids(found, task.qrels, f"passages found by the service at {target}")
     return check_names(next(iter(systems.values())).fingerprint.get("searched"), task.name)
 
 
@@ -128,8 +139,7 @@ def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
     run = {}
     for query_id, docs in first_stage.items():
         judged = grades.get(query_id, {})
-        best = sorted(docs, key=lambda doc: -judged.get(doc.doc_id, 0))
-        run[query_id] = [ScoredDoc(doc.doc_id, -float(rank)) for rank, doc in enumerate(best)]
+        run[query_id] = in_order(sorted((doc.doc_id for doc in docs), key=lambda doc_id: -judged.get(doc_id, 0)))
     return run
 
 

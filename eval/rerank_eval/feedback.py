@@ -124,8 +124,8 @@ class DenseSearch:
         depths = (100, _DEPTH) if len(index.store) > _DEPTH else (100,)
         measures = (*(R(rel=task.rel) @ depth for depth in depths), nDCG @ 10)
         evaluator = replace(task.evaluator, measures=measures)
-        vectors = query_vectors(encoder, list(task.source.queries.values()))
-        search = cls(index, task.source.queries, vectors, evaluator, SystemResult(BEFORE, MetricValues({}, {})))
+        vectors = query_vectors(encoder, list(task.queries.values()))
+        search = cls(index, task.queries, vectors, evaluator, SystemResult(BEFORE, MetricValues({}, {})))
         return replace(search, before=SystemResult(BEFORE, search.measured(vectors)))
 
     def measured(self, vectors: Matrix) -> MetricValues:

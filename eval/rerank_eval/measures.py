@@ -21,6 +21,11 @@ Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 MAIN_MEASURE = str(nDCG @ 10)
 
 
+def in_order(doc_ids: Iterable[str]) -> list[ScoredDoc]:
+    """Documents, best first, with scores by rank."""
+    return [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(doc_ids)]
+
+
 def measures_from(rel: int = 1) -> tuple[Measure, ...]:
     """The measures of both commands: RR, AP and R count grade `rel` and above as relevant, 2 in TREC Deep Learning."""
     return (nDCG @ 10, RR(rel=rel) @ 10, AP(rel=rel) @ 100, R(rel=rel) @ 100, Judged @ 10)

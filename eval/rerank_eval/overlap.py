@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
-from rerank.readers.requests import CandidateList
 from rerank.retrieval.store import PassageStore
+from rerank.types import Passage, Query
 from rerank_eval.measures import Run
 
 #: Number of queries without judgements, and of relevant passages without a candidate, that the notes name.
@@ -46,15 +46,14 @@ def judgements_of(
     return [qrel for qrel in qrels if qrel.query_id in asked], tuple(notes)
 
 
-def check_lists(lists: Iterable[CandidateList], qrels: Collection[Qrel], source: str) -> None:
-    """Raises: CollectionError if no candidate is judged, so that every measure would be 0."""
-    _check_doc_ids(candidate_ids(lists), qrels, f"candidates of {source}")
-
-
-def check_found(first_stage: Run, qrels: Collection[Qrel], source: str) -> None:
-    """As `check_lists`, for the passages that a service found."""
-    found = {doc.doc_id for docs in first_stage.values() for doc in docs}
-    _check_doc_ids(found, qrels, f"passages found by {source}")
+def check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:
+    """Raises: CollectionError if no passage that was found is judged, so that every measure would be 0."""
+    judged = {qrel.doc_id for qrel in qrels}
+    if judged.isdisjoint(found):
+        raise CollectionError(
+            f"nothing can be measured: {len(found)} {source}{_example(found)}, {len(judged)} judged passages"
+            f"{_example(judged)}, and no doc id is in both; give candidates from the collection that was judged"
+        )
 
 
 def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
@@ -77,16 +76,12 @@ def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, .
     )
 
 
-def nothing_to_rank(lists: Iterable[CandidateList]) -> tuple[str, ...]:
+def nothing_to_rank(queries: Mapping[str, Query], lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
     """A note if queries have no text or no candidates, for which no system is asked."""
-    empty = [item.query.query_id for item in lists if not item.candidates or not item.query.text.strip()]
+    empty = [query_id for query_id, query in queries.items() if not lists[query_id] or not query.text.strip()]
     if not empty:
         return ()
     return (f"Queries without text or candidates, which count as 0: {len(empty)} ({_listed(empty)}).",)
-
-
-def candidate_ids(requests: Iterable[CandidateList]) -> set[str]:
-    return {candidate.doc_id for request in requests for candidate in request.candidates}
 
 
 def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> None:
@@ -116,15 +111,6 @@ def check_names(searched: object, dataset: str) -> tuple[str, ...]:
         f"The index is of a collection named {indexed}, the judgements are of {dataset}; if these are not the same "
         "passages, the figures mean nothing.",
     )
-
-
-def _check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:
-    judged = {qrel.doc_id for qrel in qrels}
-    if judged.isdisjoint(found):
-        raise CollectionError(
-            f"nothing can be measured: {len(found)} {source}{_example(found)}, {len(judged)} judged passages"
-            f"{_example(judged)}, and no doc id is in both; give candidates from the collection that was judged"
-        )
 
 
 def _listed(query_ids: Sequence[str]) -> str:

@@ -23,15 +23,13 @@ from rerank.config import ServiceConfig, load_config
 from rerank.config.named import config_of_model
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query
-from rerank.readers.requests import CandidateList, read_requests
+from rerank.readers.requests import CandidateList
 from rerank.reranking.blocking import Reranker
 from rerank.reranking.relevance import signal_encoders, signals_by_text
 from rerank.types import Query, RankOptions
-from rerank_eval.candidates import candidates_of_run, first_candidates
-from rerank_eval.datasets import open_dataset, open_qrels
-from rerank_eval.overlap import candidate_ids, check_lists, judgements_of
 from rerank_eval.report import markdown_table
-from rerank_eval.settings import RelevanceSettings
+from rerank_eval.settings import RelevanceSettings, TrecDLSettings
+from rerank_eval.tasks import open_tasks
 
 #: Bins of equal width by which the calibration error is measured.
 _BINS = 10
@@ -124,17 +122,10 @@ def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
 
 def _read(path: Path, judgements: str, depth: int) -> tuple[list[CandidateList], Sequence[Qrel]]:
     """The lists of the judged queries, and the judgements."""
-    if is_collection(judgements):
-        dataset = open_dataset(judgements)
-        requests, qrels = candidates_of_run(path, dataset, depth)[0], dataset.qrels
-    else:
-        requests = [first_candidates(request, depth) for request in read_requests(path)]
-        qrels = open_qrels(judgements, candidate_ids(requests))[0]
-    check_lists(requests, qrels, str(path))
-    judged = {
-        qrel.query_id for qrel in judgements_of((request.query.query_id for request in requests), qrels, str(path))[0]
-    }
-    return [request for request in requests if request.query.query_id in judged], qrels
+    given = {"collection" if is_collection(judgements) else "qrels": [judgements]}
+    (task,) = open_tasks(TrecDLSettings(requests=[path], depth=depth, out=Path(), **given))
+    judged, lists = {qrel.query_id for qrel in task.qrels}, task.lists or {}
+    return [CandidateList(task.queries[name], tuple(lists[name])) for name in lists if name in judged], task.qrels
 
 
 def _ranked(

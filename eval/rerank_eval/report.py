@@ -10,13 +10,10 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from rerank_eval.efficiency import Efficiency
+from rerank_eval.efficiency import COLUMNS
 from rerank_eval.measures import MAIN_MEASURE, MetricValues
 from rerank_eval.run_files import write_text
 from rerank_eval.statistics import Comparison, compare, confidence_interval, holm
-
-#: Number of truncated queries that the report names.
-_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +21,15 @@ class SystemResult:
     """The result of one system: its measures and its cost.
 
     Attributes:
-        efficiency: None if it was not timed.
+        cost: by column of the report; empty if it was not timed.
+        warnings: facts that change how the figures are read.
         fingerprint: settings that decide its responses, with its model and the model's hash.
     """
 
     name: str
     metrics: MetricValues
-    efficiency: Efficiency | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
     fingerprint: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -68,7 +67,7 @@ def comparisons(results: Sequence[SystemResult], measure: str = MAIN_MEASURE) ->
     """Compares every result with the first one, over the same queries."""
     reference, others = results[0], results[1:]
     compared = [compare(other.metrics.values(measure), reference.metrics.values(measure)) for other in others]
-    return list(zip(others, compared, holm([comparison.t_p for comparison in compared]), strict=True))
+    return list(zip(others, compared, holm([comparison.p for comparison in compared]), strict=True))
 
 
 def write_report(report: Report, out: Path, console: Console) -> None:
@@ -84,7 +83,7 @@ def write_report(report: Report, out: Path, console: Console) -> None:
         _measures(report),
         *(_comparison(reference, compared) for reference, compared in report.compared if compared),
     ]
-    rest = [_efficiency(report.results), *_warnings(report.results)]
+    rest = [_cost(report.results), *(f"{row.name}: {fact}" for row in report.results for fact in row.warnings)]
     write_text(out / "report.md", _joined([*head, *rest]) + "\n")
     console.print(_joined(head), soft_wrap=True, markup=False)
     console.print(f"report: {out / 'report.md'}")
@@ -130,7 +129,7 @@ def _comparison(reference: SystemResult, compared: Sequence[Compared]) -> str:
             other.name,
             f"{c.difference:+.4f}",
             _range(c.interval, sign="+"),
-            format_p(c.t_p),
+            format_p(c.p),
             format_p(adjusted),
             f"{c.wins}/{c.ties}/{c.losses}",
         ]
@@ -144,43 +143,19 @@ def _comparison(reference: SystemResult, compared: Sequence[Compared]) -> str:
     )
 
 
-def _efficiency(results: Sequence[SystemResult]) -> str:
+def _cost(results: Sequence[SystemResult]) -> str:
     rows = [
-        [
-            result.name,
-            *(f"{value:,.1f}" for value in (e.p50_ms, e.p95_ms, e.p99_ms)),
-            f"{e.queries_per_s:,.2f}",
-            *(f"{value:,.1f}" for value in (e.windows, e.rounds)),
-            *(f"{value:,.0f}" for value in (e.prefill_tokens, e.prefill_ms, e.decode_tokens, e.decode_ms)),
-        ]
+        [result.name, *(f"{value:,.{COLUMNS[name]}f}" for name, value in result.cost.items())]
         for result in results
-        if (e := result.efficiency)
+        if result.cost
     ]
     if not rows:
         return ""
-    head = ["system", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds"]
-    head += ["prefill tokens", "prefill ms", "decode tokens", "decode ms"]
     return (
-        f"## Latency and cost\n\n{markdown_table(head, rows)}\n\n"
+        f"## Latency and cost\n\n{markdown_table(['system', *COLUMNS], rows)}\n\n"
         "Latency is measured at the caller and includes the network. The other columns are means per "
         "query: prefill is what the model reads at once, decode what it writes token by token."
     )
-
-
-def _warnings(results: Sequence[SystemResult]) -> Iterator[str]:
-    """Facts that change how the figures are read: partial lists, truncated texts, repairs."""
-    for result in results:
-        e = result.efficiency
-        if e and (e.incomplete or e.truncated or e.repaired):
-            yield (
-                f"{result.name}: {e.incomplete} lists were reranked only in part, {e.truncated} passages were "
-                f"truncated, {e.repaired} identifiers of generated permutations were repaired."
-            )
-        if e and (queries := e.truncated_queries):
-            yield (
-                f"{result.name}: {len(queries)} queries are longer than a model reads and were truncated: "
-                f"{', '.join(queries[:_NAMED])}{' and others' if len(queries) > _NAMED else ''}."
-            )
 
 
 def _plain(text: str) -> str:

@@ -8,11 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+#: A measure of a system for each query.
+Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+
+#: Differences with a smaller p are taken for real.
+SIGNIFICANT = 0.05
 #: Values that differ by less than this are a tie: the sums behind a measure may be rounded differently.
 _TIE = 1e-9
 _CONFIDENCE = 0.95
@@ -23,22 +29,34 @@ class Comparison:
     """A system compared with a reference over the same queries.
 
     Attributes:
+        reference: mean of the reference.
         difference: mean of system minus reference.
         interval: 95 % confidence interval of `difference`, by Student's t.
-        t_p: two-sided p of the paired t-test; 1 for a single query, or if all differences are 0.
+        p: two-sided p of the paired t-test; 1 for a single query, or if all differences are 0.
         wins: number of queries on which the system is better; likewise `ties` and `losses`.
     """
 
     queries: int
+    reference: float
     difference: float
     interval: tuple[float, float]
-    t_p: float
+    p: float
     wins: int
     ties: int
     losses: int
 
+    @property
+    def mean(self) -> float:
+        """The mean of the system."""
+        return self.reference + self.difference
 
-def compare(system: Sequence[float], reference: Sequence[float]) -> Comparison:
+    @property
+    def is_better(self) -> bool:
+        """True if a gain is shown."""
+        return self.p < SIGNIFICANT and self.interval[0] > 0
+
+
+def compare(system: Values, reference: Values) -> Comparison:
     """Compares the values of two systems on the same queries, in the same order.
 
     Raises:
@@ -51,9 +69,10 @@ def compare(system: Sequence[float], reference: Sequence[float]) -> Comparison:
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     return Comparison(
         queries=len(differences),
+        reference=float(np.mean(reference)),
         difference=float(differences.mean()),
         interval=confidence_interval(differences.tolist()),
-        t_p=_t_test(differences),
+        p=_t_test(differences),
         wins=wins,
         ties=len(differences) - wins - losses,
         losses=losses,

@@ -21,7 +21,7 @@ from rerank.config.named import BUNDLED, named_model
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.names import did_you_mean
-from rerank.types import FirstStageWeight, Passage, Query
+from rerank.types import Passage, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.settings import BASELINES, EvaluationSettings
 from rerank_eval.trace import RankedList
@@ -89,7 +89,9 @@ def open_systems(
     with _client(settings.target, config) as client:
         listed = client.list_models()
         searched = MessageToDict(listed.index, preserving_proto_field_name=True)
-        yield {spec.name: _served(client, listed.models, spec, settings, searched, config) for spec in specs}
+        names = {spec: spec.name if config else spec.model for spec in specs}
+        models = {spec: _listed(listed.models, name) for spec, name in names.items()}
+        yield {spec.name: _served(client, models[spec], spec, settings, searched, config) for spec in specs}
 
 
 def service_config(
@@ -172,22 +174,28 @@ def _listed(models: Iterable[pb.Model], name: str) -> pb.Model:
 
 def _served(
     client: RerankClient,
-    models: Iterable[pb.Model],
+    model: pb.Model,
     spec: SystemSpec,
     settings: EvaluationSettings,
-    searched: Mapping[str, object],
+    index: Mapping[str, object],
     config: ServiceConfig | None,
 ) -> ServedSystem:
     weight = None if spec.model in BASELINES else settings.first_stage_weight
-    return ServedSystem(
-        client, _listed(models, spec.name if config else spec.model), weight, searched, _fixed_settings(spec, config)
-    )
+    fingerprint = {
+        "ranker": model.ranker,
+        "model_id": model.model_id,
+        "model_revision": model.model_revision,
+        "template_sha256": model.template_sha256,
+        "default_strategy": model.default_strategy,
+        "first_stage_weight": weight,
+        "searched": index,
+    }
+    options = {"model": model.name, "first_stage_weight": weight, "timeout_s": _MAX_REQUEST_S}
+    return ServedSystem(client, options, fingerprint | (_unreported(spec, config) if config else {}))
 
 
-def _fixed_settings(spec: SystemSpec, config: ServiceConfig | None) -> Mapping[str, object]:
+def _unreported(spec: SystemSpec, config: ServiceConfig) -> dict[str, object]:
     """The settings that decide a system's rankings and that a service does not report."""
-    if config is None:
-        return {}
     models = {model.name: model for model in config.models}
     read = [spec.name]
     while preranker := models[read[-1]].preranker:
@@ -196,49 +204,26 @@ def _fixed_settings(spec: SystemSpec, config: ServiceConfig | None) -> Mapping[s
     return {"service": shared, "models": [models[name].model_dump(mode="json") for name in read]}
 
 
+@dataclass(frozen=True, slots=True)
 class ServedSystem:
     """A model of a service.
 
-    Args:
-        weight: of the first stage, or the kind of its lists; None: what the service says.
-        settings: further settings that decide its rankings.
-
     Attributes:
+        options: of every call.
         fingerprint: every setting that decides its rankings.
     """
 
-    def __init__(
-        self,
-        client: RerankClient,
-        model: pb.Model,
-        weight: FirstStageWeight | None,
-        index: Mapping[str, object],
-        settings: Mapping[str, object],
-    ) -> None:
-        self._client = client
-        self._options: dict[str, Any] = {
-            "model": model.name,
-            "first_stage_weight": weight,
-            "timeout_s": _MAX_REQUEST_S,
-        }
-        self.fingerprint: Mapping[str, object] = {
-            "ranker": model.ranker,
-            "model_id": model.model_id,
-            "model_revision": model.model_revision,
-            "template_sha256": model.template_sha256,
-            "default_strategy": model.default_strategy,
-            "first_stage_weight": weight,
-            "searched": index,
-            **settings,
-        }
+    client: RerankClient
+    options: Mapping[str, Any]
+    fingerprint: Mapping[str, object]
 
     def rerank(self, query: Query, candidates: Sequence[Passage]) -> RankedList:
         """Ranks candidates, which it receives in the given order."""
-        return _ranking(self._client.rerank(query.text, candidates, **self._options))
+        return _ranking(self.client.rerank(query.text, candidates, **self.options))
 
     def search(self, query: Query, **options: Any) -> RankedList:
         """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
-        return _ranking(self._client.search(query.text, **self._options | options))
+        return _ranking(self.client.search(query.text, **self.options, **options))
 
 
 def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> RankedList:

@@ -14,8 +14,8 @@ from rich.console import Console
 from rerank_eval.measures import MAIN_MEASURE
 from rerank_eval.report import Report, markdown_table
 from rerank_eval.run_files import write_text
+from rerank_eval.statistics import SIGNIFICANT
 
-_SIGNIFICANT = 0.05
 #: Marks of significant differences from the first row, and from the first system.
 _MARKS, _LATEX_MARKS = ("†", "‡"), (r"$^{\dagger}$", r"$^{\ddagger}$")
 
@@ -98,14 +98,14 @@ def _rows(
 
 def _text(cell: Cell, marks: tuple[str, str]) -> str:
     found = zip(marks, (cell.p, cell.p_first_system), strict=True)
-    return f"{cell.mean:.4f}" + "".join(mark for mark, p in found if p is not None and p < _SIGNIFICANT)
+    return f"{cell.mean:.4f}" + "".join(mark for mark, p in found if p is not None and p < SIGNIFICANT)
 
 
 def _caption(reports: Sequence[Report], marks: tuple[str, str]) -> str:
     first, *systems = (result.name for result in reports[0].results)
     first_system = f", {marks[1]} against {systems[0]}" if systems[1:] else ""
     return (
-        f"{MAIN_MEASURE}; {marks[0]} p < {_SIGNIFICANT} against {first}{first_system}: paired t-tests, corrected by "
+        f"{MAIN_MEASURE}; {marks[0]} p < {SIGNIFICANT} against {first}{first_system}: paired t-tests, corrected by "
         "Holm over the systems of a dataset."
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
@@ -11,26 +11,32 @@ from typing import TypeAlias
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
 from rerank.readers.requests import CandidateList, read_requests
-from rerank.types import FirstStage, Query
+from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
-from rerank_eval.candidates import candidates_of_run, first_candidates
+from rerank_eval.candidates import candidates_of_run
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
-from rerank_eval.measures import Evaluator, least_relevant_grade, measures_from
-from rerank_eval.overlap import candidate_ids, check_index, check_lists, judgements_of, nothing_to_rank
+from rerank_eval.measures import Evaluator, Run, in_order, least_relevant_grade, measures_from
+from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, nothing_to_rank
+from rerank_eval.runner import Responses
 from rerank_eval.selection import select
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
-from rerank_eval.sources import GivenLists, Search, Source
+from rerank_eval.systems import ServedSystem
+from rerank_eval.trace import NOTHING, RankedList
 
 _Settings: TypeAlias = BeirSettings | TrecDLSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One dataset to evaluate on: its queries with a source of candidates, and its judgements.
+    """One dataset to evaluate on: its queries with their candidates, and its judgements.
 
     Attributes:
         name: of the dataset.
         title: heading of the report.
+        queries: those that are asked, by query_id.
+        lists: the candidates of each query; None: a service searches by `first_stage`, `depth` candidates.
+        fingerprint: every setting that decides the candidates.
+        feedback: fields of the message Feedback (rerank.proto), of a second search; None: there is none.
         evaluator: measures by the judgements of the queries that count.
         qrels: all judgements, also of queries that are not asked; `qrels_sha256` is their hash.
         rel: least grade that counts as relevant.
@@ -40,13 +46,35 @@ class Task:
 
     name: str
     title: str
-    source: Source
+    queries: Mapping[str, Query]
+    lists: Mapping[str, Sequence[Passage]] | None
+    first_stage: FirstStage | None
+    depth: int
+    fingerprint: Mapping[str, object]
+    feedback: Mapping[str, object] | None
     evaluator: Evaluator
     qrels: Sequence[Qrel]
     qrels_sha256: str
     rel: int
-    notes: tuple[str, ...] = ()
-    index: Path | None = None
+    notes: tuple[str, ...]
+    index: Path | None
+
+    def ask(self, system: ServedSystem, query_id: str, feedback: Mapping[str, object] | None = None) -> RankedList:
+        """A system's ranking of a query's candidates; with `feedback` after a second search."""
+        query = self.queries[query_id]
+        candidates = self.lists[query_id] if self.lists is not None else None
+        if not query.text.strip() or (candidates is not None and not candidates):
+            return NOTHING
+        if candidates is not None:
+            return system.rerank(query, candidates)
+        options = {"feedback": feedback} if feedback else {}
+        return system.search(query, first_stage=self.first_stage, depth=self.depth, **options)
+
+    def received(self, responses: Responses) -> Run:
+        """The candidates in the order of the first stage; those of a search as the first system received them."""
+        if self.lists is not None:
+            return {query_id: in_order(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
+        return {response.query_id: in_order(response.reply.received) for response in next(iter(responses.values()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +93,6 @@ class _Given:
     qrels: str | None = None
     collection: str | None = None
     index: Path | None = None
-
-    @property
-    def origin(self) -> str:
-        """The flag's value that has the queries, for messages."""
-        return str(self.lists or self.collection)
 
 
 def open_tasks(settings: EvaluationSettings) -> list[Task]:
@@ -120,39 +143,47 @@ def _given_to_trec_dl(settings: TrecDLSettings) -> list[_Given]:
 
 def _open(given: _Given, settings: _Settings) -> Task:
     dataset = open_dataset(given.collection, settings.split) if given.collection else None
-    requests, unjudged = _requests(given, dataset, settings)
+    requests, unjudged = _requests(given.lists, dataset, settings.depth) if given.lists else ([], [])
     qrels, sha256 = _judgements(given, dataset, requests)
+    origin = str(given.lists or given.collection)
     asked = {request.query.query_id: request.query for request in requests} or (dataset.queries if dataset else {})
     queries, notes = select(asked, qrels, settings)
-    counted, more_notes = judgements_of([*queries, *unjudged], qrels, given.origin)
-    source, source_notes = _source(given, settings, _fingerprint(given, dataset, settings), requests, queries, qrels)
+    counted, more_notes = judgements_of([*queries, *unjudged], qrels, origin)
+    notes = (*notes, *more_notes)
+    lists = None
+    if given.lists:
+        candidates = {request.query.query_id: request.candidates for request in requests}
+        lists = {query_id: candidates[query_id] for query_id in queries}
+        check_doc_ids(_doc_ids(lists.values()), qrels, f"candidates of {origin}")
+        notes += nothing_to_rank(queries, lists)
+    elif given.index:
+        check_index(given.index, qrels, origin)
     name = given.name or (dataset.name if dataset else "")
-    first_stage = given.first_stage.value if given.first_stage else Path(given.origin).name
     rel = least_relevant_grade(qrels, settings.rel)
+    searched = given.first_stage.value if given.first_stage else Path(origin).name
     return Task(
         name=name,
-        title=f"{len(queries)} queries of {name}, {first_stage}, depth {settings.depth or 'all'}",
-        source=source,
+        title=f"{len(queries)} queries of {name}, {searched}, depth {settings.depth or 'all'}",
+        queries=queries,
+        lists=lists,
+        first_stage=given.first_stage,
+        depth=settings.depth,
+        fingerprint=_fingerprint(given, dataset, settings),
+        feedback=_feedback(given, settings),
         evaluator=Evaluator(measures_from(rel), counted, qrels if dataset else ()),
         qrels=qrels,
         qrels_sha256=sha256,
         rel=rel,
-        notes=(*notes, *more_notes, *source_notes),
+        notes=notes,
         index=given.index,
     )
 
 
-def _requests(
-    given: _Given, dataset: Dataset | None, settings: _Settings
-) -> tuple[Sequence[CandidateList], Sequence[str]]:
-    """The lists of a file, and its queries without judgements as far as a run has them; none for a search."""
-    if given.lists is None:
-        return [], []
+def _requests(path: Path, dataset: Dataset | None, depth: int) -> tuple[Sequence[CandidateList], Sequence[str]]:
+    """The lists of a run or a request file, and the queries of the former without judgements."""
     if dataset:
-        requests, unjudged = candidates_of_run(given.lists, dataset, settings.depth)
-    else:
-        requests, unjudged = read_requests(given.lists), []
-    return [first_candidates(request, settings.depth) for request in requests], unjudged
+        return candidates_of_run(path, dataset, depth)
+    return [replace(request, candidates=request.candidates[: depth or None]) for request in read_requests(path)], []
 
 
 def _judgements(
@@ -160,30 +191,20 @@ def _judgements(
 ) -> tuple[Sequence[Qrel], str]:
     """The judgements, and their SHA-256."""
     if given.qrels:
-        return open_qrels(given.qrels, candidate_ids(requests))
+        return open_qrels(given.qrels, _doc_ids(request.candidates for request in requests))
     if dataset is None:
         raise AssertionError("a dataset has neither judgements nor a collection; this is a bug")
     return dataset.qrels, qrels_sha256(dataset.qrels)
 
 
-def _source(
-    given: _Given,
-    settings: _Settings,
-    fingerprint: Mapping[str, object],
-    requests: Sequence[CandidateList],
-    queries: Mapping[str, Query],
-    qrels: Sequence[Qrel],
-) -> tuple[Source, tuple[str, ...]]:
-    """The candidates of the queries that are asked, with a note if some have none."""
-    if given.first_stage:
-        if given.index:
-            check_index(given.index, qrels, given.origin)
-        feedback = settings.second_search if isinstance(settings, BeirSettings) else None
-        return Search(queries, fingerprint, given.first_stage, settings.depth, feedback), ()
-    by_id = {request.query.query_id: request.candidates for request in requests}
-    lists = {query_id: CandidateList(query, by_id[query_id]) for query_id, query in queries.items()}
-    check_lists(lists.values(), qrels, given.origin)
-    return GivenLists(lists, fingerprint), nothing_to_rank(lists.values())
+def _doc_ids(lists: Iterable[Sequence[Passage]]) -> set[str]:
+    return {passage.doc_id for candidates in lists for passage in candidates}
+
+
+def _feedback(given: _Given, settings: _Settings) -> Mapping[str, object] | None:
+    """The second search, for which the first stage needs a query vector to update."""
+    reads_vectors = given.first_stage is not None and given.first_stage.reads_vectors
+    return settings.second_search if isinstance(settings, BeirSettings) and reads_vectors else None
 
 
 def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) -> dict[str, object]:

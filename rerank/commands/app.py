@@ -12,11 +12,6 @@ from typer.core import TyperCommand
 _LONGEST = 1000
 
 
-def example_in(docstring: str | None) -> str:
-    """The commands in the last paragraph of the docstring of a command's module."""
-    return (docstring or "").strip().rpartition("\n\n")[2]
-
-
 class Command(TyperCommand):
     """A command that the list of commands shows with its first sentence."""
 

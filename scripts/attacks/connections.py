@@ -7,7 +7,7 @@ import resource
 import time
 from collections import Counter
 
-from scripts.attacks.target import Attack, Target
+from scripts.attacks.target import Target
 
 #: Files that the service may open.
 OPEN_FILES = 512
@@ -88,6 +88,3 @@ async def _asked(address: str, path: bytes) -> Counter[str]:
         except OSError:
             ends["ended by the service"] += 1
     return ends
-
-
-ATTACKS: tuple[Attack, ...] = (silent_connections, slow_headers, endless_headers, metrics_requests)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rerank.v1 import rerank_pb2 as pb
-from scripts.attacks.target import Attack, Target
+from scripts.attacks.target import Target
 from scripts.random_requests import random_request
 
 _TIMEOUT_S, _SHORT_TIMEOUT_S = 60.0, 2.0
@@ -60,13 +60,3 @@ async def long_then_short(target: Target) -> Counter[str]:
 
 async def _together(target: Target, messages: Sequence[pb.RerankRequest]) -> Counter[str]:
     return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for message in messages)))
-
-
-ATTACKS: tuple[Attack, ...] = (
-    nothing,
-    cancelled_encoding,
-    long_passages_to_first,
-    narrow_windows,
-    flood_of_first,
-    long_then_short,
-)

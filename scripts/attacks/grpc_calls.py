@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from scripts.attacks.target import Attack, Target, status_of
+from scripts.attacks.target import Target, status_of
 from scripts.http2_frames import call, cancel, preface
 from scripts.random_requests import random_request
 
@@ -141,13 +141,3 @@ async def _silent(target: Target, connections: int, calls: int) -> Counter[str]:
 async def _read_all(reader: asyncio.StreamReader) -> None:
     while await reader.read(65_536):
         pass
-
-
-ATTACKS: tuple[Attack, ...] = (
-    silent_calls,
-    silent_calls_of_many,
-    unread_reflection,
-    health_watches,
-    rapid_resets,
-    batches,
-)

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 
-from scripts.attacks.target import Attack, Target
+from scripts.attacks.target import Target
 from scripts.random_requests import words
 
 _MB = 2**20
@@ -138,17 +138,3 @@ async def _status(address: str, message: bytes) -> str:
         return "ended by the service"
     finally:
         writer.transport.abort()
-
-
-ATTACKS: tuple[Attack, ...] = (
-    half_bodies,
-    http_numbers,
-    http_numbers_within_the_limit,
-    http_unknown_fields,
-    http_escaped_text,
-    http_large_requests,
-    http_tiny_chunks,
-    divided_requests,
-    divided_words,
-    divided_requests_to_default,
-)

@@ -6,15 +6,19 @@ import asyncio
 import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from inspect import iscoroutinefunction
 
 from scripts.attacks import connections, engine, grpc_calls, http, memory
 from scripts.attacks.probes import Report, probe_while
 from scripts.attacks.target import Attack, Target
 from scripts.service import running_service
 
+#: The public coroutines of the modules of attacks, by name.
 ATTACKS: dict[str, Attack] = {
-    attack.__name__.replace("_", "-"): attack
-    for attack in (*engine.ATTACKS, *memory.ATTACKS, *grpc_calls.ATTACKS, *http.ATTACKS, *connections.ATTACKS)
+    name.replace("_", "-"): attack
+    for module in (engine, memory, grpc_calls, http, connections)
+    for name, attack in vars(module).items()
+    if getattr(attack, "__module__", "") == module.__name__ and iscoroutinefunction(attack) and not name.startswith("_")
 }
 _SETTINGS: dict[str, object] = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank", "first")]
@@ -26,7 +30,7 @@ _METRICS: dict[str, object] = {"telemetry": {"metrics": "127.0.0.1:0"}}
 
 async def measure(name: str, seconds: float) -> Report:
     """The latencies of a fresh service during one attack."""
-    open_files = connections.OPEN_FILES if ATTACKS[name] in connections.ATTACKS else None
+    open_files = connections.OPEN_FILES if ATTACKS[name].__module__ == connections.__name__ else None
     with (
         running_service(_SETTINGS | _METRICS, open_files) as service,
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # its own GIL

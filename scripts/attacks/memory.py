@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from rerank.v1 import rerank_pb2 as pb
-from scripts.attacks.target import Attack, Target, status_of
+from scripts.attacks.target import Target, status_of
 from scripts.random_requests import random_request
 
 _METHOD = "/rerank.v1.RerankService/Rerank"
@@ -55,6 +55,3 @@ async def _stay_without_reading(target: Target, message: pb.RerankRequest) -> st
             return "ended by the service"
         await asyncio.sleep(_STAY_S)
         return "ended by the service" if call.done() else "waiting"
-
-
-ATTACKS: tuple[Attack, ...] = (large_requests, unread_answers, empty_candidates)

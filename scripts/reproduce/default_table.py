@@ -17,8 +17,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 from rerank_eval.evaluation import run_evaluation
+from rerank_eval.report import markdown_table
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
-from rerank_eval.statistics import Comparison, compare
+from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
 
 from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
@@ -44,11 +45,10 @@ MOST_QUERIES = {"medquad": 150}
 
 
 class Row(NamedTuple):
-    """A list with nDCG@10 of its first stage, and a model beside it."""
+    """A list with a model compared with its first stage, by nDCG@10."""
 
     name: str
-    first_stage: float
-    comparison: Comparison
+    compared: Comparison
 
 
 def rows(data: Path, work: Path, model: str, only: str) -> Iterator[Row]:
@@ -101,33 +101,32 @@ def _rerank(name: str, kind: FirstStageKind, data: Path, work: Path, model: str)
 def _row(name: str, settings: EvaluationSettings) -> Row:
     (report,) = run_evaluation(settings)
     first_stage, reranked = (result.metrics.values() for result in report.results[1:])
-    return Row(name, fmean(first_stage), compare(reranked, first_stage))
+    return Row(name, compare(reranked, first_stage))
 
 
 def as_markdown(model: str, found: Sequence[Row]) -> str:
     """The table, with the mean over the lists, and the number of those that the model makes worse."""
-    lines = [f"| list | queries | first stage | {model} | gain, 95 % | p | won/tied/lost |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for row in found:
-        with_first_stage, half = row.first_stage + row.comparison.difference, _half_width(row.comparison)
-        lines.append(
-            f"| {row.name} | {row.comparison.queries} | {row.first_stage:.4f} | {with_first_stage:.4f} "
-            f"| {row.comparison.difference:+.4f} ± {half:.3f} | {row.comparison.t_p:.2g} "
-            f"| {row.comparison.wins}/{row.comparison.ties}/{row.comparison.losses} |"
-        )
-    first_stage, gain = fmean(row.first_stage for row in found), fmean(row.comparison.difference for row in found)
-    lines.append(f"| mean | | {first_stage:.4f} | {first_stage + gain:.4f} | {gain:+.4f} | | |")
-    worse = [row for row in found if row.comparison.difference < 0]
-    significantly = [row for row in worse if row.comparison.t_p < 0.05]
-    return "\n".join(lines) + (
-        f"\n\nSignificantly worse (p < .05, each alone) on {len(significantly)} of {len(found)} lists; "
-        f"worse by more than .005 on {sum(row.comparison.difference < -0.005 for row in worse)}.\n"
+    cells = [
+        [
+            name,
+            str(c.queries),
+            f"{c.reference:.4f}",
+            f"{c.mean:.4f}",
+            f"{c.difference:+.4f} ± {(c.interval[1] - c.interval[0]) / 2:.3f}",
+            f"{c.p:.2g}",
+            f"{c.wins}/{c.ties}/{c.losses}",
+        ]
+        for name, c in found
+    ]
+    first_stage, gain = (fmean(values) for values in zip(*((c.reference, c.difference) for _, c in found), strict=True))
+    cells.append(["mean", "", f"{first_stage:.4f}", f"{first_stage + gain:.4f}", f"{gain:+.4f}", "", ""])
+    head = ["list", "queries", "first stage", model, "gain, 95 %", "p", "won/tied/lost"]
+    worse = [c for _, c in found if c.difference < 0]
+    return (
+        f"{markdown_table(head, cells)}\n\n"
+        f"Significantly worse (p < .05, each alone) on {sum(c.p < SIGNIFICANT for c in worse)} of {len(found)} lists; "
+        f"worse by more than .005 on {sum(c.difference < -0.005 for c in worse)}.\n"
     )
-
-
-def _half_width(comparison: Comparison) -> float:
-    low, high = comparison.interval
-    return (high - low) / 2
 
 
 def main(

@@ -18,7 +18,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
-from rerank_eval.statistics import Comparison, compare
+from rerank_eval.report import markdown_table
+from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
 from rerank_training.fusion.examples import SignalLists
 from rerank_training.fusion.judged_lists import judged_list
 from rerank_training.fusion.weights import Values, Weights, ndcg_of_first_stage, ndcg_of_weights
@@ -96,7 +97,7 @@ def left_out(measured: Sequence[Measured]) -> Iterator[tuple[Measured, Choice, C
     """The lists with the weights that the other collections choose, compared with their first stage."""
     for lists in measured:
         chosen = choose([other for other in measured if other.collection != lists.collection])
-        yield lists, chosen, compare(list(chosen.values(lists)), list(lists.first_stage))
+        yield lists, chosen, compare(chosen.values(lists), lists.first_stage)
 
 
 def measure(data: Path, work: Path) -> Iterator[Measured]:
@@ -159,23 +160,27 @@ def _ideal_dcg(relevance: Sequence[float]) -> float:
 
 def as_markdown(measured: Sequence[Measured]) -> str:
     """The table, with the number of lists that the weights of the others make worse."""
-    lines = ["| list | queries | first stage | left out | p | won/tied/lost | weights of the others |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
     found = list(left_out(measured))
-    for lists, chosen, comparison in found:
-        first_stage = lists.first_stage.mean()
-        lines.append(
-            f"| {lists.collection}, {lists.stage} | {comparison.queries} | {first_stage:.4f} "
-            f"| {first_stage + comparison.difference:.4f} | {comparison.t_p:.2g} "
-            f"| {comparison.wins}/{comparison.ties}/{comparison.losses} | {chosen} |"
-        )
-    first_stage, gain = fmean(lists.first_stage.mean() for lists, *_ in found), fmean(c.difference for *_, c in found)
-    lines.append(f"| mean | | {first_stage:.4f} | {first_stage + gain:.4f} | | | all: {choose(measured)} |")
-    worse = [comparison for *_, comparison in found if comparison.difference < 0]
-    significantly = sum(comparison.t_p < 0.05 for comparison in worse)
-    return "\n".join(lines) + (
-        f"\n\nWorse than its first stage on {len(worse)} of {len(found)} lists, significantly (p < .05, each alone) on "
-        f"{significantly}.\n"
+    cells = [
+        [
+            f"{lists.collection}, {lists.stage}",
+            str(c.queries),
+            f"{c.reference:.4f}",
+            f"{c.mean:.4f}",
+            f"{c.p:.2g}",
+            f"{c.wins}/{c.ties}/{c.losses}",
+            str(chosen),
+        ]
+        for lists, chosen, c in found
+    ]
+    first_stage, mean = fmean(c.reference for *_, c in found), fmean(c.mean for *_, c in found)
+    cells.append(["mean", "", f"{first_stage:.4f}", f"{mean:.4f}", "", "", f"all: {choose(measured)}"])
+    head = ["list", "queries", "first stage", "left out", "p", "won/tied/lost", "weights of the others"]
+    worse = [c for *_, c in found if c.difference < 0]
+    return (
+        f"{markdown_table(head, cells)}\n\n"
+        f"Worse than its first stage on {len(worse)} of {len(found)} lists, significantly (p < .05, each alone) on "
+        f"{sum(c.p < SIGNIFICANT for c in worse)}.\n"
     )
 
 

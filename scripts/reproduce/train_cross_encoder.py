@@ -1,5 +1,6 @@
 """Trains a cross-encoder of the size of PE-Rank on training lists, to compare it with listwise teachers of feedback.
 
+# at commit 775db5ca, for the lists of the published figures: later code has no such teacher
 build-lists --requests dl21/requests.jsonl --qrels dl21/qrels.txt --teacher qrels-fusion --lists-per-query 5 \\
   --passages 10 --depth 60 --passage-words 60 --order random --seed 1 --out lists.jsonl
 python -m scripts.reproduce.train_cross_encoder --lists lists.jsonl --out checkpoints/cross-encoder

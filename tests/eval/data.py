@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from typer import Typer
 from typer.testing import CliRunner, Result
 
 #: query_id → doc_id → grade
@@ -72,21 +72,21 @@ def write_run(path: Path, docs: Mapping[str, Sequence[str]]) -> Path:
     return write(path, *(f"{q} Q0 {d} {rank} {-rank} t" for q, row in docs.items() for rank, d in enumerate(row)))
 
 
-def call(app: Typer, out: Path, *options: object) -> Result:
+def call(command: partial[None], out: Path, *options: object) -> Result:
     """Calls an evaluation command, which writes into `out`."""
-    return CliRunner().invoke(app, ["--out", str(out), *map(str, options)])
+    return CliRunner().invoke(command.args[0], ["--out", str(out), *map(str, options)])
 
 
-def evaluate(app: Typer, out: Path, *options: object) -> str:
+def evaluate(command: partial[None], out: Path, *options: object) -> str:
     """The output of an evaluation command that succeeds."""
-    done = call(app, out, *options)
+    done = call(command, out, *options)
     assert done.exit_code == 0, done.output
     return done.output
 
 
-def refusal(app: Typer, out: Path, *options: object) -> str:
+def refusal(command: partial[None], out: Path, *options: object) -> str:
     """The message of an error that ends an evaluation command."""
-    done = call(app, out, *options)
+    done = call(command, out, *options)
     assert done.exception is not None, done.output
     assert type(done.exception).__module__.startswith("rerank."), done.exception
     return str(done.exception)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from rerank_eval import trec_dl
+from rerank_eval.commands import eval_trec_dl
 from rerank_eval.evaluation import FIRST_STAGE
 from scipy import stats
 
@@ -69,7 +69,7 @@ def test_tests_are_over_the_queries_that_were_asked(
 ) -> None:
     files, out = write_requests_near(tmp_path / "data", grades, asked), tmp_path / "out"
     systems = ("--model", "identity", "--model", "number", "--target", service.address)
-    printed = evaluate(trec_dl.app, out, *files, *systems)
+    printed = evaluate(eval_trec_dl, out, *files, *systems)
 
     values = {name: slow_values(run_of(out / name / "run.trec"), grades, asked) for name in ("identity", "number")}
     expected = slow_comparison(values["number"], values["identity"])
@@ -91,7 +91,7 @@ def test_run_measures_the_queries_of_the_run(
     collection = judged_collection(tmp_path / "collection", texts, {q: q for q in grades}, grades)
     run, out = write_run(tmp_path / "run.trec", {q: list(grades[q]) for q in asked}), tmp_path / "out"
     given = ("--model", "number", "--target", service.address)
-    printed = evaluate(trec_dl.app, out, "--collection", collection, "--requests", run, *given)
+    printed = evaluate(eval_trec_dl, out, "--collection", collection, "--requests", run, *given)
     assert f"{ASKED} of {JUDGED} judged queries were asked; means and tests are over these." in printed
     measures = read_json(out / "measures.json")
     assert measures["mean"]["nDCG@10"] == 1.0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rerank_eval.beir import app
+from rerank_eval.commands import eval_beir
 
 from rerank.config import ServiceConfig
 from tests.eval.data import call, judged_collection, read_json, refusal
@@ -35,7 +35,7 @@ def test_service_with_the_index_is_started_for_a_search(
 
     monkeypatch.setattr("rerank_eval.systems.service_process", running_service)
     out = tmp_path / "out"
-    printed = call(app, out, "--collection", collection, "--index", index_folder).output
+    printed = call(eval_beir, out, "--collection", collection, "--index", index_folder).output
     (config,) = started
     assert config.index == index_folder
     assert [(model.name, model.ranker) for model in config.models] == [("default", "fusion")]
@@ -59,4 +59,4 @@ def test_service_with_the_index_is_started_for_a_search(
     ],
 )
 def test_each_collection_needs_one_source_of_candidates(tmp_path: Path, options: list[str], message: str) -> None:
-    assert message in refusal(app, tmp_path / "out", "--collection", tmp_path, *options)
+    assert message in refusal(eval_beir, tmp_path / "out", "--collection", tmp_path, *options)

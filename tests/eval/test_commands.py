@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rerank_eval import trec_dl
+from rerank_eval.commands import eval_trec_dl
 
 HEAVY = ("torch", "transformers", "sentence_transformers", "scipy", "ir_measures", "grpc", "faiss")
 
@@ -21,7 +21,7 @@ def test_unreadable_file_ends_with_one_line(
     arguments = ["--requests", missing, "--qrels", missing, "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["eval-trec-dl", *arguments])
     with pytest.raises(SystemExit) as exit_:
-        trec_dl.main()
+        eval_trec_dl()
     assert exit_.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -30,13 +30,14 @@ def test_unreadable_file_ends_with_one_line(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("module", ["rerank_eval.trec_dl", "rerank_eval.beir"])
-def test_help_imports_no_heavy_package(module: str) -> None:
+@pytest.mark.parametrize("command", ["eval_trec_dl", "eval_beir"])
+def test_help_imports_no_heavy_package(command: str) -> None:
     code = f"""
 import json, sys
-from {module} import app
+from rerank_eval.commands import {command}
+sys.argv[1:] = ["--help"]
 try:
-    app(["--help"])
+    {command}()
 finally:
     print(json.dumps([name for name in {HEAVY} if name in sys.modules]))
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rerank_eval import beir
+from rerank_eval.commands import eval_beir
 from rerank_eval.feedback import DenseSearch, Teacher
 from rerank_eval.settings import BeirSettings
 from rerank_eval.tasks import open_tasks
@@ -82,7 +82,7 @@ def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_se
 ) -> None:
     given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
     out = tmp_path / "out"
-    printed = evaluate(beir.app, out, *given, "--model", "identity", "--model", "pe-rank", "--depth", 3, "--feedback")
+    printed = evaluate(eval_beir, out, *given, "--model", "identity", "--model", "pe-rank", "--depth", 3, "--feedback")
     assert list(rows((out / "report.md").read_text(encoding="utf-8"), "Means over"))[:4] == [
         "first stage",
         "identity",

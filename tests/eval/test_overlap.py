@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rerank_eval import beir, trec_dl
+from rerank_eval.commands import eval_beir, eval_trec_dl
 from rerank_eval.datasets import open_dataset
 
 from rerank.errors import CollectionError
@@ -29,7 +29,7 @@ def collection_with(folder: Path, query_id: str) -> Path:
 def test_judgements_of_other_queries_are_refused(tmp_path: Path) -> None:
     requests = requests_of(tmp_path / "2019.jsonl", "1", "2", "3")
     qrels = write_qrels(tmp_path / "2020.txt", {"7": {"a": 1}, "8": {"b": 1}})
-    error = refusal(trec_dl.app, tmp_path / "out", "--requests", requests, "--qrels", qrels)
+    error = refusal(eval_trec_dl, tmp_path / "out", "--requests", requests, "--qrels", qrels)
     assert "3 queries are asked (such as '1'), 2 are judged (such as '7')" in error
     assert "give the judgements of these queries" in error
     assert not (tmp_path / "out").exists()
@@ -41,7 +41,7 @@ def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> N
     qrels = write_qrels(tmp_path / "qrels.txt", {"1": {"a": 1}})
     good, bad = (requests_of(tmp_path / name / "requests.jsonl", query) for name, query in (("x", "1"), ("y", "2")))
     given = ["--requests", good, "--qrels", qrels, "--requests", bad, "--qrels", qrels]
-    assert str(bad) in refusal(trec_dl.app, tmp_path / "out", *given)
+    assert str(bad) in refusal(eval_trec_dl, tmp_path / "out", *given)
     assert not (tmp_path / "out").exists()
 
 
@@ -49,7 +49,7 @@ def test_queries_that_were_not_asked_are_named_and_do_not_count(tmp_path: Path, 
     requests = requests_of(tmp_path / "requests.jsonl", "1", "2", "9")
     qrels = write_qrels(tmp_path / "qrels.txt", {query: {"a": 1} for query in "1234"})
     given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
-    printed = evaluate(trec_dl.app, tmp_path / "out", *given)
+    printed = evaluate(eval_trec_dl, tmp_path / "out", *given)
     report, measures = (
         (tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("report.md", "measures.json")
     )
@@ -60,13 +60,13 @@ def test_queries_that_were_not_asked_are_named_and_do_not_count(tmp_path: Path, 
 
 def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path: Path, index_folder: Path) -> None:
     collection = collection_with(tmp_path / "other", "1")
-    error = refusal(beir.app, tmp_path / "out", "--collection", collection, "--index", index_folder)
+    error = refusal(eval_beir, tmp_path / "out", "--collection", collection, "--index", index_folder)
     assert "is an index of another collection: it has 12 passages" in error
     assert "has judgements of 2 (such as 'a'), and no doc id is in both" in error
 
 
 def test_service_over_another_collection_is_refused(tmp_path: Path, service: Served) -> None:
     given = ["--collection", collection_with(tmp_path / "other", "1"), "--target", service.address]
-    error = refusal(beir.app, tmp_path / "out", *given, "--model", "identity")
+    error = refusal(eval_beir, tmp_path / "out", *given, "--model", "identity")
     assert f"passages found by the service at {service.address}" in error
     assert not (tmp_path / "out" / "report.md").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rerank_eval.relevance import app
+from rerank_eval.commands import eval_relevance
 from rerank_eval.relevance_fit import JudgedList, JudgedPassage, fit_curve, measure
 from typer.testing import CliRunner
 
@@ -103,7 +103,7 @@ def lists_of(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) -> None:
-    fitted = CliRunner().invoke(app, ["pe-rank", *lists_of(tmp_path), "--rel", "2", "--fit"])
+    fitted = CliRunner().invoke(eval_relevance.args[0], ["pe-rank", *lists_of(tmp_path), "--rel", "2", "--fit"])
     assert fitted.exit_code == 0, fitted.output
     printed = fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0]
     (curve,) = [RelevanceCurve.model_validate(curve) for curve in yaml.safe_load(printed)["relevance"]]
@@ -111,7 +111,7 @@ def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) 
     config = tmp_path / "service.yaml"
     entry = "".join(f"    {line}\n" for line in printed.splitlines())
     config.write_text(f"models:\n  - name: mine\n    ranker: pe-rank\n{entry}", encoding="utf-8")
-    measured = CliRunner().invoke(app, ["mine", "--config", str(config), *lists_of(tmp_path)])
+    measured = CliRunner().invoke(eval_relevance.args[0], ["mine", "--config", str(config), *lists_of(tmp_path)])
     assert measured.exit_code == 0, measured.output
     with Reranker(load_config(config)) as reranker:
         best, *others = reranker.rank("what is a flea", list(TEXTS.values()))
@@ -126,6 +126,6 @@ def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) 
 def test_run_and_its_collection_are_lists_too(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.trec", {query: list(TEXTS) for query in TEXTS})
     folder = judged_collection(tmp_path / "four", TEXTS, {q: f"what is {q}" for q in TEXTS}, {q: {q: 1} for q in TEXTS})
-    measured = CliRunner().invoke(app, ["pe-rank", "--requests", str(run), "--qrels", str(folder)])
+    measured = CliRunner().invoke(eval_relevance.args[0], ["pe-rank", "--requests", str(run), "--qrels", str(folder)])
     assert measured.exit_code == 0, measured.output
     assert "/run.trec | 4 |" in measured.output

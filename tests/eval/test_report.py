@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rerank_eval.efficiency import Efficiency
+from rerank_eval.efficiency import COLUMNS
 from rerank_eval.evaluation import FIRST_STAGE
 from rerank_eval.measures import MetricValues
 from rerank_eval.report import Report, SystemResult, comparisons, write_report
@@ -18,18 +16,17 @@ from rerank_eval.statistics import compare, holm
 from rerank.commands.console import PlainConsole
 
 
-def result(name: str, values: list[float], **counts: Any) -> SystemResult:
+def result(name: str, values: list[float]) -> SystemResult:
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
-    warnings = {"incomplete": 0, "truncated": 0, "truncated_queries": (), "repaired": 0} | counts
-    cost = Efficiency(10.0, 20.0, 30.0, 2.5, 9.0, 9.0, 1700.0, 20.0, 100.0, 5.0, **warnings)
-    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query), cost)
+    metrics = MetricValues({"nDCG@10": sum(values) / len(values)}, per_query)
+    return SystemResult(name, metrics, dict.fromkeys(COLUMNS, 10.0), ["a fact"])
 
 
 FIRST = result("a", [0.5, 0.6, 0.7, 0.4])
 BETTER = result("b", [0.6, 0.7, 0.7, 0.3])
 WORSE = result("c", [0.1, 0.2, 0.1, 0.0])
 #: The first stage is not timed.
-FIRST_STAGE_RESULT = replace(result(FIRST_STAGE, [0.5, 0.5, 0.5, 0.5]), efficiency=None)
+FIRST_STAGE_RESULT = SystemResult(FIRST_STAGE, result("", [0.5, 0.5, 0.5, 0.5]).metrics)
 UPPER_BOUND = SystemResult(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
 
 
@@ -63,10 +60,11 @@ def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them() 
 
 
 def test_p_values_are_adjusted_over_all_comparisons() -> None:
-    raw = [compare(other.metrics.values(), FIRST.metrics.values()).t_p for other in (BETTER, WORSE)]
+    raw = [compare(other.metrics.values(), FIRST.metrics.values()).p for other in (BETTER, WORSE)]
     assert [p for _, _, p in comparisons([FIRST, BETTER, WORSE])] == pytest.approx(holm(raw))
 
 
-def test_partial_lists_truncated_passages_and_repairs_are_reported() -> None:
-    text = markdown(evaluation(result("a", [0.5] * 4, incomplete=1, truncated=7, repaired=2)))
-    assert "1 lists were reranked only in part, 7 passages were truncated, 2 identifiers" in text
+def test_cost_and_warnings_of_systems_are_reported() -> None:
+    text = markdown(evaluation(FIRST))
+    assert list(rows(text, "## Latency")) == ["a"]
+    assert "\na: a fact\n" in text

@@ -121,11 +121,11 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
 
 def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models() -> None:
     """A folder of the cosine's results is not resumed for the z-score, nor one of another precision."""
-    from rerank_eval.systems import _fixed_settings
+    from rerank_eval.systems import _unreported
 
     given = (("a=cosine", None), ("a=z-score", None), ("a=pe-rank-first", None), ("a=pe-rank-first", "float32"))
     found = [
-        _fixed_settings(parse_systems([model])[0], config_of(model, precision=precision)) for model, precision in given
+        _unreported(parse_systems([model])[0], config_of(model, precision=precision)) for model, precision in given
     ]
     assert all(one != other for place, one in enumerate(found) for other in found[:place])
     assert [model["name"] for model in found[-1]["models"]] == ["a", "pe-rank"]  # type: ignore[index, attr-defined]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rerank_eval.trec_dl import app
+from rerank_eval.commands import eval_trec_dl
 
 from tests.eval.data import (
     evaluate,
@@ -53,7 +53,7 @@ def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(
     """The trace holds positions of the first stage."""
     out = tmp_path / "out"
     options = ("--target", service.address, "--concurrency", 2)
-    evaluate(app, out, *files, "--model", "best=number", "--model", "identity", *options)
+    evaluate(eval_trec_dl, out, *files, "--model", "best=number", "--model", "identity", *options)
     means = {name: row[0] for name, row in rows(report(out), "Means over").items()}
     assert measures(out / "best")["mean"]["nDCG@10"] == pytest.approx(1.0)
     assert means["identity"] == means["first stage"]
@@ -69,12 +69,12 @@ def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, servic
     requests = write_requests(tmp_path / "requests.jsonl", {"q 1": texts})
     qrels = write(tmp_path / "qrels.txt", "q%201 0 HELP%201 1", "q%201 0 plain 2")
     given = ("--requests", requests, "--qrels", qrels, "--model", "number", "--target", service.address)
-    assert "not among the candidates" not in evaluate(app, tmp_path / "out", *given)
+    assert "not among the candidates" not in evaluate(eval_trec_dl, tmp_path / "out", *given)
     assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
     collection = judged_collection(tmp_path / "mine", texts, {"q 1": "what"}, {"q 1": {"HELP 1": 1, "plain": 2}})
     (collection / "qrels" / "test.tsv").write_text(qrels.read_text(encoding="utf-8"), encoding="utf-8")
     back = ("--requests", tmp_path / "out" / "run.trec", "--collection", collection, "--model", "identity")
-    evaluate(app, tmp_path / "back", *back, "--target", service.address)
+    evaluate(eval_trec_dl, tmp_path / "back", *back, "--target", service.address)
     assert measures(tmp_path / "back")["per_query"]["q 1"]["nDCG@10"] == 1
 
 
@@ -92,7 +92,7 @@ def test_least_relevant_grade_follows_the_judgements(
 ) -> None:
     """With binary judgements, no passage has grade 2: RR, AP and R would be 0 for every system."""
     files = graded_requests(tmp_path, {"q": grades})
-    evaluate(app, tmp_path / "out", *files, "--model", "number", "--target", service.address, *given)
+    evaluate(eval_trec_dl, tmp_path / "out", *files, "--model", "number", "--target", service.address, *given)
     mean = measures(tmp_path / "out")["mean"]
     assert [mean[name] for name in names] == [1.0, 1.0, 1.0]
 
@@ -102,11 +102,11 @@ def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path, ser
     requests = write_requests(tmp_path / "requests.jsonl", {q: {"a": "a", "b": "b"} for q in ("q", "r")})
     qrels = write_qrels(tmp_path / "qrels.txt", {q: {"a": 2, "x": 2, "y": 1} for q in ("q", "r")})
     given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
-    evaluate(app, tmp_path / "out", *given)
+    evaluate(eval_trec_dl, tmp_path / "out", *given)
     (note,) = measures(tmp_path / "out")["notes"]
     assert note.startswith("2 of 4 relevant query-passage pairs (grade 2 and above) are not among the candidates")
     assert measures(tmp_path / "out")["mean"]["R(rel=2)@100"] == 0.5
-    evaluate(app, tmp_path / "all", *given, "--rel", 1)
+    evaluate(eval_trec_dl, tmp_path / "all", *given, "--rel", 1)
     assert measures(tmp_path / "all")["notes"][0].startswith("4 of 6 relevant query-passage pairs are not")
 
 
@@ -118,7 +118,7 @@ def test_query_without_text_or_candidates_counts_as_0_with_a_note(
     rows_ = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rows_[1][part] = [] if part == "candidates" else {"qid": "q2", "text": " "}
     write(path, *map(json.dumps, rows_))
-    evaluate(app, tmp_path / "out", *files, "--model", "number", "--target", service.address)
+    evaluate(eval_trec_dl, tmp_path / "out", *files, "--model", "number", "--target", service.address)
     written = measures(tmp_path / "out")
     assert [written["per_query"][query]["nDCG@10"] for query in ASKED] == [1.0, 0.0, 1.0]
     assert "Queries without text or candidates, which count as 0: 1 (q2)." in written["notes"]
@@ -126,21 +126,21 @@ def test_query_without_text_or_candidates_counts_as_0_with_a_note(
 
 def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Path, service: Served) -> None:
     given = (*files, "--model", "identity", "--target", service.address)
-    evaluate(app, tmp_path / "limit", *given, "--limit", 2)
+    evaluate(eval_trec_dl, tmp_path / "limit", *given, "--limit", 2)
     assert list(measures(tmp_path / "limit")["per_query"]) == ["q1", "q2"]
     ids = write(tmp_path / "ids.txt", "q3", "", "q1", "q9")
-    printed = evaluate(app, tmp_path / "ids", *given, "--queries", ids)
+    printed = evaluate(eval_trec_dl, tmp_path / "ids", *given, "--queries", ids)
     assert list(measures(tmp_path / "ids")["per_query"]) == ["q1", "q3"]
     assert "1 of 3 queries of" in printed
     assert "names none of the 3 queries" in refusal(
-        app, tmp_path / "none", *given, "--queries", write(tmp_path / "other.tsv", "7\twhy")
+        eval_trec_dl, tmp_path / "none", *given, "--queries", write(tmp_path / "other.tsv", "7\twhy")
     )
 
 
 def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path, service: Served) -> None:
     out = tmp_path / "out"
     given = ("--model", "number", "--target", service.address)
-    evaluate(app, out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED), *given)
+    evaluate(eval_trec_dl, out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED), *given)
     other = measures(out / "other")
     assert other == measures(out / tmp_path.name) | {"settings": other["settings"]}
     assert rows(report(out), "2 datasets")["number"] == ["1.0000", "1.0000", "1.0000"]
@@ -150,7 +150,7 @@ def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_p
 @pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])
 def test_each_request_file_needs_judgements(files: list[str], tmp_path: Path, qrels_files: int, message: str) -> None:
     given = [*files[:2], *files[2:] * qrels_files]
-    assert message in refusal(app, tmp_path / "out", *given)
+    assert message in refusal(eval_trec_dl, tmp_path / "out", *given)
 
 
 def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served) -> None:
@@ -158,7 +158,7 @@ def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served
     texts = {f"d{grade}": f"relevance {grade}" for grade in range(4)}
     collection = judged_collection(tmp_path / "beir", texts, {"q": "x"}, {"q": {"d3": 3, "d2": 2}})
     given = ("--requests", write_run(tmp_path / "run.trec", {"q": list(texts)}), "--collection", collection)
-    evaluate(app, tmp_path / "out", *given, "--model", "best=number", "--target", service.address)
+    evaluate(eval_trec_dl, tmp_path / "out", *given, "--model", "best=number", "--target", service.address)
     written = measures(tmp_path / "out")
     assert written["mean"]["nDCG@10"] == 1.0
     assert len(written["settings"]["qrels_sha256"]) == len(written["settings"]["requests_sha256"]) == 64

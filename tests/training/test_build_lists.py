@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rerank_training.build_lists import app, build_lists
+from rerank_training.commands import build_lists
+from rerank_training.lists.building import build
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.training_list import TrainingList
@@ -37,7 +38,7 @@ def settings(out: Path, teacher: str, **changed: object) -> BuildListsSettings:
 
 
 def built(out: Path, teacher: str, **changed: object) -> list[TrainingList]:
-    build_lists(settings(out, teacher, **changed))
+    build(settings(out, teacher, **changed))
     return read_lists(out)
 
 
@@ -178,11 +179,13 @@ def test_contradicting_options_are_refused(tmp_path: Path, options: dict[str, ob
 def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Callable[[str], str]) -> None:
     files = {"--out": tmp_path / "out", "--requests": requests, "--qrels": requests.parent / "qrels.txt"}
     flags = {**files, "--teacher": "qrels", "--lists-per-query": 2, "--passages": 3, "--order": "first-stage"}
-    result = CliRunner().invoke(app, [part for flag, value in flags.items() for part in (spelled(flag), str(value))])
+    result = CliRunner().invoke(
+        build_lists.args[0], [part for flag, value in flags.items() for part in (spelled(flag), str(value))]
+    )
     assert result.exit_code == 0, result.output
     assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
 
 
 def test_help_needs_no_torch() -> None:
-    script = "import sys, rerank_training.build_lists as command; sys.exit('torch' in sys.modules)"
+    script = "import sys, rerank_training.commands; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

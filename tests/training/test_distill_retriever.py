@@ -13,13 +13,14 @@ import pytest
 from rerank_training.lists.files import read_lists
 from rerank_training.retriever import distillation
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
-from rerank_training.retriever.distillation import distill_retriever
+from rerank_training.retriever.distillation import distill_retriever, measure_dense
 from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 
 from rerank.collections import open_collection
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Query
@@ -117,6 +118,13 @@ def test_encoder_is_trained_and_keeps_its_layout(finished: Path, small: Encoder)
 def test_held_out_queries_are_not_trained_on(finished: Path) -> None:
     taught = {item.query.query_id for item in read_lists(finished / "training" / "lists.jsonl")}
     assert taught == {f"q-{doc_id}" for doc_id in PASSAGES if doc_id not in HELD_OUT}
+
+
+def test_held_out_queries_are_measured_by_dense_retrieval(index_folder: Path) -> None:
+    queries = [Query("how long does a flea live", "1"), Query("moon", "2")]
+    qrels = [Qrel("1", "flea", 1), Qrel("2", "moon", 1), Qrel("2", "not-in-the-index", 1)]
+    found = measure_dense(index_folder, "cpu", queries, qrels)
+    assert found.values("R@100") == [1.0, 0.5]
 
 
 def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:

@@ -75,19 +75,19 @@ LAYERS = {
 KILLED_WHILE_SAVING = """
 import os, signal
 from transformers import Trainer
-import rerank_training.train_first as command
+from rerank_training.commands import train_first
 save = Trainer._save_rng_state
 def kill(self, folder):
     if os.environ["RANK"] == "1" and folder.endswith("-6"):
         os.kill(os.getpid(), signal.SIGKILL)
     save(self, folder)
 Trainer._save_rng_state = kill
-command.main()
+train_first()
 """
 #: All trainings and losses in the same two processes, because the start of a process takes longer than a training. At
 #: last those with FSDP, which accelerate does not use on a CPU: it is told that the processes have GPUs.
 TRAIN_ALL = """
-import importlib, json, os, sys
+import json, os, sys
 from pathlib import Path
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
@@ -98,6 +98,7 @@ def start_as_on_gpus(self, *args, **options):
     if "--fsdp" in sys.argv and self.distributed_type == DistributedType.MULTI_CPU:
         self.distributed_type = DistributedType.MULTI_GPU
 PartialState.__init__ = start_as_on_gpus
+from rerank_training import commands
 from rerank_training.trainer import command
 from tests.training.process_losses import store_losses
 leave, command.end_process = command.end_process, sys.exit
@@ -108,7 +109,7 @@ for name, flags in json.loads(sys.argv[1]):
         print(f"== {name}", flush=True)
     sys.argv = [name, *flags]
     try:
-        importlib.import_module(f"rerank_training.{name}").main()
+        getattr(commands, name)()
     except SystemExit as ended:
         if ended.code:
             raise

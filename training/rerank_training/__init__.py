@@ -1,5 +1,5 @@
-"""Training jobs. They import `rerank`; neither `rerank` nor `rerank_eval` imports them.
+"""Training jobs. They import `rerank` and `rerank_eval`, which do not import them.
 
-The modules in this folder are the commands. `lists` makes what they train on, `trainer` is the loop that they share,
-and `first`, `pe_rank` and `retriever` hold what each training needs for its model.
+`commands` has the commands, `lists` makes what they train on, and `trainer` is the loop that they share. The other
+folders hold what each training needs for its model.
 """

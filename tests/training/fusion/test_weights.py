@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rerank_eval.statistics import Comparison, compare
 from rerank_training.fusion.verdict import Verdict
 from rerank_training.fusion.weights import Weights, choose, cross_validate, p_of_gain
-from rerank_training.trainer.change import Change
 
 RNG = np.random.default_rng(0)
 DEFAULT = RNG.uniform(0.3, 0.6, 60)
@@ -47,8 +47,8 @@ def test_gain_is_significant_and_chance_is_not() -> None:
     assert p_of_gain(table(0.0), seed=0, permutations=100) > 0.05
 
 
-def compared(gain: float, noise: float = 0.01) -> Change:
-    return Change.of("it", DEFAULT, DEFAULT + gain + RNG.normal(0, noise, 60))
+def compared(gain: float, noise: float = 0.01) -> Comparison:
+    return compare(DEFAULT + gain + RNG.normal(0, noise, 60), DEFAULT)
 
 
 WORSE, SAME, BETTER, BEST = compared(-0.1), compared(0.0, 0.0), compared(0.05), compared(0.1)
@@ -67,7 +67,7 @@ WORSE, SAME, BETTER, BEST = compared(-0.1), compared(0.0, 0.0), compared(0.05), 
     ],
 )
 def test_simplest_that_is_not_beaten_is_served(
-    weights: Change, correction: Change | None, beside: Change | None, served: str
+    weights: Comparison, correction: Comparison | None, beside: Comparison | None, served: str
 ) -> None:
     verdict = Verdict(WORSE, weights, Weights(0.5, 0.4), correction, beside)
     assert verdict.to_serve == served

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
+from rerank_training.lists.windows import TrainingWindows, WindowSampling, sample_window
+from rerank_training.trainer.data import held_out_windows
+from rerank_training.trainer.flags import ListArguments
 
 from rerank.types import Passage, Query
 
@@ -74,5 +76,5 @@ def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: in
 
 
 def test_held_out_windows_are_the_first_passages_of_the_lists() -> None:
-    held_out = HeldOutWindows([numbered_list(9), numbered_list(2)], 4)
-    assert [positions_of(held_out[index]) for index in range(len(held_out))] == [[0, 1, 2, 3], [0, 1]]
+    held_out = held_out_windows(ListArguments(lists="", window_size=4), [numbered_list(9), numbered_list(2)])
+    assert list(map(positions_of, held_out or ())) == [[0, 1, 2, 3], [0, 1]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from rerank_training.lists.vector_table import VectorTable
-from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
+from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective
 from rerank_training.pe_rank.model import PEBase, load_pe_base
 from rerank_training.trainer.losses import IGNORE_INDEX
 from rich.console import Console
@@ -55,12 +55,3 @@ def test_loss_is_the_mean_over_all_tokens_of_texts(base: PEBase, collator: Align
             if label != IGNORE_INDEX:
                 total, count = total - log_probs[index - 1, label], count + 1
     torch.testing.assert_close(loss, total / count, atol=1e-4, rtol=1e-4)
-
-
-def test_each_pass_has_every_text_once_in_a_new_order() -> None:
-    texts = [str(number) for number in range(20)]
-    order = shuffled_passes(texts, n=40, seed=0)
-    assert sorted(order[:20]) == sorted(order[20:]) == sorted(texts)
-    assert order[:20] != order[20:]
-    assert shuffled_passes(texts, 40, 0) == order
-    assert shuffled_passes(texts, 33, 0) == order[:33]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rerank_training.lists.sampling import Pool
-from rerank_training.retriever.mining import ListMiner, split_queries
+from rerank_training.retriever.mining import mined_lists, split_queries
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
@@ -41,7 +41,7 @@ def test_split_without_training_or_held_out_queries_is_refused(queries: Path, he
 
 def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: Encoder) -> None:
     query, depth = Query("library that searches with BM25", "1"), 3
-    (mined,) = ListMiner(index, encoder, depth).lists([query], by_length)
+    (mined,) = mined_lists(index, encoder, [query], depth, by_length)
     found = [index.search(stage, [query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
     expected = list(dict.fromkeys(doc.doc_id for docs in found for doc in docs))
     assert [passage.doc_id for passage in mined.passages] == expected
@@ -50,4 +50,4 @@ def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: 
 
 def test_queries_that_find_nothing_are_named(index: Index, encoder: Encoder) -> None:
     with pytest.raises(CollectionError, match="none of 1 queries finds two passages"):
-        list(ListMiner(index, encoder, depth=1).lists([Query("moon", "1")], by_length))
+        list(mined_lists(index, encoder, [Query("moon", "1")], 1, by_length))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rerank_training import distill_retriever, train_first, train_pe_rank
+from rerank_training.commands import distill_retriever, train_first, train_pe_rank
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.losses import RANK_LOSSES
@@ -25,7 +26,7 @@ def parsed(*flags: str, given: list[str] = REQUIRED) -> tuple[FirstArguments, Ru
     return parse_arguments(FirstArguments, *given, *flags)
 
 
-def called(*flags: str, app: CommandApp = train_first.app) -> Result:
+def called(*flags: str, app: CommandApp = train_first.args[0]) -> Result:
     return CliRunner(env={"COLUMNS": "120"}).invoke(app, flags)
 
 
@@ -65,10 +66,12 @@ def test_wrong_flag_or_value_is_named(flags: list[str], message: str) -> None:
     assert message in result.output
 
 
-@pytest.mark.parametrize("app", [train_first.app, train_pe_rank.app, distill_retriever.app])
-def test_unknown_loss_is_answered_with_all_names_before_anything_is_read(app: CommandApp, tmp_path: Path) -> None:
-    needed = ["--index", "none", "--queries", "none"] if app is distill_retriever.app else REQUIRED[:4]
-    result = called(*needed, "--output-dir", str(tmp_path / "run"), "--rank-loss", "mse", app=app)
+@pytest.mark.parametrize("command", [train_first, train_pe_rank, distill_retriever])
+def test_unknown_loss_is_answered_with_all_names_before_anything_is_read(
+    command: partial[None], tmp_path: Path
+) -> None:
+    needed = ["--index", "none", "--queries", "none"] if command is distill_retriever else REQUIRED[:4]
+    result = called(*needed, "--output-dir", str(tmp_path / "run"), "--rank-loss", "mse", app=command.args[0])
     assert str(result.exception) == f"--rank-loss 'mse' is not one of {', '.join(RANK_LOSSES)}"
     assert not (tmp_path / "run").exists()
 

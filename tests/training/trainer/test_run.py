@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from rerank_training.commands import train_first
 from rerank_training.first.objective import FirstObjective
-from rerank_training.train_first import app as train_first_app
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from rerank_training.trainer.run import check_same_run
 from safetensors.torch import load_file
@@ -107,9 +107,9 @@ def test_run_that_ctrl_c_stopped_resumes(inputs: Path, tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FirstObjective, "loss", at_batch(7, stop))
-        outcome = CliRunner().invoke(train_first_app, flags)
+        outcome = CliRunner().invoke(train_first.args[0], flags)
     assert outcome.exit_code == 130
-    outcome = CliRunner().invoke(train_first_app, flags)
+    outcome = CliRunner().invoke(train_first.args[0], flags)
     assert outcome.exit_code == 0, outcome.output
     assert "resuming at step 3 of 8" in outcome.output
 

@@ -21,13 +21,13 @@ from rerank_training.e2rank.objective import E2RankCollator, E2RankObjective, Li
 from rerank_training.retriever.objective import RetrieverCollator
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
-from rerank_training.trainer.checkpoint import gather_weights, ranker_manifest, write_checkpoint
+from rerank_training.trainer.checkpoint import write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import result_folder, select_checkpoint, train
+from rerank_training.trainer.run import result_folder, train
 
 
 def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
@@ -48,7 +48,6 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
             f"--base {arguments.base} pools by {encoder.pooling or 'another way'}, and E2Rank reads the state of the "
             "last token; give an encoder that pools by lasttoken"
         )
-    select_checkpoint(settings, bool(held_out))
     set_seed(settings.seed)  # for the initial weights of the adapter
     model = ListEncoder(encoder, arguments.lora_rank, arguments.lora_alpha)
     tokens = min(model.max_tokens, arguments.passage_tokens)
@@ -64,20 +63,19 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
         processing_class=model.tokenizer,
     )
     metrics = train(trainer, [arguments, settings])
-    gather_weights(trainer)
     if trainer.is_world_process_zero():
-        manifest = ranker_manifest(
+        write_checkpoint(
+            folder,
             "e2rank",
             arguments,
-            None,
             metrics,
+            model,
             window_size=arguments.window_size,
             base=arguments.base,
             base_revision=encoder.id.sha256,
             passage_tokens=arguments.passage_tokens,
             instruction=instruction,
         )
-        write_checkpoint(folder, model, None, None, manifest)
         print_summary(trainer, folder, served=False)
         name = shlex.quote(str(folder))
         print(f"index with it: rerank index --collection COLLECTION --out INDEX --encoder {name}")
@@ -88,12 +86,9 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
 def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:
     """The arguments and the instruction, with those of the base's training where no flag gives others."""
     trained = read_base_manifest(EncoderConfig.of(arguments.base).name, "e2rank")
-    size, words = (trained.window_size, trained.instruction) if trained else (None, None)
-    window_size = setting("--window-size", arguments.window_size or None, size, WINDOW_SIZE)
-    return (
-        replace(arguments, window_size=window_size),
-        setting("--instruction", arguments.instruction, words, E2RANK_INSTRUCTION),
-    )
+    window_size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
+    instruction = setting("instruction", arguments.instruction, trained, E2RANK_INSTRUCTION)
+    return replace(arguments, window_size=window_size), instruction
 
 
 def _prompts(encoder: Encoder, arguments: E2RankArguments, instruction: str) -> E2RankPrompts:

@@ -45,13 +45,9 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
     trained = read_base_manifest(arguments.base, "first")
     settings = PromptSettings(
         _template(arguments, trained),
-        IdentifierKind(
-            setting("--identifiers", arguments.identifiers, trained.identifiers if trained else None, "letters")
-        ),
-        setting("--window-size", arguments.window_size or None, trained.window_size if trained else None, WINDOW_SIZE),
-        setting(
-            "--passage-tokens", arguments.passage_tokens, trained.passage_tokens if trained else None, _PASSAGE_TOKENS
-        ),
+        IdentifierKind(setting("identifiers", arguments.identifiers, trained, "letters")),
+        setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE),
+        setting("passage_tokens", arguments.passage_tokens, trained, _PASSAGE_TOKENS),
     )
     if trained is not None:
         logger.info(

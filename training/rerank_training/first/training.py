@@ -28,12 +28,12 @@ from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import base_revision, gather_weights, ranker_manifest, write_checkpoint
+from rerank_training.trainer.checkpoint import base_revision, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.losses import RankLoss, rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import result_folder, select_checkpoint, train
+from rerank_training.trainer.run import result_folder, train
 
 
 def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
@@ -48,7 +48,6 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     prompt = prompt_settings(arguments)
     arguments = replace(arguments, window_size=prompt.window_size)
     lists, held_out = read_training_lists(arguments)
-    select_checkpoint(settings, bool(held_out))
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
@@ -66,14 +65,16 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
     with disable_input_dtype_casting(model) if settings.bf16 else nullcontext():
         metrics = train(trainer, [arguments, settings])
-    gather_weights(trainer)
     if trainer.is_world_process_zero():
         base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
-        manifest = ranker_manifest(
+        write_checkpoint(
+            folder,
             "first",
             arguments,
-            prompt.template,
             metrics,
+            trainer.model,
+            tokenizer,
+            prompt.template,
             window_size=arguments.window_size,
             base=base,
             base_revision=base_revision(base, model),
@@ -81,7 +82,6 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
             passage_tokens=prompt.passage_tokens,
             early_exit_layer=_probe_layer(model) if arguments.probe_weight and prompt.template.has_early_exit else 0,
         )
-        write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest)
         print_summary(trainer, folder)
     return folder
 

@@ -33,10 +33,10 @@ from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import ranker_manifest, write_checkpoint
+from rerank_training.trainer.checkpoint import write_checkpoint
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import items_needed, result_folder, select_checkpoint, train
+from rerank_training.trainer.run import items_needed, result_folder, train
 
 #: Token states of the sparse encoder that are kept for passages of several lists.
 _SPARSE_CACHE_BYTES = 500_000_000
@@ -139,10 +139,10 @@ def _train_correction(
         dimension=encoder.id.dimension,
     )
     network = FusionCorrection(config).to(settings.device)
-    select_checkpoint(settings, held_out=False)  # on few lists, the best of many saves is best by chance
     training, held_out = signals
     trainer = RankingTrainer(
         FusionObjective(rank_loss_named(arguments.rank_loss)),
+        selects_best=False,  # on few lists, the best of many saves is best by chance
         model=network,
         args=settings,
         train_dataset=TrainingWindows(training, sampling, items_needed(settings, len(lists)), settings.seed),
@@ -151,16 +151,16 @@ def _train_correction(
     )
     metrics = train(trainer, [arguments, settings])
     if trainer.is_world_process_zero():
-        manifest = ranker_manifest(
+        write_checkpoint(
+            folder,
             "fusion",
             arguments,
-            None,
             metrics,
+            network,
             window_size=max(len(item.passages) for item in lists),
             base=encoder.id.name,
             base_revision=encoder.id.sha256,
         )
-        write_checkpoint(folder, network, None, None, manifest)
     return np.array(trainer.held_out_values() if len(held_out) else [])
 
 

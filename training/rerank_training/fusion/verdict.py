@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
+from rerank_eval.statistics import Comparison, compare
 
 from rerank.config import BUNDLED_MODELS
 from rerank.types import FirstStageWeight
 from rerank.util.files import atomic_file
 from rerank_training.fusion.weights import Values, Weights, choose, cross_validate, p_of_gain
-from rerank_training.trainer.change import Change
 
 _SETTINGS_FILE = "service.yaml"
 
@@ -24,25 +24,24 @@ class Verdict:
 
     Attributes:
         first_stage: the order of the first stage.
-        weights: by cross-validation; `chosen` are those that all lists choose.
+        weights: by cross-validation, with the p of `p_of_gain`; `chosen` are those that all lists choose.
         correction: on held-out lists; `folder` is that of its checkpoint.
         weights_beside: the weights on the same held-out lists.
     """
 
-    first_stage: Change
-    weights: Change
+    first_stage: Comparison
+    weights: Comparison
     chosen: Weights
-    correction: Change | None = None
-    weights_beside: Change | None = None
+    correction: Comparison | None = None
+    weights_beside: Comparison | None = None
     folder: Path | None = None
 
     @classmethod
     def of_weights(cls, first_stage: Values, values: Values, weights: Sequence[Weights], seed: int) -> Verdict:
         """Compares the first stage (lists,) and the weights (weights, lists) with the default, which is the first."""
-        chosen = weights[choose(values)]
-        name, p = f"{chosen}, by cross-validation", p_of_gain(values, seed)
-        of_weights = Change.of(name, values[0], cross_validate(values, seed), p)
-        return cls(Change.of("the first stage", values[0], first_stage), of_weights, chosen)
+        default, chosen = values[0], weights[choose(values)]
+        of_weights = replace(compare(cross_validate(values, seed), default), p=p_of_gain(values, seed))
+        return cls(compare(first_stage, default), of_weights, chosen)
 
     def with_correction(self, correction: Values, weights: Values, default: Values, folder: Path) -> Verdict:
         """Adds a correction; the values are those of the held-out lists, and empty without any."""
@@ -50,22 +49,27 @@ class Verdict:
             return replace(self, folder=folder)
         return replace(
             self,
-            correction=Change.of("with the correction, on held-out lists", default, correction),
-            weights_beside=Change.of("with the weights, on the same lists", default, weights),
+            correction=compare(correction, default),
+            weights_beside=compare(weights, default),
             folder=folder,
         )
 
     @property
     def to_serve(self) -> str:
         """default, weights or correction: the simplest that no other one is shown to beat."""
-        rival = self.weights_beside.after if self.weights.is_better and self.weights_beside else -1.0
-        if self.correction is not None and self.correction.is_better and self.correction.after > rival:
+        rival = self.weights_beside.mean if self.weights.is_better and self.weights_beside else -1.0
+        if self.correction is not None and self.correction.is_better and self.correction.mean > rival:
             return "correction"
         return "weights" if self.weights.is_better else "default"
 
     def lines(self, out: Path) -> list[str]:
         """What the command prints: one line each comparison, the reason and the command."""
-        compared = [self.first_stage, self.weights, self.correction, self.weights_beside]
+        compared = {
+            "the first stage": self.first_stage,
+            f"{self.chosen}, by cross-validation": self.weights,
+            "with the correction, on held-out lists": self.correction,
+            "with the weights, on the same lists": self.weights_beside,
+        }
         command = {
             "default": "rerank serve",
             "weights": f"rerank serve --config {shlex.quote(str(out / _SETTINGS_FILE))}",
@@ -76,16 +80,17 @@ class Verdict:
         )
         return [
             "nDCG@10 within the lists",
-            *(f"  {_line(change)}" for change in compared if change is not None),
+            *(f"  {name}: {_compared(with_default)}" for name, with_default in compared.items() if with_default),
             *([lost] if self.first_stage.is_better and self.to_serve == "default" else []),
             f"serve the {self.to_serve}: {command}",
         ]
 
 
-def _line(change: Change) -> str:
+def _compared(c: Comparison) -> str:
+    low, high = c.interval
     return (
-        f"{change.name}: {change.after:.4f} on {change.lists} lists, {change.after - change.before:+.4f} from the "
-        f"default's {change.before:.4f} ({change.low:+.4f} to {change.high:+.4f}, p = {change.p:.2g})"
+        f"{c.mean:.4f} on {c.queries} lists, {c.difference:+.4f} from the default's {c.reference:.4f} "
+        f"({low:+.4f} to {high:+.4f}, p = {c.p:.2g})"
     )
 
 

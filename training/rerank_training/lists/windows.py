@@ -73,21 +73,6 @@ class TrainingWindows(Dataset[Window], Generic[List, Window]):
         return self._orders[epoch]
 
 
-class HeldOutWindows(Dataset[TrainingList]):
-    """The first `max_size` passages of each held-out list, in the order of the list, as serving would rank them."""
-
-    def __init__(self, lists: Sequence[TrainingList], max_size: int) -> None:
-        self._lists = lists
-        self._max_size = max_size
-
-    def __len__(self) -> int:
-        return len(self._lists)
-
-    def __getitem__(self, index: int) -> TrainingList:
-        item = self._lists[index]
-        return item.select(range(min(self._max_size, len(item.passages))))
-
-
 def sample_window(item: TrainingList, seed: str, sampling: WindowSampling) -> TrainingList:
     """Samples a window. It always holds one of the most relevant passages, so that there is something to learn."""
     rng = random.Random(seed)

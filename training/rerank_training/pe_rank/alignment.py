@@ -5,11 +5,8 @@ The language model reads one projected vector and is trained to write the passag
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import cast
 
 import torch
@@ -71,10 +68,3 @@ class AlignObjective:
 
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         raise NotImplementedError("alignment has no held-out lists; this is a bug")
-
-
-def shuffled_passes(texts: Sequence[str], n: int, seed: int) -> list[str]:
-    """`n` texts: passes over all of them, in a different random order each time."""
-    passes = range(math.ceil(n / len(texts)))
-    shuffled = (text for number in passes for text in random.Random(f"{seed}/{number}").sample(texts, len(texts)))
-    return list(islice(shuffled, n))

@@ -22,20 +22,21 @@ from rerank.types import Passage
 from rerank.util.files import sha256_of_files
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
-from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
+from rerank_training.lists.windows import TrainingWindows
+from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.examples import PECollator, with_text
 from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
-from rerank_training.trainer.checkpoint import gather_weights, ranker_manifest, write_checkpoint
+from rerank_training.trainer.checkpoint import write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import items_needed, result_folder, select_checkpoint, train
+from rerank_training.trainer.run import items_needed, result_folder, train
 
 logger = logging.getLogger(__name__)
 
@@ -59,35 +60,36 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
     _check_base(arguments)
-    arguments = replace(arguments, window_size=_window_size(arguments))
+    trained = read_base_manifest(arguments.base, "pe-rank")
+    size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
+    arguments = replace(arguments, window_size=size)
     lists, held_out = read_training_lists(arguments)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template)
     arguments = replace(arguments, passage_tokens=_passage_tokens(arguments, base, chain(lists, held_out)))
     set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
-    select_checkpoint(settings, bool(held_out))
     if arguments.stage == "align":
         parts = _alignment(arguments, settings, encoder, base, lists)
     else:
         parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
     trainer = RankingTrainer(model=base.model, args=settings, **parts)
     metrics = train(trainer, [arguments, settings])
-    gather_weights(trainer)
     if trainer.is_world_process_zero():
-        tokenizer = base.tokenizer if base.model.own_vocabulary else None
-        manifest = ranker_manifest(
+        write_checkpoint(
+            folder,
             "pe-rank",
             arguments,
-            base.template,
             metrics,
+            base.model,
+            base.tokenizer if base.model.own_vocabulary else None,
+            base.template,
             window_size=arguments.window_size,
             base=arguments.base,
             base_revision=sha256_of_files(weight_files(Path(arguments.base))),
             passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
             instructions=sum(bool(item.query.instruction) for item in lists),
         )
-        write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
         print_summary(trainer, folder, served=arguments.stage == "rank")
     return folder
 
@@ -111,13 +113,6 @@ def _check_base(arguments: PERankArguments) -> None:
         )
     if arguments.encoder:
         check_findable(EncoderConfig.of(arguments.encoder).name, "--encoder", "give the folder of an encoder")
-
-
-def _window_size(arguments: PERankArguments) -> int:
-    trained = read_base_manifest(arguments.base, "pe-rank")
-    return setting(
-        "--window-size", arguments.window_size or None, trained.window_size if trained else None, WINDOW_SIZE
-    )
 
 
 def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
@@ -152,9 +147,13 @@ def _alignment(
     table = VectorTable(encoder.encode_passages, texts, console)
     return {
         "objective": AlignObjective(),
-        "train_dataset": shuffled_passes(texts, items_needed(settings, len(texts)), settings.seed),
+        "train_dataset": TrainingWindows(texts, _whole, items_needed(settings, len(texts)), settings.seed),
         "data_collator": AlignCollator(prompts, table, base.tokenizer),
     }
+
+
+def _whole(text: str, seed: str) -> str:
+    return text
 
 
 def _ranking(

@@ -17,6 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ir_measures import R, nDCG
+from rerank_eval.measures import MetricValues, measure
+from rerank_eval.statistics import compare
 from transformers import set_seed
 
 from rerank.collections import beir
@@ -25,7 +28,10 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
+from rerank.retrieval.dense import DenseRetriever
 from rerank.retrieval.index import Index, read_manifest
+from rerank.retrieval.store import PassageStore
+from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Query
 from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.files import read_lists, write_lists
@@ -37,17 +43,19 @@ from rerank_training.retriever.arguments import (
     WEIGHTS_LEARNING_RATE,
     RetrieverArguments,
 )
-from rerank_training.retriever.mining import ListMiner, split_queries
+from rerank_training.retriever.mining import mined_lists, split_queries
 from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.objective import RetrieverCollator, RetrieverObjective
 from rerank_training.retriever.reencoding import reencode
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import data_hashes, gather_weights, package_versions, report_write_errors
+from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.processes import is_main_process, wait_for_all_processes
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import check_same_run, items_needed, refuse_foreign_files, select_checkpoint, train
+from rerank_training.trainer.run import check_same_run, items_needed, refuse_foreign_files, train
 
+#: Passages that are retrieved for a held-out query.
+_DEPTH = 100
 #: Names in the folder of a run. The report is written last.
 ENCODER, INDEX, TRAINING, REPORT = "encoder", "index", "training", "report.json"
 
@@ -97,8 +105,8 @@ class Distillation:
         config = Path(self.arguments.config) if self.arguments.config else None
         name, model = TeacherName(self.arguments.teacher), self.arguments.model
         with open_teacher(name, config, model, reads_scores=self.arguments.reads_scores) as teacher:
-            miner = ListMiner(index, encoder, self.arguments.depth)
-            written = write_lists(out, miner.lists(self.queries, teacher))
+            lists = mined_lists(index, encoder, self.queries, self.arguments.depth, teacher)
+            written = write_lists(out, lists)
         console.print(
             f"{out}: {written:,} lists from {len(self.queries):,} queries, with the teacher {self.arguments.teacher}"
         )
@@ -111,7 +119,6 @@ class Distillation:
         lists = read_lists(work / "lists.jsonl")
         sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
         sample = partial(sample_window, sampling=sampling)
-        select_checkpoint(settings, held_out=False)
         set_seed(settings.seed)  # for the initial weights of the adapter
         model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
         trainer = RankingTrainer(
@@ -123,7 +130,6 @@ class Distillation:
             processing_class=model.tokenizer,
         )
         train(trainer, [arguments, settings])
-        gather_weights(trainer)
         if is_main_process():
             with report_write_errors(out), atomic_folder(out) as temporary:
                 model.save_pretrained(temporary)
@@ -146,15 +152,19 @@ class Distillation:
 
     def _evaluate(self) -> dict[str, Any]:
         """The measures of the held-out queries before and after."""
-        from rerank_training.retriever.evaluation import changes, evaluate_index  # needs packages of an extra
-
-        before = evaluate_index(Path(self.arguments.index), self._device, self.held_out, self.qrels)
-        after = evaluate_index(self.folder / INDEX, self._device, self.held_out, self.qrels)
-        found = changes(before, after)
+        before, after = (
+            measure_dense(index, self._device, self.held_out, self.qrels)
+            for index in (Path(self.arguments.index), self.folder / INDEX)
+        )
+        changes = {name: compare(after.values(name), before.values(name)) for name in before.mean}
         console.print(f"dense retrieval of {len(self.held_out):,} held-out queries, over all their judged passages:")
-        for name, change in found.items():
-            console.print(f"  {name:8} {change.before:.4f} before, {change.after:.4f} after; p = {change.p:.2g}")
-        return {"changes": {name: asdict(change) for name, change in found.items()}, "before": before, "after": after}
+        for name, change in changes.items():
+            console.print(f"  {name:8} {change.reference:.4f} before, {change.mean:.4f} after; p = {change.p:.2g}")
+        return {
+            "p": {name: change.p for name, change in changes.items()},
+            "before": asdict(before),
+            "after": asdict(after),
+        }
 
     def _data_hashes(self) -> dict[str, str]:
         """SHA-256 of the input files."""
@@ -166,6 +176,14 @@ class Distillation:
     @property
     def _device(self) -> str:
         return str(self.settings.device)
+
+
+def measure_dense(index: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]) -> MetricValues:
+    """R@100 and nDCG@10 of exact dense retrieval over an index; 0 for a query without results."""
+    store, encoder = PassageStore(index), Encoder(read_manifest(index).encoder.settings, device)
+    dense = DenseRetriever(open_vector_index("flat", index, store.vectors), encoder, len(store))
+    found = zip(queries, dense.search(queries, _DEPTH), strict=True)
+    return measure((R @ _DEPTH, nDCG @ 10), qrels, {query.query_id: store.scored_docs(hits) for query, hits in found})
 
 
 def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> Path:

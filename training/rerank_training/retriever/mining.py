@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rerank.collections import beir
@@ -42,40 +42,32 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
     return training, measured, qrels
 
 
-@dataclass(frozen=True, slots=True)
-class ListMiner:
-    """Makes training lists of the passages that BM25 and dense retrieval find.
+def mined_lists(
+    index: Index, encoder: Encoder, queries: Sequence[Query], depth: int, teacher: Teacher
+) -> Iterator[TrainingList]:
+    """One list per query for which at least two passages are found.
 
-    Attributes:
+    Args:
         encoder: that of `index`.
-        depth: number of passages that both find per query.
+        depth: number of passages that BM25 and dense retrieval each find per query.
+
+    Raises:
+        CollectionError: there is no such query.
     """
+    mined = 0
+    for query in queries:
+        pool, passages = _retrieved(index, encoder, query, depth)
+        if len(passages) >= 2:
+            mined += 1
+            yield TrainingList(query, passages, teacher(pool, passages))
+    if not mined:
+        raise CollectionError(f"none of {len(queries)} queries finds two passages, so there is nothing to train on")
 
-    index: Index
-    encoder: Encoder
-    depth: int
 
-    def lists(self, queries: Sequence[Query], teacher: Teacher) -> Iterator[TrainingList]:
-        """One list per query for which at least two passages are found.
-
-        Raises:
-            CollectionError: there is no such query.
-        """
-        mined = 0
-        for query in queries:
-            pool, passages = self._retrieve(query)
-            if len(passages) >= 2:
-                mined += 1
-                yield TrainingList(query, passages, teacher(pool, passages))
-        if not mined:
-            raise CollectionError(f"none of {len(queries)} queries finds two passages, so there is nothing to train on")
-
-    def _retrieve(self, query: Query) -> tuple[Pool, tuple[Passage, ...]]:
-        """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
-        dense = self.index.search(FirstStage.DENSE, [query], self.depth)[0]
-        bm25 = self.index.search(FirstStage.BM25, [query], self.depth)[0]
-        doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
-        passages = {passage.doc_id: passage for passage in self.index.store.passages(doc_ids) if passage.text.strip()}
-        candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
-        pool = make_pool(self.encoder.with_vector(query), candidates, grades={})
-        return pool, tuple(passages.values())
+def _retrieved(index: Index, encoder: Encoder, query: Query, depth: int) -> tuple[Pool, tuple[Passage, ...]]:
+    """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
+    dense, bm25 = (index.search(stage, [query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25))
+    doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
+    passages = {passage.doc_id: passage for passage in index.store.passages(doc_ids) if passage.text.strip()}
+    candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
+    return make_pool(encoder.with_vector(query), candidates, grades={}), tuple(passages.values())

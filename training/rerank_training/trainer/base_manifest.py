@@ -23,19 +23,21 @@ def read_base_manifest(base: str, ranker: TrainedRanker) -> CheckpointManifest |
     return manifest if manifest is not None and manifest.ranker == ranker else None
 
 
-def setting(flag: str, given: T | None, trained: T | None, default: T) -> T:
+def setting(name: str, given: T | None, base: CheckpointManifest | None, default: T) -> T:
     """The value of a flag; without the flag, that of the base's training; without either, the default.
 
     A flag that differs from the base's training is logged as a warning with both values.
 
     Args:
-        trained: the value in the base's manifest; None or "" if it names none.
+        name: of a field of the manifest, and of the flag.
     """
+    trained: T | None = getattr(base, name, None)
     if trained is None or trained == "":
         return default if given is None else given
     if given is None:
         return trained
     if given != trained:
+        flag = f"--{name.replace('_', '-')}"
         logger.warning(
             "%s %s: the base was trained with %s, so it has to learn the difference; leave %s out to keep %s",
             *(flag, given, trained, flag, trained),

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors import SafetensorError
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, TrainedRanker, write_manifest
 from rerank.errors import ConfigError
@@ -28,18 +26,22 @@ _PACKAGES = ("torch", "transformers", "peft")
 
 def write_checkpoint(
     folder: Path,
+    ranker: TrainedRanker,
+    arguments: ListFiles,
+    metrics: Mapping[str, float],
     model: Any,
-    tokenizer: PreTrainedTokenizerBase | None,
-    template: bytes | None,
-    manifest: CheckpointManifest,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    template: Template | None = None,
+    **others: Any,
 ) -> None:
     """Writes all files to a temporary folder and renames it to `folder`.
 
     Args:
+        metrics: of the run, see `train`.
         model: an object with `save_pretrained`; an adapter is saved without its base.
         tokenizer: None if the checkpoint uses that of the encoder.
-        template: content of the template file; None for a ranker without a prompt.
-        manifest: complete except for `weights_sha256`, which is filled in.
+        template: None for a ranker without a prompt.
+        others: fields of the manifest.
 
     Raises:
         ConfigError: `folder` exists, or the disk is full.
@@ -50,26 +52,18 @@ def write_checkpoint(
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         if template is not None:
-            (temporary / TEMPLATE_FILE).write_bytes(template)
-        sha256 = sha256_of_files(sorted(temporary.glob("*.safetensors")))
-        write_manifest(temporary, manifest.model_copy(update={"weights_sha256": sha256}))
-
-
-def gather_weights(trainer: Trainer) -> None:
-    """Gives the main process all weights of a model that FSDP divides among the processes, to save it.
-
-    All processes must call it after the last step. The weights are on the CPU.
-    """
-    model = cast(nn.Module, trainer.model)
-    if not trainer.is_fsdp_enabled:
-        return
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
-    for name, tensor in weights.items():
-        owner, _, attribute = name.rpartition(".")
-        module = model.get_submodule(owner)
-        is_parameter = attribute in module._parameters
-        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
+            (temporary / TEMPLATE_FILE).write_bytes(template.source)
+        manifest = CheckpointManifest(
+            ranker=ranker,
+            weights_sha256=sha256_of_files(sorted(temporary.glob("*.safetensors"))),
+            template_sha256=template.sha256 if template else "",
+            command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
+            data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
+            metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
+            versions=package_versions(),
+            **others,
+        )
+        write_manifest(temporary, manifest)
 
 
 @contextmanager
@@ -84,32 +78,6 @@ def report_write_errors(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written: {error}; free disk space and give the same command again, which resumes from "
             "the last save"
         ) from error
-
-
-def ranker_manifest(
-    ranker: TrainedRanker,
-    arguments: ListFiles,
-    template: Template | None,
-    metrics: Mapping[str, float],
-    *,
-    window_size: int,
-    **others: Any,
-) -> CheckpointManifest:
-    """The manifest of a trained ranker with the fields that every ranker has, and others of this one.
-
-    The hash of the weights is missing; `write_checkpoint` adds it.
-    """
-    return CheckpointManifest(
-        ranker=ranker,
-        weights_sha256="",
-        template_sha256=template.sha256 if template else "",
-        window_size=window_size,
-        command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
-        data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
-        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
-        versions=package_versions(),
-        **others,
-    )
 
 
 def data_hashes(paths: Iterable[str | None]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
+from rerank_training.lists.windows import TrainingWindows, WindowSampling, sample_window
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments, ListFiles
 from rerank_training.trainer.run import items_needed
@@ -40,9 +40,9 @@ def training_windows(
     return TrainingWindows(lists, sample, items_needed(settings, len(lists)), settings.seed)
 
 
-def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> HeldOutWindows | None:
-    """One window per held-out list; None without held-out lists."""
-    return HeldOutWindows(lists, arguments.window_size) if lists else None
+def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> list[TrainingList] | None:
+    """The first passages of each held-out list in its order, as serving would rank them; None without such lists."""
+    return [item.select(range(min(arguments.window_size, len(item.passages)))) for item in lists] or None
 
 
 def relevance_and_mask(windows: Sequence[TrainingList]) -> dict[str, Tensor]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import Trainer
+from transformers import IntervalStrategy, Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from rerank_training.trainer.checkpoint import report_write_errors
@@ -33,13 +34,21 @@ class RankingTrainer(Trainer):
 
     Args:
         objective: loss and scores of a batch.
+        selects_best: with held-out lists, the save with the best nDCG@10 on them is the result; otherwise the last.
         options: of transformers' Trainer.
     """
 
     objective: RankObjective
     model: nn.Module
 
-    def __init__(self, objective: RankObjective, **options: Any) -> None:
+    def __init__(self, objective: RankObjective, selects_best: bool = True, **options: Any) -> None:
+        settings: TrainingArguments = options["args"]
+        if options.get("eval_dataset") is None or not selects_best:
+            settings.eval_strategy = IntervalStrategy.NO
+        else:
+            settings.eval_strategy = settings.save_strategy = IntervalStrategy.STEPS
+            settings.load_best_model_at_end, settings.greater_is_better = True, True
+            settings.metric_for_best_model = "nDCG@10"
         super().__init__(**options)
         self.objective = objective
         #: nDCG@10 of each held-out window in the last evaluation.
@@ -82,6 +91,21 @@ class RankingTrainer(Trainer):
             values.append(self.accelerator.gather_for_metrics(ndcg).cpu())
         self.model.train()
         return [float(value) for value in torch.cat(values)]
+
+    def gather_weights(self) -> None:
+        """Gives the main process all weights of a model that FSDP divides among the processes, to save it.
+
+        All processes must call it after the last step. The weights are on the CPU.
+        """
+        if not self.is_fsdp_enabled:
+            return
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights = cast(Mapping[str, Tensor], get_model_state_dict(self.model, options=options))
+        for name, tensor in weights.items():
+            owner, _, attribute = name.rpartition(".")
+            module = self.model.get_submodule(owner)
+            is_parameter = attribute in module._parameters
+            setattr(module, attribute, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(cast(Sized, self.train_dataset))

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rerank_eval.statistics import SIGNIFICANT, compare
 from transformers import TrainerCallback
 
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -59,11 +60,11 @@ def _change(before: Sequence[float], after: Sequence[float]) -> str:
     measure = f"nDCG@10 within the passages of {len(after):,} held-out lists"
     if not before:
         return f"{measure}: {fmean(after):.4f}"
-    from rerank_training.trainer.change import SIGNIFICANT, Change  # needs scipy
-
-    change = Change.of(measure, before, after)
+    change = compare(after, before)
     verdict = "" if change.p < SIGNIFICANT else ", so the difference may be chance"
-    return f"{measure}: {change.before:.4f} before the training, {change.after:.4f} after; p = {change.p:.2g}{verdict}"
+    return (
+        f"{measure}: {change.reference:.4f} before the training, {change.mean:.4f} after; p = {change.p:.2g}{verdict}"
+    )
 
 
 class SpeedLog(TrainerCallback):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
+from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from rerank.checkpoints.manifest import RESULT_FOLDER
@@ -85,17 +85,10 @@ def _items_per_step(settings: RunArguments) -> int:
     return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
 
 
-def select_checkpoint(settings: RunArguments, held_out: bool) -> None:
-    """Configures which save becomes the result: with held-out lists the one of best nDCG@10, otherwise the last."""
-    if not held_out:
-        settings.eval_strategy = IntervalStrategy.NO
-        return
-    settings.eval_strategy = settings.save_strategy = IntervalStrategy.STEPS
-    settings.load_best_model_at_end, settings.metric_for_best_model, settings.greater_is_better = True, "nDCG@10", True
-
-
 def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]:
     """Trains to the end, from the last complete save if there is one, and returns the metrics of the selected save.
+
+    The main process has all weights then.
 
     Args:
         trainer: its dataset holds the items of all steps, so that a resumed run skips those it has seen.
@@ -119,7 +112,9 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     way_out = "free disk space and give the same command again, which resumes from the last save"
     with report_disk_errors(folder, way_out):
         trainer.train(resume_from_checkpoint=save)
-    return {} if trainer.eval_dataset is None else trainer.evaluate()
+    metrics = {} if trainer.eval_dataset is None else trainer.evaluate()
+    trainer.gather_weights()
+    return metrics
 
 
 def last_save(folder: Path) -> str | None:

