@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -72,9 +73,7 @@ def common(version: Annotated[bool, flag("--version", "Print the version.", call
     """Listwise reranking with language models."""
 
 
-def main() -> None:
-    """The entry point of the command."""
-    run(app)
+main = partial(run, app)
 
 
 if __name__ == "__main__":
