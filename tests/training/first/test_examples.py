@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import FirstCollator, FirstExamples
+from rerank_training.first.examples import FirstCollator
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
@@ -47,9 +47,9 @@ def examples_of(
     passage_tokens: int = 64,
     with_answer: bool = True,
     with_identifier_indices: bool = False,
-) -> FirstExamples:
+) -> FirstCollator:
     prompt = PromptSettings(load_template("first"), kind, window_size=20, passage_tokens=passage_tokens)
-    return FirstExamples(tokenizer, prompt, context_tokens, with_answer, with_identifier_indices)
+    return FirstCollator(tokenizer, prompt, context_tokens, with_answer, with_identifier_indices)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -76,7 +76,7 @@ def served_window(ranker: FirstRanker, item: TrainingList) -> Window:
 def test_prompt_and_bracket_are_those_of_serving(ranker: FirstRanker, family: str, n: int) -> None:
     """With 20 tokens per passage, so that the longer ones are truncated."""
     encoded = ranker.encode(served_window(ranker, item := ranked_list(n)))
-    example = examples_of(FAMILIES[family](), passage_tokens=20)(item)
+    example = examples_of(FAMILIES[family](), passage_tokens=20).example(item)
     assert tuple(example.token_ids[: example.bracket_index + 1]) == encoded.prompts[0]
     assert encoded.truncated or n == 2
 
@@ -87,7 +87,7 @@ def test_logits_at_the_bracket_are_the_scores_of_serving(
 ) -> None:
     examples = examples_of(FAMILIES[family](), passage_tokens=20)
     items = [ranked_list(n), ranked_list(2, query="what jumps")]
-    batch = FirstCollator(examples, pad_id=0)(items)
+    batch = examples(items)
     objective = FirstObjective("joint", ranknet, 1.0, examples.identifiers.token_ids)
     with torch.no_grad():
         scores = objective.scores(AutoModelForCausalLM.from_pretrained(checkpoint), batch)
@@ -102,7 +102,7 @@ def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
     tokenizer = FAMILIES[family]()
     examples = examples_of(tokenizer)
     item = ranked_list(n)
-    example = examples(item)
+    example = examples.example(item)
     text = tokenizer.decode(example.token_ids[example.bracket_index :], skip_special_tokens=True)
     names = examples.identifiers.texts[:n]
     best_first = sorted(range(n), key=lambda position: -item.relevance[position])
@@ -119,7 +119,7 @@ def test_probe_finds_the_identifier_before_each_passage() -> None:
         (byte_level_numbers(), IdentifierKind.NUMBERS),
     ):
         examples = examples_of(tokenizer, kind, with_identifier_indices=True)
-        example = examples(ranked_list(17))
+        example = examples.example(ranked_list(17))
         found = [example.token_ids[position] for position in example.identifier_indices]
         assert found == list(examples.identifiers.token_ids[:17])
         for position in example.identifier_indices:
@@ -131,31 +131,33 @@ def test_probe_finds_the_identifier_before_each_passage() -> None:
 def test_probe_is_refused_when_bracket_and_identifier_are_one_token(tokenizer: PreTrainedTokenizerBase) -> None:
     examples = examples_of(tokenizer, with_identifier_indices=True)
     with pytest.raises(ConfigError, match=r"identifier \d of 3 is not a token of its own .* set --probe-weight 0"):
-        examples(ranked_list(3))
+        examples.example(ranked_list(3))
 
 
 def test_probe_is_refused_when_the_template_shows_identifiers_before_the_passages(tmp_path: Path) -> None:
     (tmp_path / "early.yaml").write_text('{prefix: "{example} ", body: "[{rank}] {candidate} ", suffix: "{query}"}')
     template = load_template(str(tmp_path / "early.yaml"))
     with pytest.raises(ConfigError, match=r"without \{example\} in its prefix; use another or set --probe-weight 0"):
-        FirstExamples(metaspace(), PromptSettings(template, IdentifierKind.LETTERS, 4, 20), 4096, False, True)
+        FirstCollator(metaspace(), PromptSettings(template, IdentifierKind.LETTERS, 4, 20), 4096, False, True)
 
 
 def test_short_answer_leaves_the_context_to_the_passages() -> None:
     """An answer of 999 numbers would fill the context; one of three takes a few tokens."""
     examples = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, context_tokens=2048, passage_tokens=30)
     without = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, 2048, 30, with_answer=False)
-    example = examples(item := ranked_list(3))
-    assert example.token_ids[: example.bracket_index + 1] == without(item).token_ids
+    example = examples.example(item := ranked_list(3))
+    assert example.token_ids[: example.bracket_index + 1] == without.example(item).token_ids
 
 
 @pytest.mark.parametrize("context_tokens", [420, 500, 900])
 def test_prompt_and_answer_fit_the_context(context_tokens: int) -> None:
-    example = examples_of(metaspace(), context_tokens=context_tokens, passage_tokens=400)(ranked_list(5, "word " * 100))
+    example = examples_of(metaspace(), context_tokens=context_tokens, passage_tokens=400).example(
+        ranked_list(5, "word " * 100)
+    )
     assert context_tokens - 5 * 8 <= len(example.token_ids) <= context_tokens
 
 
 def test_list_with_too_long_a_query_is_named() -> None:
     examples = examples_of(metaspace(), context_tokens=420)
     with pytest.raises(ConfigError, match=r"list 'q7': query: .*, or remove the list"):
-        examples(ranked_list(5, query="long " * 100))
+        examples.example(ranked_list(5, query="long " * 100))

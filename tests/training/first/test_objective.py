@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import FirstCollator, FirstExample, FirstExamples
+from rerank_training.first.examples import FirstCollator, FirstExample
 from rerank_training.first.objective import FirstObjective, ObjectiveName
 from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
@@ -32,9 +32,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def examples() -> FirstExamples:
+def examples() -> FirstCollator:
     prompt = PromptSettings(load_template("first_small"), IdentifierKind.LETTERS, window_size=4, passage_tokens=20)
-    return FirstExamples(uncased(), prompt, 4096, with_identifier_indices=True)
+    return FirstCollator(uncased(), prompt, 4096, with_identifier_indices=True)
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +48,15 @@ def windows() -> list[TrainingList]:
 
 
 def objective_of(
-    examples: FirstExamples, objective: ObjectiveName, rank_weight: float = 10.0, probe_weight: float = 0.0
+    examples: FirstCollator, objective: ObjectiveName, rank_weight: float = 10.0, probe_weight: float = 0.0
 ) -> FirstObjective:
     return FirstObjective(
         objective, ranknet, rank_weight, examples.identifiers.token_ids, probe_weight, probe_layer=PROBE_LAYER
     )
 
 
-def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
-    return objective.loss(model, FirstCollator(examples, pad_id=0)(items)).item()
+def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
+    return objective.loss(model, examples(items)).item()
 
 
 # --- slow
@@ -69,29 +69,29 @@ def full_output(model: nn.Module, example: FirstExample) -> tuple[Tensor, Tensor
     return output.logits[0], output.hidden_states[PROBE_LAYER][0]
 
 
-def slow_rank(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+def slow_rank(model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
     losses = []
     for item in items:
-        logits, _ = full_output(model, example := examples(item))
+        logits, _ = full_output(model, example := examples.example(item))
         ids = examples.identifiers.token_ids[: len(item.passages)]
         losses.append(slow_ranknet([logits[example.bracket_index, one].item() for one in ids], list(item.relevance)))
     return sum(losses) / len(losses)
 
 
-def slow_lm(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+def slow_lm(model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
     """Mean over the tokens of all answers, the opening bracket included."""
     losses = []
     for item in items:
-        logits, _ = full_output(model, example := examples(item))
+        logits, _ = full_output(model, example := examples.example(item))
         for at in range(example.bracket_index - 1, len(example.token_ids) - 1):
             losses.append(-torch.log_softmax(logits[at], dim=0)[example.token_ids[at + 1]].item())
     return sum(losses) / len(losses)
 
 
-def slow_probe(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+def slow_probe(model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
     losses = []
     for item in items:
-        _, states = full_output(model, example := examples(item))
+        _, states = full_output(model, example := examples.example(item))
         direction = torch.randn(states.shape[1], generator=torch.Generator().manual_seed(0)) / states.shape[1] ** 0.5
         scores = [(states[index] @ direction).item() for index in example.identifier_indices]
         losses.append(slow_ranknet(scores, list(item.relevance)))
@@ -107,7 +107,7 @@ def slow_probe(model: nn.Module, examples: FirstExamples, items: list[TrainingLi
 )
 def test_loss_is_that_of_the_answer_and_that_of_the_identifiers_at_the_bracket(
     model: nn.Module,
-    examples: FirstExamples,
+    examples: FirstCollator,
     windows: list[TrainingList],
     objective: ObjectiveName,
     rank_weight: float,
@@ -121,7 +121,7 @@ def test_loss_is_that_of_the_answer_and_that_of_the_identifiers_at_the_bracket(
 
 @pytest.mark.parametrize("objective", ["lm", "rank", "joint"])
 def test_probe_adds_the_ranking_loss_of_an_earlier_layer(
-    model: nn.Module, examples: FirstExamples, windows: list[TrainingList], objective: ObjectiveName
+    model: nn.Module, examples: FirstCollator, windows: list[TrainingList], objective: ObjectiveName
 ) -> None:
     off = loss_of(objective_of(examples, objective), model, examples, windows)
     on = loss_of(objective_of(examples, objective, probe_weight=0.3), model, examples, windows)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError, InvalidRequest
-from rerank.prompting.identifiers import CLOSE, OPEN, Identifiers, derive_identifiers, find_identifiers
+from rerank.prompting.identifiers import CLOSE, OPEN, derive_identifiers, find_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.types import Window
 from rerank_training.first.prompt import PromptSettings
@@ -35,8 +35,12 @@ class FirstExample:
     identifier_indices: tuple[int, ...]
 
 
-class FirstExamples:
-    """Turns windows into examples with the code that serves them: the same prompts, identifiers and bracket.
+class FirstCollator:
+    """Collates windows into a batch with the code that serves them: the same prompts, identifiers and bracket.
+
+    The batch is padded on the right, where a causal model never reads from a real token. It holds `input_ids` (B, T);
+    `labels` (B, T), the tokens from the bracket on, IGNORE_INDEX elsewhere; `bracket_index` (B,); `relevance` and
+    `mask` (B, N), False at the padding of short windows; `identifier_indices` (B, N), 0 at padding.
 
     Args:
         context_tokens: largest number of tokens in an example.
@@ -70,7 +74,19 @@ class FirstExamples:
         self._separator_ids = self._continuation_ids(first, f"{CLOSE} > {OPEN}")
         self._closing_ids = self._continuation_ids(first, CLOSE)
 
-    def __call__(self, item: TrainingList) -> FirstExample:
+    def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
+        rows = [self.example(window) for window in windows]
+        ids = [torch.tensor(row.token_ids) for row in rows]
+        pad_id = self._tokenizer.pad_token_id or 0  # any, because padding is never read
+        return {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad_id),
+            "labels": pad_sequence([_labels(row) for row in rows], batch_first=True, padding_value=IGNORE_INDEX),
+            "bracket_index": torch.tensor([row.bracket_index for row in rows]),
+            **relevance_and_mask(windows),
+            "identifier_indices": pad_rows([row.identifier_indices for row in rows]).long(),
+        }
+
+    def example(self, item: TrainingList) -> FirstExample:
         """Tokenizes one window.
 
         Raises:
@@ -123,38 +139,6 @@ class FirstExamples:
     def _plain_ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
-
-
-@dataclass(frozen=True)
-class FirstCollator:
-    """Collates windows into a batch, padded on the right, where a causal model never reads from a real token.
-
-    The batch holds `input_ids` (B, T); `labels` (B, T), the tokens from the bracket on, IGNORE_INDEX elsewhere;
-    `bracket_index` (B,); `relevance` and `mask` (B, N), False at the padding of short windows; `identifier_indices`
-    (B, N), 0 at padding.
-
-    Args:
-        pad_id: any token id, because padding is never read.
-    """
-
-    examples: FirstExamples
-    pad_id: int
-
-    @property
-    def identifiers(self) -> Identifiers:
-        """The identifiers of the prompts."""
-        return self.examples.identifiers
-
-    def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
-        rows = [self.examples(window) for window in windows]
-        ids = [torch.tensor(row.token_ids) for row in rows]
-        return {
-            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_id),
-            "labels": pad_sequence([_labels(row) for row in rows], batch_first=True, padding_value=IGNORE_INDEX),
-            "bracket_index": torch.tensor([row.bracket_index for row in rows]),
-            **relevance_and_mask(windows),
-            "identifier_indices": pad_rows([row.identifier_indices for row in rows]).long(),
-        }
 
 
 def _labels(row: FirstExample) -> Tensor:

@@ -24,13 +24,13 @@ from rerank.models.hub import check_findable
 from rerank.models.loading import base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.examples import FirstCollator, FirstExamples
+from rerank_training.first.examples import FirstCollator
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import base_revision, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
-from rerank_training.trainer.losses import RankLoss, rank_loss_named
+from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import result_folder, train
@@ -53,8 +53,16 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
     collator = make_collator(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
+    objective = FirstObjective(
+        objective=arguments.objective,
+        rank_loss=rank_loss,
+        rank_weight=arguments.joint_rank_weight,
+        identifier_ids=collator.identifiers.token_ids,
+        probe_weight=arguments.probe_weight,
+        probe_layer=_probe_layer(model),
+    )
     trainer = RankingTrainer(
-        _objective(arguments, rank_loss, collator, model),
+        objective,
         model=model,
         args=settings,
         train_dataset=windows,
@@ -164,37 +172,19 @@ def make_collator(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> FirstCollator:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
-    tokens = context_tokens(model, tokenizer)
-    examples = FirstExamples(
+    collator = FirstCollator(
         tokenizer,
         prompt,
-        tokens,
+        context_tokens(model, tokenizer),
         with_answer=arguments.objective != "rank",
         with_identifier_indices=arguments.probe_weight > 0,
     )
-    collator = FirstCollator(examples, tokenizer.pad_token_id or 0)
     if arguments.window_size > (found := len(collator.identifiers)):
         raise ConfigError(
             f"--window-size {arguments.window_size} exceeds the {found} single-token identifiers of {arguments.base}; "
             f"use at most {found}"
         )
     return collator
-
-
-def _objective(
-    arguments: FirstArguments,
-    rank_loss: RankLoss,
-    collator: FirstCollator,
-    model: Any,
-) -> FirstObjective:
-    return FirstObjective(
-        objective=arguments.objective,
-        rank_loss=rank_loss,
-        rank_weight=arguments.joint_rank_weight,
-        identifier_ids=collator.identifiers.token_ids,
-        probe_weight=arguments.probe_weight,
-        probe_layer=_probe_layer(model),
-    )
 
 
 def _probe_layer(model: Any) -> int:
