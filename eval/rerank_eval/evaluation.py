@@ -14,7 +14,7 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query
 from rerank_eval.efficiency import efficiency, warnings
-from rerank_eval.measures import Evaluator, Run, in_order
+from rerank_eval.measures import Evaluator, Run, by_rank
 from rerank_eval.overlap import check_doc_ids, check_names, uncovered
 from rerank_eval.report import Report, SystemResult, write_report
 from rerank_eval.run_files import write_run
@@ -139,7 +139,7 @@ def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
     run = {}
     for query_id, docs in first_stage.items():
         judged = grades.get(query_id, {})
-        run[query_id] = in_order(sorted((doc.doc_id for doc in docs), key=lambda doc_id: -judged.get(doc_id, 0)))
+        run[query_id] = by_rank(sorted((doc.doc_id for doc in docs), key=lambda doc_id: -judged.get(doc_id, 0)))
     return run
 
 

@@ -21,7 +21,7 @@ Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 MAIN_MEASURE = str(nDCG @ 10)
 
 
-def in_order(doc_ids: Iterable[str]) -> list[ScoredDoc]:
+def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
     """Documents, best first, with scores by rank."""
     return [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(doc_ids)]
 

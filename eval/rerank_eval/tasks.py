@@ -15,7 +15,7 @@ from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
 from rerank_eval.candidates import candidates_of_run
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
-from rerank_eval.measures import Evaluator, Run, in_order, least_relevant_grade, measures_from
+from rerank_eval.measures import Evaluator, Run, by_rank, least_relevant_grade, measures_from
 from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, nothing_to_rank
 from rerank_eval.runner import Responses
 from rerank_eval.selection import select
@@ -73,8 +73,8 @@ class Task:
     def received(self, responses: Responses) -> Run:
         """The candidates in the order of the first stage; those of a search as the first system received them."""
         if self.lists is not None:
-            return {query_id: in_order(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
-        return {response.query_id: in_order(response.reply.received) for response in next(iter(responses.values()))}
+            return {query_id: by_rank(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
+        return {response.query_id: by_rank(response.reply.received) for response in next(iter(responses.values()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
