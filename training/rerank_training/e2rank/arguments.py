@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName, RunFlags
+from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName, RunFlags, learning_rates
 
 #: Peak learning rates without a flag; that of all weights is the paper's.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 5e-6
@@ -35,8 +35,4 @@ class E2RankRunFlags(RunFlags):
     """The flags of a run with defaults for one pass over the lists, as in the paper."""
 
     num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 1.0
-    learning_rate: Annotated[
-        float | None,
-        f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
-        "all weights.",
-    ] = None
+    learning_rate: Annotated[float | None, learning_rates(ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)] = None

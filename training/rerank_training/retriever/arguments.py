@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.flags import LoraAlpha, RankLossName, RunFlags
+from rerank_training.trainer.flags import LoraAlpha, RankLossName, RunFlags, learning_rates
 
 #: Losses that read the distances between the teacher's scores. Some rankers give an order only.
 _DISTANCE_LOSSES = {"kl", "listnet"}
@@ -63,9 +63,5 @@ class RetrieverRunFlags(RunFlags):
     output_dir: Annotated[
         str, "Folder to create; it gets `encoder`, its `index`, report.json, and `training` with the lists."
     ]
-    learning_rate: Annotated[
-        float | None,
-        f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
-        "all weights.",
-    ] = None
+    learning_rate: Annotated[float | None, learning_rates(ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)] = None
     per_device_train_batch_size: Annotated[int, "Queries per step and device."] = 8

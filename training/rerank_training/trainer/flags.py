@@ -18,6 +18,11 @@ RankLossName = Annotated[
 LoraAlpha = Annotated[int, "Scale of the LoRA adapter, divided by its rank."]
 
 
+def learning_rates(of_adapter: float, of_weights: float) -> str:
+    """The help of --learning-rate."""
+    return f"Peak learning rate. Default: {of_adapter:g} for an adapter (LoRA), {of_weights:g} for all weights."
+
+
 @dataclass
 class RunFlags:
     """The flags of a training run that --help shows: fields of transformers' TrainingArguments with our defaults.
@@ -33,11 +38,7 @@ class RunFlags:
     output_dir: Annotated[str, "Folder of the run; the trained checkpoint is in its folder `final`."]
     num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 3.0
     max_steps: Annotated[int, "Number of optimizer steps, instead of --num-train-epochs; -1: not set."] = -1
-    learning_rate: Annotated[
-        float | None,
-        f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
-        "all weights.",
-    ] = None
+    learning_rate: Annotated[float | None, learning_rates(ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)] = None
     warmup_steps: Annotated[float, "Length of the warm-up in steps; a number below 1 is a share of all steps."] = 0.1
     per_device_train_batch_size: Annotated[int, "Windows per step and device."] = 4
     gradient_accumulation_steps: Annotated[int, "Number of batches whose gradients an optimizer step sums up."] = 1
