@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -20,12 +19,11 @@ import numpy as np
 import typer
 from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
-from rerank_training.fusion.examples import SignalLists
+from rerank_training.fusion.examples import signals_of
 from rerank_training.fusion.judged_lists import judged_list
 from rerank_training.fusion.weights import Values, Weights, ndcg_of_first_stage, ndcg_of_weights
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import VectorTable, texts_of
 from rich.console import Console
 
 from rerank.collections import open_collection
@@ -131,11 +129,7 @@ def _measured(
     encoder: Encoder,
     sparse: SparseEncoder,
 ) -> Measured:
-    queries = VectorTable(encoder.encode_queries, texts_of([lists], "queries"), _CONSOLE)
-    passages = None
-    if lists[0].passages[0].vector is None:
-        passages = VectorTable(partial(encoder.encode_passages, dtype="auto"), texts_of([lists], "passages"), _CONSOLE)
-    signals = SignalLists(lists, queries, passages, sparse, _CONSOLE)
+    (signals,) = signals_of([lists], encoder, sparse, _CONSOLE)
     tried = [Weights(*weights) for weights in product(_FIRST_STAGE, _SPARSE)]
     values = [
         ndcg_of_weights(signals, tried, model.model_copy(update={"smoothing_weight": smoothing}))

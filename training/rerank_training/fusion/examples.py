@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import overload
 
 import numpy as np
@@ -18,11 +19,12 @@ from torch.utils.data import Dataset
 from rerank.commands.progress import with_progress
 from rerank.config import FusionModel
 from rerank.engine.scores import reciprocal_ranks
+from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
 from rerank.types import Matrix
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import VectorTable
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.trainer.data import pad_rows
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import over_all_processes
@@ -93,6 +95,18 @@ class SignalLists(Sequence[SignalList]):
         if self._passages is not None:
             return self._passages([passage.text for passage in item.passages])
         return np.stack([passage.vector for passage in item.passages if passage.vector is not None])
+
+
+def signals_of(
+    parts: Sequence[Sequence[TrainingList]], encoder: Encoder, sparse_encoder: SparseEncoder, console: Console
+) -> list[SignalLists]:
+    """The signals of several sequences of lists, each text encoded once. Passages may have their vectors already."""
+    queries = VectorTable(encoder.encode_queries, texts_of(parts, "queries"), console)
+    passages = None
+    if parts[0][0].passages[0].vector is None:
+        encode = partial(encoder.encode_passages, dtype="auto")
+        passages = VectorTable(encode, texts_of(parts, "passages"), console)
+    return [SignalLists(part, queries, passages, sparse_encoder, console) for part in parts]
 
 
 def _sparse_scores(item: TrainingList, encoder: SparseEncoder) -> Floats:

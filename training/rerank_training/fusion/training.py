@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,14 @@ from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.types import FirstStageKind, FirstStageWeight
 from rerank_training.fusion.arguments import LEARNING_RATE, FusionArguments
-from rerank_training.fusion.examples import ExampleSampling, FusionObjective, ServedExamples, SignalLists, collate
+from rerank_training.fusion.examples import (
+    ExampleSampling,
+    FusionObjective,
+    ServedExamples,
+    SignalLists,
+    collate,
+    signals_of,
+)
 from rerank_training.fusion.judged_lists import check_sources, read_judged_lists
 from rerank_training.fusion.verdict import Verdict, write_settings
 from rerank_training.fusion.weights import (
@@ -30,7 +36,6 @@ from rerank_training.fusion.weights import (
     ndcg_of_weights,
 )
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import write_checkpoint
@@ -66,7 +71,7 @@ def train_fusion(
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
     training, held_out = _split(*read_judged_lists(arguments, encoder, lambda: sparse), arguments, settings.seed)
-    signals = _signals(training, held_out, encoder, sparse)
+    signals = signals_of([training, held_out], encoder, sparse, console)
     model = FusionModel(name="default", ranker="fusion", cosine_depth=arguments.depth_of_cosines)
     weights = Weights.tried(Weights(_weight(model, arguments.kind), model.sparse_weight))
     of_training, of_held_out = (ndcg_of_weights(part, weights, model) for part in signals)
@@ -98,23 +103,6 @@ def _weight(model: FusionModel, given: FirstStageWeight) -> float:
     return model.weight_for(given) if isinstance(given, FirstStageKind) else given
 
 
-def _signals(
-    training: Sequence[TrainingList],
-    held_out: Sequence[TrainingList],
-    encoder: Encoder,
-    sparse_encoder: SparseEncoder,
-) -> tuple[SignalLists, SignalLists]:
-    """The signals of both parts, each text encoded once."""
-    parts = [training, held_out]
-    queries = VectorTable(encoder.encode_queries, texts_of(parts, "queries"), console)
-    passages = None
-    if training[0].passages[0].vector is None:
-        encode = partial(encoder.encode_passages, dtype="auto")
-        passages = VectorTable(encode, texts_of(parts, "passages"), console)
-    of_training, of_held_out = (SignalLists(part, queries, passages, sparse_encoder, console) for part in parts)
-    return of_training, of_held_out
-
-
 def _train_correction(
     arguments: FusionArguments,
     settings: RunArguments,
@@ -123,7 +111,7 @@ def _train_correction(
     encoder: Encoder,
     sparse_encoder: SparseEncoder,
     lists: Sequence[TrainingList],
-    signals: tuple[SignalLists, SignalLists],
+    signals: Sequence[SignalLists],
 ) -> Values:
     """Trains a network that adds to the scores of a fusion, and writes the folder of its checkpoint.
 
