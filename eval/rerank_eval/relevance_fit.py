@@ -122,8 +122,9 @@ def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
 
 def _read(path: Path, judgements: str, depth: int) -> tuple[list[CandidateList], Sequence[Qrel]]:
     """The lists of the judged queries, and the judgements."""
-    given = {"collection" if is_collection(judgements) else "qrels": [judgements]}
-    (task,) = open_tasks(TrecDLSettings(requests=[path], depth=depth, out=Path(), **given))
+    qrels, collection = ([], [judgements]) if is_collection(judgements) else ([judgements], [])
+    settings = TrecDLSettings(requests=[path], qrels=qrels, collection=collection, depth=depth, out=Path())
+    (task,) = open_tasks(settings)
     judged, lists = {qrel.query_id for qrel in task.qrels}, task.lists or {}
     return [CandidateList(task.queries[name], tuple(lists[name])) for name in lists if name in judged], task.qrels
 

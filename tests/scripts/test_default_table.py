@@ -18,5 +18,5 @@ def test_table_counts_lists_that_are_worse() -> None:
     lines = as_markdown("default", found).splitlines()
     assert lines[2].startswith("| better | 4 | 0.3500 | 0.4500 | +0.1000 ± ")
     assert lines[2].endswith(" | 4/0/0 |")
-    assert lines[5] == "| mean | | 0.4167 | 0.4165 | -0.0002 | | |"
+    assert lines[5] == "| mean |  | 0.4167 | 0.4165 | -0.0002 |  |  |"
     assert lines[-1] == ("Significantly worse (p < .05, each alone) on 1 of 3 lists; worse by more than .005 on 1.")

@@ -104,7 +104,7 @@ def test_correction_that_gains_nothing_is_not_proposed(
     run = settings(tmp_path / "none", max_steps=1, learning_rate=0.0)
     verdict = train_fusion(arguments(inputs), run, encoder, sparse_encoder)
     assert verdict.correction is not None
-    assert (verdict.correction.after - verdict.correction.before, verdict.correction.p) == (0.0, 1.0)
+    assert (verdict.correction.difference, verdict.correction.p) == (0.0, 1.0)
     assert verdict.to_serve != "correction"
 
 
@@ -141,7 +141,7 @@ def test_lists_without_a_relevant_passage_are_left_out(
     given = arguments(inputs, qrels=str(tmp_path / "qrels.txt"), eval_lists=str(inputs / "requests.jsonl"))
     verdict = train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
     assert verdict.correction is not None
-    assert (verdict.correction.lists, verdict.first_stage.lists) == (39, 39 + 39)
+    assert (verdict.correction.queries, verdict.first_stage.queries) == (39, 39 + 39)
 
 
 def test_too_few_lists_are_refused_with_the_number_that_is_needed(inputs: Path, tmp_path: Path) -> None:
