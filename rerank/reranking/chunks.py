@@ -1,8 +1,9 @@
 """Long documents: each is divided into chunks and ranked by its best one.
 
 A model that scores each passage alone reads all chunks, and a document takes the place of its best chunk: MaxP of Dai
-and Callan (SIGIR 2019). Any other model reads one chunk of each document, the one that shares most words with the
-query: several chunks of a document would take the places of other documents in its windows.
+and Callan (SIGIR 2019). Any other model reads one chunk of each document, because several would take the places of
+other documents in its windows: of the few chunks that share most words with the query, the one whose vector is nearest
+to that of the query.
 
 In a cascade, the chunks are as long as the preranker reads. A model that reads less than half of that is left out if a
 document is longer than it reads: it would judge by a few sentences what the preranker has read whole. Chunks whose
@@ -11,24 +12,31 @@ relevance follows from signals are no longer than the passages by which its curv
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Steps
+from rerank.models.encoder import Encoder
 from rerank.prompting.truncate import CHARS_PER_TOKEN
 from rerank.rankers.base import RankerInfo
-from rerank.reranking.sentences import Places, Span, divide, read
+from rerank.reranking.sentences import Span, divide, read
 from rerank.reranking.unordered import shared_words
-from rerank.types import InSlices, Passage, RankedCandidate, Ranking, ScoreKind, Trace, with_title
+from rerank.types import InSlices, Passage, Query, RankedCandidate, Ranking, ScoreKind, Trace, with_title
 
 #: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
 #: The most tokens of a chunk whose relevance follows from signals, with a sparse score among them and without: in
 #: longer ones, the sentences around the answer dilute it, and most of all its vector (docs/guide/long.md).
 _FITTED_TOKENS, _COSINE_TOKENS = 96, 48
+#: The chunks of a document that are encoded, those that share most words with the query. With one, the answer is missed
+#: where another chunk repeats the query's words; more than three find no more (docs/guide/long.md).
+_ENCODED_CHUNKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +128,26 @@ class ChunkedDocuments:
     warning: str = ""
 
     @classmethod
-    def of(
-        cls, job: RankJob, infos: Sequence[RankerInfo], token_ends: Callable[[str], Places]
-    ) -> InSlices[ChunkedDocuments]:
+    def of(cls, job: RankJob, infos: Sequence[RankerInfo], encoder: Encoder) -> InSlices[ChunkedDocuments]:
         """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` chunks.
 
         Args:
             infos: the rankers of the request's steps.
-            token_ends: a text → the end of each of its tokens, in characters.
+            encoder: tokenizes the texts, and compares chunks with the query.
         """
-        query, documents = job.query.text, job.candidates
-        readers = Readers.of(job, infos, len(token_ends(query)))
+        documents = job.candidates
+        readers = Readers.of(job, infos, len(encoder.token_ends(job.query.text)))
         if math.isinf(readers.chunk_tokens):
             return cls(documents, tuple(Chunk(document, place) for place, document in enumerate(documents)), job.steps)
         divided = list[_Document]()
         for document in documents:
-            divided.append((yield from _divide(document, readers, job.options.max_chunks_per_doc, token_ends)))
+            divided.append((yield from _divide(document, readers, job.options.max_chunks_per_doc, encoder)))
             yield
-        chosen = [item.spans for item in divided]
-        if not readers.reads_all_chunks and any(chosen):
-            chosen = yield from _best_spans(query, divided)
-        chunks = list[Chunk]()
-        for place, (item, spans) in enumerate(zip(divided, chosen, strict=True)):
-            chunks += [Chunk(item.chunk(span), place, span) for span in spans] or [Chunk(item.document, place)]
-            yield
+        of_documents = [item.chunks(place) for place, item in enumerate(divided)]
+        if not readers.reads_all_chunks and any(item.spans for item in divided):
+            chunks = yield from _best_chunks(encoder, job.query, of_documents)
+        else:
+            chunks = list(itertools.chain.from_iterable(of_documents))
         unread = frozenset(item.document.doc_id for item in divided if item.has_unread)
         if not any(item.is_long for item in divided):
             return cls(documents, tuple(chunks), job.steps, unread)
@@ -205,35 +209,34 @@ class _Document:
     is_long: bool = False
     has_unread: bool = False
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts of the chunks, with the title; that of the whole document if it has none."""
-        return [self.text(span) for span in self.spans] or [self.document.text]
+    def chunks(self, place: int) -> list[Chunk]:
+        """Makes candidates of the chunks, without the document's vectors; the document itself if it is read whole.
 
-    def text(self, span: Span) -> str:
-        """Returns the text of a chunk, with the title."""
+        Args:
+            place: the position of the document in the request.
+        """
+        if not self.spans:
+            return [Chunk(self.document, place)]
+        chunk = replace(self.document, vector=None, vector_truncated=False, sparse=None)
+        return [Chunk(replace(chunk, text=self._text(span)), place, span) for span in self.spans]
+
+    def _text(self, span: Span) -> str:
         before, (start, end) = self.document.prefix_chars, span
         return with_title(self.document.text[before + start : before + end], self.title)
 
-    def chunk(self, span: Span) -> Passage:
-        """Makes a candidate of a chunk. It has no vector, because that of the document is another one."""
-        return replace(self.document, text=self.text(span), vector=None, vector_truncated=False, sparse=None)
 
-
-def _divide(
-    document: Passage, readers: Readers, max_chunks: int, token_ends: Callable[[str], Places]
-) -> InSlices[_Document]:
+def _divide(document: Passage, readers: Readers, max_chunks: int, encoder: Encoder) -> InSlices[_Document]:
     """Divides a document. Reads no more of it than its chunks can hold."""
     chunk_tokens = int(readers.chunk_tokens)
     if len(document.text) <= readers.least_tokens:  # no token is shorter than a character
         return _Document(document)
     sent, title = document.text[document.prefix_chars :], document.title[: chunk_tokens * CHARS_PER_TOKEN]
-    title_ends = token_ends(title)[: chunk_tokens // 2]
+    title_ends = encoder.token_ends(title)[: chunk_tokens // 2]
     if len(title_ends) == chunk_tokens // 2:
         title = title[: title_ends[-1]]
     tokens_each = chunk_tokens - len(title_ends)
     found = yield from read(
-        sent[: max_chunks * tokens_each * CHARS_PER_TOKEN], token_ends, (max_chunks + 1) * tokens_each
+        sent[: max_chunks * tokens_each * CHARS_PER_TOKEN], encoder.token_ends, (max_chunks + 1) * tokens_each
     )
     spans = divide(found, tokens_each, max_chunks)
     is_whole, is_long = found.length == len(sent), len(title_ends) + len(found.tokens) > readers.least_tokens
@@ -242,11 +245,22 @@ def _divide(
     return _Document(document, title, tuple(spans), is_long, has_unread=spans[-1][1] < len(sent))
 
 
-def _best_spans(query: str, divided: Sequence[_Document]) -> InSlices[list[tuple[Span, ...]]]:
-    """Chooses the chunk of each document that shares most words with the query, the first of equals."""
-    scores = iter((yield from shared_words(query, [text for document in divided for text in document.texts])))
-    best = list[tuple[Span, ...]]()
-    for document in divided:
-        its_scores = [next(scores) for _ in document.spans or (None,)]
-        best.append(document.spans and (document.spans[its_scores.index(max(its_scores))],))
+def _best_chunks(encoder: Encoder, query: Query, of_documents: Sequence[Sequence[Chunk]]) -> InSlices[list[Chunk]]:
+    """Chooses a chunk of each document, the first of equals, and gives it the vector by which it was chosen."""
+    texts = [chunk.candidate.text for chunks in of_documents for chunk in chunks]
+    scores = iter((yield from shared_words(query.text, texts)))
+    of_query = np.array(encoder.with_vector(query).vector)
+    best = list[Chunk]()
+    for chunks in of_documents:
+        its_scores = [next(scores) for _ in chunks]
+        by_words = sorted(range(len(chunks)), key=lambda place: -its_scores[place])[:_ENCODED_CHUNKS]
+        some = [chunks[place] for place in sorted(by_words)]
+        if len(some) > 1:
+            passages = [encoder.vector_cache.with_cached_vector(chunk.candidate) for chunk in some]
+            passages = encoder.with_vectors(passages, "auto")
+            cosines = [float(np.array(passage.vector) @ of_query) for passage in passages]
+            place = cosines.index(max(cosines))
+            some = [replace(some[place], candidate=passages[place])]
+        best += some
+        yield
     return best

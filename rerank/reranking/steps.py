@@ -22,7 +22,7 @@ from rerank.types import InSlices, Passage, Ranking, RankOptions
 
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
-#: Milliseconds to encode a passage and compare it with others, about.
+#: Milliseconds to encode a passage and compare it with others or with the query, about.
 _COMPARING_MS = 5
 
 #: Ranks a job.
@@ -77,8 +77,8 @@ class RerankerSteps:
         if job.options.max_chunks_per_doc < 2:
             return await rank(job)
         infos = [self._models.infos[step.model] for step in job.steps]
-        dividing = ChunkedDocuments.of(job, infos, self._encoder.token_ends)
-        expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS
+        dividing = ChunkedDocuments.of(job, infos, self._encoder)
+        expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS + _COMPARING_MS * len(job.candidates)
         margin_s = self._answer_margin_s if job.options.allow_partial else 0.0
         try:
             async with timeout_at(job.deadline_s - margin_s):

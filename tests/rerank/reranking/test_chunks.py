@@ -186,7 +186,7 @@ def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: 
         assert 0 <= start < end <= len(text)
 
 
-def test_no_more_of_a_text_is_read_than_its_chunks_can_hold() -> None:
+def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     def token_ends(text: str) -> Places:
@@ -196,38 +196,37 @@ def test_no_more_of_a_text_is_read_than_its_chunks_can_hold() -> None:
     documents = tuple(Passage(str(place), FILLER * 10_000) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
     request = RankJob(Query(QUERY), documents, (Step("m", Single(20)),), options)
-    divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], token_ends))
+    monkeypatch.setattr(encoder, "token_ends", token_ends)
+    divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder))
     assert max(read) <= 3 * 24 * 8
     assert len(divided.chunks) == 3
     assert divided.unread == {"0", "1", "2"}
 
 
-def test_part_has_no_vector_of_the_document_but_one_that_is_known(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_part_has_a_vector_of_its_own_that_is_computed_once(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index holds a vector of the beginning of a document only."""
     monkeypatch.setattr(encoder, "vector_cache", VectorCache(10**6))
-
-    class Caching(ShortSighted):
-        def with_cached_vector(self, passage: Passage) -> Passage:
-            return encoder.vector_cache.with_cached_vector(passage)
-
-    ranker = Caching(reads_vectors=True)
-    vector = np.ones(encoder.id.dimension, dtype=np.float32)
-
-    async def call() -> None:
-        async with reranker_of(encoder, {"short": ranker}) as reranker:
-            for _ in range(2):
-                options = RankOptions(max_chunks_per_doc=10)
-                await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options)
-                reranker.vector_cache.put(ranker.encoded[-1].passages[0].text, vector, False)
-
-    asyncio.run(call())
-    assert [ranker.encoded[place].passages[0].vector_cached for place in (0, -1)] == [False, True]
-    document = Passage("a", LONG, 2.5, vector=vector, vector_truncated=True)
+    of_document = np.ones(encoder.id.dimension, dtype=np.float32)
+    document = Passage("a", LONG, 2.5, vector=of_document, vector_truncated=True)
     request = RankJob(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
-    (chunk,) = finished(ChunkedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
-    assert (chunk.vector, chunk.vector_truncated, chunk.score) == (None, False, 2.5)
+    (chunk,) = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder)).candidates
+    (expected,) = encoder.encode_passages([chunk.text], "auto")
+    np.testing.assert_allclose(np.array(chunk.vector), expected, atol=1e-2)
+    assert (chunk.vector_truncated, chunk.vector_cached, chunk.score) == (False, False, 2.5)
+
+    monkeypatch.setattr(encoder, "encode_passages", lambda texts, dtype: np.empty((0, encoder.id.dimension)))
+    (again,) = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder)).candidates
+    np.testing.assert_array_equal(np.array(again.vector), np.array(chunk.vector))
+    assert again.vector_cached
+
+
+def test_of_the_parts_that_share_most_words_the_one_nearest_to_the_query_is_read(rank: Rank) -> None:
+    """The words of the query decide only which parts are compared."""
+    echo = "How long does a ship live, and how long does it float? "
+    answer = "A flea survives a hundred days. "
+    text = FILLER + echo + FILLER + answer + FILLER
+    start, end = spans(rank([("long", text), ("short", "x")]))["long"] or (0, 0)
+    assert answer.strip() in text[start:end]
 
 
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
