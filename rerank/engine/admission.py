@@ -27,6 +27,8 @@ from rerank.errors import DeadlineExceeded, Overloaded
 #: The share of the estimated seconds that a request must have until its deadline, if others are in work. Simulated at
 #: four times the load with durations that vary by 30 %, 4 % of the admitted requests are late, and 17 % without it.
 _MARGIN = 1.4
+#: A caller with more than this many times the work of another one is not protected from its requests.
+_PROTECTED_WORK = 4
 #: The retry delay of a rejected caller before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
@@ -96,7 +98,8 @@ class AdmissionController:
     def _check_finish_in_time(self, job: QueuedJob, now_s: float) -> None:
         """Rejects a request that would be late, or would make an admitted one late.
 
-        Requests of callers that have more of them in work than its own caller are not protected.
+        Not protected are requests of callers that have more of them in work than its own caller, or several times its
+        work: in equal shares of the model, they are late because of what they ask for.
         """
         by_turn = self._by_turn([*self._rivals(job), job])
         seconds = {
@@ -105,10 +108,18 @@ class AdmissionController:
         ahead = others_ahead = np.zeros(len(_STAGES))  # with and without the request
         total = sum(seconds.values(), ahead)
         held = Counter(admitted.caller for admitted in by_turn)
+        work_s: dict[str, float] = defaultdict(float)
+        for admitted in by_turn:
+            work_s[admitted.caller] += self._throughput.seconds(admitted)
+        protected = {
+            caller
+            for caller in held
+            if held[caller] <= held[job.caller] and work_s[caller] <= _PROTECTED_WORK * work_s[job.caller]
+        }
         for admitted in by_turn:
             late_s = now_s + _finish_s(seconds[admitted], ahead, total) - admitted.latest_end_s
             without_s = now_s + _finish_s(seconds[admitted], others_ahead, total - seconds[job]) - admitted.latest_end_s
-            if late_s > 0 and (admitted is job or (without_s <= 0 and held[admitted.caller] <= held[job.caller])):
+            if late_s > 0 and (admitted is job or (without_s <= 0 and admitted.caller in protected)):
                 raise self._overloaded("the request" if admitted is job else "an admitted request", late_s)
             ahead = ahead + seconds[admitted]
             others_ahead = others_ahead if admitted is job else others_ahead + seconds[admitted]

@@ -62,6 +62,14 @@ def test_request_that_would_make_an_admitted_one_late_is_rejected() -> None:
     admission.admit(request(50, deadline_s=100.0), 0.0)
 
 
+def test_caller_with_several_times_the_work_of_another_is_not_protected_from_it() -> None:
+    """Callers have equal shares of a model: what takes most of it cannot keep short requests out."""
+    admission = admitted(throughput_of(100), harness.pending({MODEL: 500}, 8.0, caller="large"))
+    with pytest.raises(Overloaded, match="could make an admitted request"):
+        admission.admit(harness.pending({MODEL: 126}, 100.0, caller="other"), 0.0)
+    admission.admit(harness.pending({MODEL: 124}, 100.0, caller="other"), 0.0)
+
+
 def test_admitted_request_that_is_late_anyway_rejects_no_other() -> None:
     admission = admitted(throughput_of(100), request(500, deadline_s=8.0))
     admission.admit(request(100, deadline_s=100.0, arrived_s=4.0), 4.0)
