@@ -3,7 +3,7 @@
 A model that scores each passage alone reads all chunks, and a document takes the place of its best chunk: MaxP of Dai
 and Callan (SIGIR 2019). Any other model reads one chunk of each document, because several would take the places of
 other documents in its windows: of the few chunks that share most words with the query, the one whose vector is nearest
-to that of the query.
+to that of the query; of long chunks, whose vectors say little, the first of these.
 
 In a cascade, the chunks are as long as the preranker reads. A model that reads less than half of that is left out if a
 document is longer than it reads: it would judge by a few sentences what the preranker has read whole. Chunks whose
@@ -145,7 +145,8 @@ class ChunkedDocuments:
             yield
         of_documents = [item.chunks(place) for place, item in enumerate(divided)]
         if not readers.reads_all_chunks and any(item.spans for item in divided):
-            chunks = yield from _best_chunks(encoder, job.query, of_documents)
+            compared = _ENCODED_CHUNKS if readers.chunk_tokens <= _FITTED_TOKENS else 1
+            chunks = yield from _best_chunks(encoder, job.query, of_documents, compared)
         else:
             chunks = list(itertools.chain.from_iterable(of_documents))
         unread = frozenset(item.document.doc_id for item in divided if item.has_unread)
@@ -245,15 +246,21 @@ def _divide(document: Passage, readers: Readers, max_chunks: int, encoder: Encod
     return _Document(document, title, tuple(spans), is_long, has_unread=spans[-1][1] < len(sent))
 
 
-def _best_chunks(encoder: Encoder, query: Query, of_documents: Sequence[Sequence[Chunk]]) -> InSlices[list[Chunk]]:
-    """Chooses a chunk of each document, the first of equals, and gives it the vector by which it was chosen."""
+def _best_chunks(
+    encoder: Encoder, query: Query, of_documents: Sequence[Sequence[Chunk]], compared: int
+) -> InSlices[list[Chunk]]:
+    """Chooses a chunk of each document, the first of equals, and gives it the vector by which it was chosen.
+
+    Args:
+        compared: the chunks of a document whose vectors are compared; with 1, no chunk is encoded.
+    """
     texts = [chunk.candidate.text for chunks in of_documents for chunk in chunks]
     scores = iter((yield from shared_words(query.text, texts)))
     of_query = np.array(encoder.with_vector(query).vector)
     best = list[Chunk]()
     for chunks in of_documents:
         its_scores = [next(scores) for _ in chunks]
-        by_words = sorted(range(len(chunks)), key=lambda place: -its_scores[place])[:_ENCODED_CHUNKS]
+        by_words = sorted(range(len(chunks)), key=lambda place: -its_scores[place])[:compared]
         some = [chunks[place] for place in sorted(by_words)]
         if len(some) > 1:
             passages = [encoder.vector_cache.with_cached_vector(chunk.candidate) for chunk in some]

@@ -220,6 +220,17 @@ def test_part_has_a_vector_of_its_own_that_is_computed_once(encoder: Encoder, mo
     assert again.vector_cached
 
 
+def test_long_parts_are_chosen_by_their_words_and_not_encoded(encoder: Encoder) -> None:
+    """A vector of many sentences says little, and encoding three of them takes long."""
+    document = Passage("a", LONG * 5)
+    request = RankJob(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
+    info = replace(ShortSighted().info, max_passage_tokens=120)
+    (chunk,) = finished(ChunkedDocuments.of(request, [info], encoder)).candidates
+    assert FLEA in chunk.text
+    assert len(chunk.text) < len(document.text)
+    assert chunk.vector is None
+
+
 def test_of_the_parts_that_share_most_words_the_one_nearest_to_the_query_is_read(rank: Rank) -> None:
     """The words of the query decide only which parts are compared."""
     echo = "How long does a ship live, and how long does it float? "
