@@ -144,9 +144,9 @@ def service_process(folder: Path, program: Sequence[str] = (), **settings: Any) 
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
+    weights = FirstStageWeights()
     models = tuple(
-        PERankModel(name=name, ranker="pe-rank", window_size=20, stride=10, first_stage_weight=FirstStageWeights())
-        for name in names
+        PERankModel(name=name, ranker="pe-rank", window_size=20, first_stage_weight=weights) for name in names
     )
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
 

@@ -16,7 +16,7 @@ from rerank.client.client import RerankClient
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
 from rerank.commands.service_process import service_process
-from rerank.config import CheckpointModel, ModelConfig, ServiceConfig, load_config
+from rerank.config import LanguageModel, ModelConfig, ServiceConfig, load_config
 from rerank.config.named import BUNDLED, named_model
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
@@ -143,7 +143,7 @@ def baseline(name: str) -> dict[str, object]:
 
 
 def _in_precision(model: ModelConfig, settings: EvaluationSettings) -> ModelConfig:
-    if settings.precision is None or not isinstance(model, CheckpointModel):
+    if settings.precision is None or not isinstance(model, LanguageModel):
         return model
     return model.model_copy(update={"precision": settings.precision})
 

@@ -4,7 +4,6 @@ from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig
 from rerank.config.loading import load_config
 from rerank.config.models import (
     ApiModel,
-    CheckpointModel,
     CrossEncoderModel,
     E2RankModel,
     FirstModel,
@@ -12,10 +11,10 @@ from rerank.config.models import (
     FusionModel,
     GenerationModel,
     IdentityModel,
+    LanguageModel,
     ModelConfig,
     PERankModel,
     PromptConfig,
-    ServableModel,
 )
 from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import (
@@ -33,7 +32,6 @@ __all__ = [
     "BUNDLED_MODELS",
     "DEFAULT_ENCODER",
     "ApiModel",
-    "CheckpointModel",
     "CrossEncoderModel",
     "E2RankModel",
     "EncoderConfig",
@@ -43,6 +41,7 @@ __all__ = [
     "FusionModel",
     "GenerationModel",
     "IdentityModel",
+    "LanguageModel",
     "Limits",
     "ModelConfig",
     "PERankModel",
@@ -50,7 +49,6 @@ __all__ = [
     "Precision",
     "PromptConfig",
     "RerankServers",
-    "ServableModel",
     "ServedBy",
     "Servers",
     "ServiceConfig",

@@ -12,7 +12,7 @@ from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
 from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config.served import RerankServers, ServedBy, Servers
-from rerank.config.settings import Positive, Settings
+from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.names import MAX_FIRST_STAGE_WEIGHT
 from rerank.profiles import load_profile
@@ -33,11 +33,9 @@ class ModelSettings(Settings):
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
         unload_after_s: time without a request after which the model's memory is freed, in seconds; the next request
             loads it again. Default: never.
-        strategy: the default strategy: single, sliding, top-down or cascade. Default: sliding.
+        strategy: the default strategy: single, sliding (by half a window), top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
-        stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
-            Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
         relevance: curves that give the relevance of results, as `eval-relevance --fit` fits them. A passage gets it
@@ -50,7 +48,6 @@ class ModelSettings(Settings):
     unload_after_s: Annotated[float, Field(gt=0, strict=True)] | None = None
     strategy: StrategyKind = StrategyKind.SLIDING
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
-    stride: Positive | None = None
     preranker: str = ""
     relevance: RelevanceCurves = ()
 
@@ -74,23 +71,27 @@ class ModelSettings(Settings):
             raise ValueError("the strategy cascade needs a preranker; name another model, as in preranker: pe-rank")
         return self
 
-    @model_validator(mode="after")
-    def _windows_leave_no_gap(self) -> Self:
-        if self.stride is not None and self.stride > self.window_size:
-            raise ValueError(
-                f"with stride {self.stride}, candidates between windows of window_size {self.window_size} would not be "
-                f"read; use at most {self.window_size}"
-            )
-        return self
-
 
 class CheckpointModel(ModelSettings):
     """Settings of a model with a checkpoint.
 
     Attributes:
+        path: folder of the checkpoint. Default: none.
+    """
+
+    path: Path | None = None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        return self.path
+
+
+class LanguageModel(CheckpointModel):
+    """Settings of a language model with a prompt.
+
+    Attributes:
         profile: name of the profile of a published model, which has the defaults of the other settings. A template.yaml
             in the folder of the checkpoint is preferred to the template of the profile.
-        path: folder of the checkpoint. Default: none.
         template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
             path of a YAML file. Default: that of the checkpoint.
         precision: number format of the model. Default: auto.
@@ -100,13 +101,8 @@ class CheckpointModel(ModelSettings):
     _has_window_of_training: ClassVar[bool] = True
 
     profile: str | None = None
-    path: Path | None = None
     template: str | None = None
     precision: Precision = "auto"
-
-    @property
-    def checkpoint(self) -> Path | None:
-        return self.path
 
     @model_validator(mode="before")
     @classmethod
@@ -174,7 +170,7 @@ class ScoringModel(ModelSettings):
         return given if isinstance(given, FirstStageWeights) else dict.fromkeys(FirstStageWeights.model_fields, given)
 
 
-class ServableModel(CheckpointModel):
+class ServableModel(LanguageModel):
     """Settings of a causal LM that runs in this process, or in inference servers.
 
     Attributes:
@@ -207,17 +203,26 @@ class PromptConfig(Settings):
     Attributes:
         bos_tokens: number of BOS tokens at the beginning. Default: as the chat template or the tokenizer writes it.
         chat_template: the conversation in Jinja, for a tokenizer without a chat template. Default: none.
-        ftfy: repair the encoding of passages with the package ftfy. Default: false.
-        max_words: number of words to which passages are cut; 0: all. Default: 0.
-        title: form of passages that have a title, such as "Title: {title} Content: {text}". Default: the title, then
-            the text.
+        rank_llm: whether passages are prepared as RankLLM does: repaired with the package ftfy, cut at 300 words, and
+            with "Title: … Content: …" where they have a title. Default: false.
     """
 
     bos_tokens: Annotated[int, Field(ge=0, le=2, strict=True)] | None = None
     chat_template: str = ""
-    ftfy: bool = False
-    max_words: Annotated[int, Field(ge=0, strict=True)] = 0
-    title: str = ""
+    rank_llm: bool = False
+
+
+class ListwiseModel(ServableModel):
+    """Settings of a causal LM that names passages by identifiers.
+
+    Attributes:
+        prompt: what the prompts have besides the words of the template.
+        identifiers: kind of the passage identifiers. Default: that of the checkpoint; otherwise letters for first, and
+            numbers for generation.
+    """
+
+    prompt: PromptConfig = PromptConfig()
+    identifiers: Literal["letters", "numbers"] | None = None
 
 
 class IdentityModel(ModelSettings):
@@ -226,7 +231,7 @@ class IdentityModel(ModelSettings):
     ranker: Literal["identity"]
 
 
-class PERankModel(ScoringModel, CheckpointModel):
+class PERankModel(ScoringModel, LanguageModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
@@ -238,8 +243,6 @@ class PERankModel(ScoringModel, CheckpointModel):
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
         first_stage_weight: as for other models. Default: lexical 0.25, hybrid 0.35, neural 0.25.
-        passage_text_tokens: limit on the tokens of a passage's text that a template with `{text}` shows beside the
-            vector. Default: 64.
     """
 
     _has_window_of_training: ClassVar[bool] = False
@@ -250,10 +253,9 @@ class PERankModel(ScoringModel, CheckpointModel):
     #: Chosen on TREC DL 2021, pydoc, CACM and vaswani; see docs/evidence/results.md.
     first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.25, hybrid=0.35, neural=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
-    passage_text_tokens: Positive = 64
 
 
-class FirstModel(ScoringModel, ServableModel):
+class FirstModel(ScoringModel, ListwiseModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
@@ -265,10 +267,8 @@ class FirstModel(ScoringModel, ServableModel):
             template and golden scores; its weights are not read.
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
             `first`.
-        identifiers: kind of the passage identifiers. Default: that of the checkpoint, or letters.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
             Default: that of the checkpoint, or 0.
-        prompt: what the prompts have besides the words of the template.
         early_exit: scores passages at their identifiers in an early layer, and computes no layer above it; for a
             checkpoint of `train-first --probe-weight` that runs in this process. Default: false.
         order_prior: weight of the order in which a window is read: the log-prior of a passage falls by this many nats
@@ -277,9 +277,7 @@ class FirstModel(ScoringModel, ServableModel):
 
     ranker: Literal["first"]
     path: Path = bundled.FIRST
-    identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
-    prompt: PromptConfig = PromptConfig()
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
     early_exit: bool = False
 
@@ -290,62 +288,11 @@ class FirstModel(ScoringModel, ServableModel):
         return self
 
 
-class E2RankModel(ScoringModel, ServableModel):
-    """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
+class _WholeListModel(ScoringModel):
+    """Settings of a model whose window holds the whole list.
 
     Attributes:
-        path: folder of the model. If it holds the weights of the service's encoder, these are loaded once, and passages
-            have their vectors of the index; otherwise the model encodes the passages of each request. Default: the
-            encoder of the service. For a served model: the folder of its tokenizer, and of its weights where these are
-            the encoder's.
         strategy: the default strategy. Default: single.
-        window_size: the default number of passages of a window. Default: 1,000.
-        prompt_passages: the number of passages in the prompt, the first ones of a window; all of its passages are
-            scored. Default: 20.
-        instruction: what is asked for, in requests without an instruction; published models were trained with the words
-            of their publisher. Default: words of our own.
-        template: name of a bundled prompt template or path of a YAML file. Default: e2rank.
-        prompt: what the prompts have besides the words of the template. Default: the first 1,024 words of a passage.
-    """
-
-    _has_window_of_training: ClassVar[bool] = False
-
-    ranker: Literal["e2rank"]
-    strategy: StrategyKind = StrategyKind.SINGLE
-    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
-    prompt_passages: Annotated[int, Field(ge=1, le=1000, strict=True)] = 20
-    instruction: Annotated[str, Field(min_length=1)] = E2RANK_INSTRUCTION
-    template: str = "e2rank"
-    prompt: PromptConfig = PromptConfig(max_words=1024)
-
-
-class GenerationModel(ServableModel):
-    """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
-
-    Attributes:
-        path: folder of the causal LM or of a LoRA adapter, or a GGUF file.
-        prompt: what the prompts have besides the words of the template.
-        template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
-            trained. Default: first.
-        identifiers: kind of the passage identifiers. Default: numbers.
-        thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model
-            that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. The answer
-            is then the last chain of identifiers, such as "[2] > [1]", behind the last </think>. Default: 0.
-    """
-
-    ranker: Literal["generation"]
-    path: Path
-    prompt: PromptConfig = PromptConfig()
-    template: str = "first"
-    identifiers: Literal["letters", "numbers"] = "numbers"
-    thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
-
-
-class _PointwiseModel(ScoringModel):
-    """Settings of a model that reads each passage alone.
-
-    Attributes:
-        strategy: the default strategy. Default: single, because each passage is read alone.
         window_size: the default number of passages that are scored. Default: 1,000; in a cascade, set it to the number
             of the preranker's best passages that are worth a forward pass each.
     """
@@ -354,7 +301,43 @@ class _PointwiseModel(ScoringModel):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
 
 
-class CrossEncoderModel(_PointwiseModel):
+class E2RankModel(_WholeListModel, ServableModel):
+    """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
+
+    Attributes:
+        path: folder of the model. If it holds the weights of the service's encoder, these are loaded once, and passages
+            have their vectors of the index; otherwise the model encodes the passages of each request. Default: the
+            encoder of the service. For a served model: the folder of its tokenizer, and of its weights where these are
+            the encoder's.
+        instruction: what is asked for, in requests without an instruction; published models were trained with the words
+            of their publisher. Default: words of our own.
+        template: name of a bundled prompt template or path of a YAML file. Default: e2rank.
+    """
+
+    _has_window_of_training: ClassVar[bool] = False
+
+    ranker: Literal["e2rank"]
+    instruction: Annotated[str, Field(min_length=1)] = E2RANK_INSTRUCTION
+
+
+class GenerationModel(ListwiseModel):
+    """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
+
+    Attributes:
+        path: folder of the causal LM or of a LoRA adapter, or a GGUF file.
+        template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
+            trained. Default: first.
+        thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model
+            that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. The answer
+            is then the last chain of identifiers, such as "[2] > [1]", behind the last </think>. Default: 0.
+    """
+
+    ranker: Literal["generation"]
+    path: Path
+    thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
+
+
+class CrossEncoderModel(_WholeListModel, CheckpointModel):
     """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
 
     Its prompt, its answer tokens and its activation are those of the checkpoint's files.
@@ -369,12 +352,8 @@ class CrossEncoderModel(_PointwiseModel):
     path: Path
     precision: Precision = "auto"
 
-    @property
-    def checkpoint(self) -> Path | None:
-        return self.path
 
-
-class FusionModel(_PointwiseModel):
+class FusionModel(_WholeListModel, CheckpointModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
 
     The signals are the first stage's scores, the score of learned sparse vectors, and the cosine of the encoder's
@@ -396,17 +375,12 @@ class FusionModel(_PointwiseModel):
     """
 
     ranker: Literal["fusion"]
-    path: Path | None = None
     first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.35, hybrid=0.5, neural=1.5)
     sparse_weight: Weight = 0.5
     cosine_weight: Weight = 1.0
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
     smoothing_weight: Weight = 0.25
-
-    @property
-    def checkpoint(self) -> Path | None:
-        return self.path
 
     @model_validator(mode="after")
     def _correction_reads_all_signals(self) -> Self:
@@ -421,12 +395,13 @@ class FusionModel(_PointwiseModel):
         return self
 
 
-class ApiModel(_PointwiseModel):
+class ApiModel(_WholeListModel):
     """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
 
     Attributes:
         strategy: the default strategy. Default: single; sliding if `served_by.scores` is listwise.
-        window_size: the default number of passages of a window. Default: 1,000, or as many as the API takes.
+        window_size: the default number of passages of a window, and the most of a listwise API, as in 64 for
+            jina-reranker-v3. Default: 1,000.
         served_by: the servers and their API.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -20,12 +20,16 @@ class Servers(Settings):
     """The server of a model, or a load balancer in front of servers with the same weights.
 
     Attributes:
+        kind: the program that answers, or its API.
         url: where the server listens, such as http://gpu1:8000, without the path of a method.
         model: the name of the model at the server.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
         max_in_flight: the most calls that are sent and not answered. Default: 64.
     """
 
+    _kinds: ClassVar[Collection[str]]
+
+    kind: str
     url: str
     model: Annotated[str, Field(min_length=1)]
     api_key_env: str = ""
@@ -38,6 +42,15 @@ class Servers(Settings):
                 f"served_by.api_key_env names the environment variable {self.api_key_env}, which is not set; set it"
             )
         return os.environ[self.api_key_env] if self.api_key_env else ""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        if kind not in cls._kinds:
+            *others, last = (f"'{name}'" for name in cls._kinds)
+            expected = {"expected": f"{', '.join(others)} or {last}"}
+            raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
+        return kind
 
     @field_validator("url")
     @classmethod
@@ -58,12 +71,7 @@ class ServedBy(Servers):
         model: the name of the model at the servers, or of a LoRA adapter that they have loaded.
     """
 
-    kind: str
-
-    @field_validator("kind")
-    @classmethod
-    def _is_known(cls, kind: str) -> str:
-        return _one_of(APIS, kind)
+    _kinds: ClassVar[Collection[str]] = APIS
 
 
 class RerankServers(Servers):
@@ -73,29 +81,18 @@ class RerankServers(Servers):
         kind: the API: vllm (`/v1/rerank`), vllm-score (`/v1/score`), sglang, llama-cpp (`llama-server --reranking`),
             tei, infinity, cohere or jina. The HTTP port of this service answers as jina, cohere and tei.
         model: the name of the model at the servers. SGLang, llama.cpp and TEI serve one model, so any name does.
-        scores: `pointwise` if the score of a passage does not depend on the other ones, `listwise` if it does.
-            Default: pointwise.
-        max_passages: the most passages of a call. Pointwise: the passages of a larger window are divided among several
-            calls. Listwise: no window is larger, as in 64 for jina-reranker-v3. Default: 32 for tei, otherwise 1,000.
+        scores: `pointwise` if the score of a passage does not depend on the other ones, so that a window is divided
+            among several calls where the API takes fewer passages; `listwise` if it does. Default: pointwise.
         instruction: whether the model reads the instruction of a request, as Qwen3-Reranker does; for the kinds vllm,
             vllm-score and sglang. Default: false.
         fields: further fields of each call, such as `max_tokens_per_doc: 512` for vllm and cohere. Default: none.
     """
 
-    kind: str
+    _kinds: ClassVar[Collection[str]] = RERANK_APIS
+
     scores: Literal["pointwise", "listwise"] = "pointwise"
-    max_passages: Positive | None = None
     instruction: bool = False
     fields: Mapping[str, bool | int | float | str] = {}
-
-    @field_validator("kind")
-    @classmethod
-    def _is_known(cls, kind: str) -> str:
-        return _one_of(RERANK_APIS, kind)
-
-    @property
-    def passages_per_call(self) -> int:
-        return self.max_passages or RERANK_APIS[self.kind].max_passages
 
     @model_validator(mode="after")
     def _api_has_a_place_for_all(self) -> Self:
@@ -113,12 +110,3 @@ def _is_address(url: SplitResult) -> bool:
     except ValueError:  # none that there can be
         return False
     return is_port and url.scheme in ("http", "https") and bool(url.hostname) and not (url.query or url.fragment)
-
-
-def _one_of(kinds: Collection[str], kind: str) -> str:
-    """The kind. Raises: PydanticCustomError if it is not one of these."""
-    if kind not in kinds:
-        *others, last = (f"'{name}'" for name in kinds)
-        expected = {"expected": f"{', '.join(others)} or {last}"}
-        raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
-    return kind

@@ -30,7 +30,7 @@ class Profile(_Facts):
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where the publisher's prompt stands. A template.yaml in the folder of the checkpoint is preferred
             to `template`.
-        ranker, template, identifiers, decoding, strategy, window_size, stride, prompt, thinking_tokens:
+        ranker, template, identifiers, decoding, strategy, window_size, prompt, thinking_tokens:
             settings of the model, as in the configuration of the service; those that are left out have the service's
             defaults.
         figures: what the publisher measured.
@@ -45,7 +45,6 @@ class Profile(_Facts):
     decoding: Literal["one_step", "dynamic"] | None = None
     strategy: Literal["single", "sliding"] = "sliding"
     window_size: int = 20
-    stride: int = 10
     prompt: dict[str, bool | int | str] = Field(default_factory=dict)
     thinking_tokens: int | None = None
     figures: Figures | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from dataclasses import dataclass
 
 from rerank.errors import ConfigError
 from rerank.util.combining import stream_safe
 
-_TITLE_FIELD = re.compile(r"\{(title|text)\}")
+#: Words to which RankLLM cuts passages.
+_RANK_LLM_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,36 +19,29 @@ class PromptStyle:
     Attributes:
         bos_tokens: number of BOS tokens at the beginning; None: as the chat template or the tokenizer writes it.
         chat_template: the conversation in Jinja, for a tokenizer that has no chat template.
-        ftfy: repair the encoding of passages with the package ftfy.
-        max_words: number of words to which passages are cut; 0: all.
-        title: form of a passage that has a title, with the fields `{title}` and `{text}`; empty: the title stands
-            before the text.
+        rank_llm: prepare passages as RankLLM does: repair their encoding with the package ftfy, cut them at 300 words,
+            and write "Title: … Content: …" where they have a title.
+        max_words: number of words to which other passages are cut; 0: all.
 
     Raises:
-        ConfigError: `ftfy` is set and the package is not installed, or `title` lacks one of its fields.
+        ConfigError: `rank_llm` is set and ftfy is not installed.
     """
 
     bos_tokens: int | None = None
     chat_template: str = ""
-    ftfy: bool = False
+    rank_llm: bool = False
     max_words: int = 0
-    title: str = ""
 
     def __post_init__(self) -> None:
-        if self.ftfy and importlib.util.find_spec("ftfy") is None:
+        if self.rank_llm and importlib.util.find_spec("ftfy") is None:
             raise ConfigError(
                 "this model's passages are repaired with ftfy, which is not installed; pip install ftfy (extra "
-                "`published`), or set `prompt: {ftfy: false}` and get other figures than the published ones"
-            )
-        if self.title and set(_TITLE_FIELD.findall(self.title)) != {"title", "text"}:
-            raise ConfigError(
-                f"title {self.title!r} of the prompt does not show title and text; use both fields, as in "
-                "'Title: {title} Content: {text}'"
+                "`published`), or set `prompt: {rank_llm: false}` and get other figures than the published ones"
             )
 
     @property
     def changes_passages(self) -> bool:
-        return self.ftfy or self.max_words > 0 or bool(self.title)
+        return self.rank_llm or self.max_words > 0
 
     def passage_text(self, text: str, title: str = "") -> str:
         """Returns the text of a passage as the model was trained on it, with single spaces between words.
@@ -56,12 +49,11 @@ class PromptStyle:
         Args:
             title: the title, with which `text` begins; empty for a passage without one.
         """
-        if self.title and title:
-            fields = {"title": title, "text": text.removeprefix(title)}
-            text = _TITLE_FIELD.sub(lambda field: fields[field[1]], self.title)
-        if self.ftfy:
+        most = self.max_words
+        if self.rank_llm:
             import ftfy
 
-            text = ftfy.fix_text(stream_safe(text.strip()))
+            text = f"Title: {title} Content: {text.removeprefix(title)}" if title else text
+            text, most = ftfy.fix_text(stream_safe(text.strip())), _RANK_LLM_WORDS
         words = text.split()
-        return " ".join(words[: self.max_words] if self.max_words else words)
+        return " ".join(words[:most] if most else words)

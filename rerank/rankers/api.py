@@ -27,10 +27,11 @@ class ApiRanker(RemoteServers):
     Args:
         name: of the model in the configuration.
         servers: the servers and their API.
+        window_size: the largest window of a listwise API.
         api_key: sent to the servers; empty: none.
     """
 
-    def __init__(self, name: str, servers: RerankServers, api_key: str) -> None:
+    def __init__(self, name: str, servers: RerankServers, window_size: int, api_key: str) -> None:
         self._api = RERANK_APIS[servers.kind]
         super().__init__(name, servers, api_key, self._api.health)
         self._servers = servers
@@ -43,7 +44,7 @@ class ApiRanker(RemoteServers):
             model_id=servers.model,
             model_revision="",
             template_sha256="",
-            max_window_size=servers.passages_per_call if is_listwise else _MOST_PASSAGES,
+            max_window_size=window_size if is_listwise else _MOST_PASSAGES,
             score_kind=ScoreKind.WINDOW_SCORE if is_listwise else pointwise,
             reads_instruction=servers.instruction,
         )
@@ -59,7 +60,7 @@ class ApiRanker(RemoteServers):
     async def rank_window(self, window: Window) -> WindowRanking:
         """Returns the scores as the API returns them. See `RemoteRanker`."""
         query, texts = window.query, [passage.text for passage in window.passages]
-        size = self._servers.passages_per_call
+        size = len(texts) if self._servers.scores == "listwise" else self._api.max_passages
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
         calls = [asyncio.create_task(self._call(query, part)) for part in parts]
         try:

@@ -16,7 +16,6 @@ from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import read_manifest
 from rerank.config import (
     ApiModel,
-    CheckpointModel,
     CrossEncoderModel,
     E2RankModel,
     EncoderConfig,
@@ -24,9 +23,9 @@ from rerank.config import (
     FusionModel,
     GenerationModel,
     IdentityModel,
+    LanguageModel,
     ModelConfig,
     PERankModel,
-    PromptConfig,
 )
 from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
@@ -66,6 +65,8 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: Behind the passages of E2Rank, whose published tokenizers write none.
 E2RANK_END_TOKEN = "<|endoftext|>"
+#: Passages in a prompt of E2Rank, the first ones of a window, and the words to which they are cut, as in the paper.
+_E2RANK_PASSAGES, _E2RANK_WORDS = 20, 1024
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
-    of_schedule = {"strategy", "window_size", "stride", "preranker", "first_stage_weight", "relevance"}
+    of_schedule = {"strategy", "window_size", "preranker", "first_stage_weight", "relevance"}
     of_schedule |= {"load", "unload_after_s"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by"} | of_schedule
     return model.model_dump(mode="json", exclude=excluded)
@@ -220,17 +221,14 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
-            return PERankRanker(
-                model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
-            )
+            return PERankRanker(model.path, encoder, device, model.decoding, model.template, precision=model.precision)
         case E2RankModel():
             return _load_e2rank(model, encoder, device)
         case FirstModel():
             return load_first(model, device)
         case GenerationModel():
-            kind = IdentifierKind(model.identifiers)
-            template = _styled(model.template, model.prompt)
-            return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
+            options = (device, model.precision, model.thinking_tokens)
+            return GenerationRanker(model.path, *_generation_prompt(model), *options)
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision)
         case ApiModel():
@@ -248,8 +246,13 @@ def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: LoadSpars
 def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRanker:
     is_encoder = _has_weights_of(encoder, model.path)
     own = encoder if is_encoder else Encoder(_e2rank_encoder(model), device, encoder.vector_cache.max_bytes)
-    template = _styled(model.template, model.prompt)
-    return E2RankRanker(own, is_encoder, template, _instruction(model), model.prompt_passages, model.precision)
+    return E2RankRanker(own, is_encoder, *_e2rank_prompt(model), model.precision)
+
+
+def _e2rank_prompt(model: E2RankModel) -> tuple[Template, str, int]:
+    """Returns template, instruction and the number of passages in a prompt. Raises: see `_instruction`."""
+    template = load_template(model.template or "e2rank").with_style(PromptStyle(max_words=_E2RANK_WORDS))
+    return template, _instruction(model), _E2RANK_PASSAGES
 
 
 def _instruction(model: E2RankModel) -> str:
@@ -275,11 +278,10 @@ def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
 
 
 def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> RemoteE2Rank:
-    served, instruction = _on_servers(model), _instruction(model)
-    template = _styled(model.template, model.prompt)
+    served, prompt = _on_servers(model), _e2rank_prompt(model)
     return RemoteE2Rank(
         served,
-        lambda tokens: E2RankPrompts(served.tokenizer, tokens, template, instruction, model.prompt_passages),
+        lambda tokens: E2RankPrompts(served.tokenizer, tokens, *prompt),
         E2RANK_END_TOKEN,
         encoder if _has_weights_of(encoder, model.path) else None,
     )
@@ -288,7 +290,7 @@ def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> RemoteE2Rank:
 def load_first(model: FirstModel, device: str) -> FirstRanker:
     """See `load_ranker`; this one needs no encoder."""
     settings = first_settings(model)
-    template = _styled(settings.template, model.prompt)
+    template = _styled(settings.template, model)
     options = (settings.identifiers, model.order_prior, device, model.precision, settings.passage_tokens)
     return FirstRanker(model.path, template, *options, settings.early_exit_layer)
 
@@ -303,16 +305,16 @@ def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
     if model.served_by is None:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
     if isinstance(model, ApiModel):
-        return ApiRanker(model.name, model.served_by, model.served_by.api_key())
+        return ApiRanker(model.name, model.served_by, model.window_size, model.served_by.api_key())
     served = _on_servers(model)
     tokenizer = served.tokenizer
     if isinstance(model, GenerationModel):
-        template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
+        template, kind = _generation_prompt(model)
         return RemoteGeneration(
             served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.thinking_tokens)
         )
     settings = first_settings(model)
-    template = _styled(settings.template, model.prompt)
+    template = _styled(settings.template, model)
     return RemoteFirst(
         served,
         lambda tokens: FirstPrompts(
@@ -332,13 +334,17 @@ def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> RemoteMode
     return RemoteModel(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
 
 
-def _styled(template: str, prompt: PromptConfig) -> Template:
-    return load_template(template).with_style(PromptStyle(**prompt.model_dump()))
+def _generation_prompt(model: GenerationModel) -> tuple[Template, IdentifierKind]:
+    return _styled(model.template or "first", model), IdentifierKind(model.identifiers or "numbers")
+
+
+def _styled(template: str, model: FirstModel | GenerationModel) -> Template:
+    return load_template(template).with_style(PromptStyle(**model.prompt.model_dump()))
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """Says what keeps a model from its published figures; empty if nothing is known."""
-    if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
+    if not isinstance(model, LanguageModel) or isinstance(model, PERankModel) or model.profile is None:
         return info.warning
     if isinstance(model, E2RankModel):
         ours = model.instruction == E2RANK_INSTRUCTION

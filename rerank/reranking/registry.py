@@ -195,8 +195,7 @@ class ModelRegistry:
         if options.preranker and kind is not StrategyKind.CASCADE:
             problem = f"the strategy {kind} has no preranker; leave preranker out, or set the strategy cascade"
             raise InvalidRequest("strategy.preranker", problem, {"preranker": options.preranker})
-        default_stride = default.stride if size == self._window_sizes[name] else None
-        strategy = strategy_of(kind, size, options.stride or default_stride or size // 2)
+        strategy = strategy_of(kind, size, options.stride or size // 2)
         weight = options.first_stage_weight
         if kind is StrategyKind.CASCADE:
             weight = FirstStageKind.NEURAL  # of the preranker's list

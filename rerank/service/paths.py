@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import TEMPLATE_FILE
-from rerank.config import CheckpointModel, ModelConfig, PERankModel
+from rerank.config import LanguageModel, ModelConfig, PERankModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 from rerank.util.files import check_file, is_missing_folder, looked_for_model
@@ -27,7 +27,7 @@ def check_model_files(model: ModelConfig) -> None:
             model.servers.api_key()
         if model.checkpoint is not None and str(model.checkpoint) != SMOLLM2:
             _check_folder(model.checkpoint, may_be_a_name=model.servers is not None)
-        if not isinstance(model, CheckpointModel):
+        if not isinstance(model, LanguageModel):
             return
         if model.template is not None and model.template != str(Path(model.path or "") / TEMPLATE_FILE):
             load_template(model.template, VECTOR_FIELDS if isinstance(model, PERankModel) else TEXT_FIELDS)

@@ -30,19 +30,12 @@ pytest.importorskip("ftfy")
 def test_profile_is_a_valid_configuration(name: str, tmp_path: Path) -> None:
     model = load_config(None, [served_model(f"it={name}:{tmp_path}")]).models[0]
     profile = profiles.load_profile(name)
-    assert (model.profile, model.ranker, model.stride) == (name, profile.ranker, profile.stride)  # type: ignore[union-attr]
+    assert (model.profile, model.ranker) == (name, profile.ranker)  # type: ignore[union-attr]
     assert all(0 < figure < 1 for figure in (profile.figures.ndcg_10 if profile.figures else {}).values())
 
 
 def test_settings_of_the_profile_are_defaults() -> None:
-    settings = {
-        "name": "it",
-        "ranker": "first",
-        "profile": "first-mistral",
-        "path": "x",
-        "window_size": 10,
-        "stride": 5,
-    }
+    settings = {"name": "it", "ranker": "first", "profile": "first-mistral", "path": "x", "window_size": 10}
     model = TypeAdapter(ModelConfig).validate_python(settings)
     assert (model.window_size, model.identifiers, model.prompt.bos_tokens) == (10, "letters", 2)
 

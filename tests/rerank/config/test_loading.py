@@ -15,7 +15,7 @@ listen: 0.0.0.0:9
 index: /some/index
 models:
   - {name: a, ranker: identity, strategy: top_down, window_size: 7}
-  - {name: b, ranker: pe-rank, path: /some/checkpoint, stride: 5}
+  - {name: b, ranker: pe-rank, path: /some/checkpoint, decoding: dynamic}
 engine: {max_batch_tokens: 100}
 drain_s: 0
 """
@@ -32,8 +32,8 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         listen="0.0.0.0:9",
         index=Path("/some/index"),
         models=(
-            IdentityModel(name="a", ranker="identity", strategy="top-down", window_size=7, stride=None),
-            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=200, stride=5),
+            IdentityModel(name="a", ranker="identity", strategy="top-down", window_size=7),
+            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=200, decoding="dynamic"),
         ),
         engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
         drain_s=0.0,
@@ -65,10 +65,6 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
             r"line 2: http\.model_aliases names defualt, .*; did you mean default\?$",
         ),
         ("limits: {max_candidates: '20'}", r"limits\.max_candidates: Input should be a valid integer, given '20'$"),
-        (
-            "models: [{name: a, ranker: identity, window_size: 7, stride: 8}]",
-            r"models\[0\]: with stride 8, .* windows of window_size 7 .*; use at most 7$",
-        ),
         (
             "limits: {max_connection_age_s: 1.0e+15}",
             r"limits\.max_connection_age_s: Input should be less than or equal to 1000000, given",
@@ -133,7 +129,7 @@ def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) ->
         f"{{name: wide, ranker: first, window_size: 8}}, {{name: unknown, ranker: first, path: {tmp_path / 'none'}}}]"
     )
     models = load_config(path).models
-    assert [(model.window_size, model.stride) for model in models] == [(20, None), (6, None), (8, None), (20, None)]
+    assert [model.window_size for model in models] == [20, 6, 8, 20]
 
 
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"

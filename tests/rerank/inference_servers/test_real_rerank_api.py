@@ -68,10 +68,9 @@ async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings:
 async def test_scores_and_order_are_those_of_the_model_in_this_process(url: str, folder: Path, kind: str) -> None:
     expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(40))
     assert max(expected) - min(expected) > 0.1, "the texts have nearly the same score"
-    for settings in ({}, {"max_passages": 7}):
-        found = await ranked(url, folder, 40, Single(1000), kind=kind, **settings)
-        gaps = [abs(result.score - expected[result.position]) for result in found.ranked]
-        print(f"{folder.name}, {kind}: largest difference of a score {max(gaps):.1e}")
-        assert max(gaps) < CLOSE
-        best_first = [expected[result.position] for result in found.ranked]
-        assert all(a > b - CLOSE for a, b in pairwise(best_first))
+    found = await ranked(url, folder, 40, Single(1000), kind=kind)
+    gaps = [abs(result.score - expected[result.position]) for result in found.ranked]
+    print(f"{folder.name}, {kind}: largest difference of a score {max(gaps):.1e}")
+    assert max(gaps) < CLOSE
+    best_first = [expected[result.position] for result in found.ranked]
+    assert all(a > b - CLOSE for a, b in pairwise(best_first))

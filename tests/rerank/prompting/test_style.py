@@ -77,4 +77,4 @@ def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_mess
 def test_repair_of_long_runs_of_accents_takes_no_minute() -> None:
     pytest.importorskip("ftfy")
     marks = "\u0301\u0316" * 20_000
-    assert len(PromptStyle(ftfy=True).passage_text(f"x{marks}")) > len(marks)
+    assert len(PromptStyle(rank_llm=True).passage_text(f"x{marks}")) > len(marks)

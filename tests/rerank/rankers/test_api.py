@@ -17,6 +17,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
+from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.reranking.load_models import load_remote
 from rerank.types import Passage, Query, Ranking, ScoreKind
 from tests.fakes import NumberRanker, number_in
@@ -96,9 +97,20 @@ async def test_wrong_model_name_shows_before_the_first_request(http: HttpClient)
     assert "number" in ranker.problem
 
 
-async def test_window_is_divided_among_calls_of_a_pointwise_api() -> None:
+@pytest.fixture
+def most_passages(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets the most passages of a call."""
+
+    def set_to(number: int) -> None:
+        monkeypatch.setitem(RERANK_APIS, "vllm", replace(RERANK_APIS["vllm"], max_passages=number))
+
+    return set_to
+
+
+async def test_window_is_divided_among_calls_of_a_pointwise_api(most_passages: Callable[[int], None]) -> None:
+    most_passages(7)
     async with server_of(numbers) as server:
-        async with engine_over(model_at(server.url, max_passages=7)) as engine:
+        async with engine_over(model_at(server.url)) as engine:
             server.requests.clear()
             ranking = await engine.run(request_of(range(50)))
         assert order(ranking) == list(range(49, -1, -1))
@@ -106,22 +118,23 @@ async def test_window_is_divided_among_calls_of_a_pointwise_api() -> None:
         assert sorted(sizes) == [1] + [7] * 7
 
 
-async def test_calls_of_one_window_are_bounded() -> None:
+async def test_calls_of_one_window_are_bounded(most_passages: Callable[[int], None]) -> None:
+    most_passages(1)
+
     def slow(path: str, body: Any) -> Reply:
         return replace(numbers(path, body), delay_s=0.02)
 
     async with server_of(slow) as server:
-        async with engine_over(model_at(server.url, max_passages=1, max_in_flight=3)) as engine:
+        async with engine_over(model_at(server.url, max_in_flight=3)) as engine:
             assert order(await engine.run(request_of(range(20))))[0] == 19
         assert server.most_running == 3
 
 
 async def test_listwise_api_slides_over_many_candidates_and_never_reads_more_than_its_limit() -> None:
-    model = model_at("http://127.0.0.1:1", scores="listwise", max_passages=8)
-    assert model.strategy == "sliding"
+    assert model_at("http://127.0.0.1:1", scores="listwise").strategy == "sliding"
     values = [n * 37 % 101 for n in range(101)]
     async with server_of(numbers) as server:
-        async with engine_over(model_at(server.url, scores="listwise", max_passages=8)) as engine:
+        async with engine_over(model_at(server.url, scores="listwise").model_copy(update={"window_size": 8})) as engine:
             ranking = await engine.run(request_of(values, Sliding(8, 4)))
         assert order(ranking)[:4] == [100, 99, 98, 97]
         assert max(len(body["documents"]) for _, body in server.requests if body) == 8
@@ -188,7 +201,6 @@ def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -
         ({"url": "http://gpu1:99999"}, "write it as http://HOST:PORT"),
         ({"url": "https://me:word@gpu1"}, "the URL has a password in it, which logs would show; use api_key_env"),
         ({"scores": "pairwise"}, "'pointwise' or 'listwise'"),
-        ({"max_passages": 0}, "greater than 0"),
         ({"fields": {"top_n": 3}}, "fields has top_n, which each call fills in itself"),
         ({"fields": {"documents": "x"}}, "fields has documents"),
         ({"kind": "tei", "instruction": True}, "the API of tei has no place for an instruction"),

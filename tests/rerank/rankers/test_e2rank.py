@@ -47,7 +47,7 @@ def ranked(ranker: Ranker, texts: list[str], query: Query = Query("what is 7")) 
 
 
 def test_only_the_first_passages_make_the_vector_and_all_are_scored(e2rank: Encoder) -> None:
-    ranker = loaded(e2rank, prompt_passages=3)
+    ranker = E2RankRanker(e2rank, True, "e2rank", "Order these:", 3, "float32")
     all_of_them, others = ranked(ranker, TEXTS), ranked(ranker, [*TEXTS[:3], "another one"])
     np.testing.assert_allclose(all_of_them.query_vector, others.query_vector, atol=1e-6)
     assert all_of_them.scores[:3] == pytest.approx(others.scores[:3], abs=1e-6)

@@ -21,7 +21,7 @@ from tests.fakes import NumberRanker
 def registry() -> ModelRegistry:
     """Two models: `number`, the default one, and `identity`."""
     models = [
-        IdentityModel(name="number", ranker="identity", window_size=10, stride=4),
+        IdentityModel(name="number", ranker="identity", window_size=10),
         IdentityModel(name="identity", ranker="identity", strategy="single", window_size=50),
     ]
     return ModelRegistry(models, {"number": NumberRanker(max_window_size=30), "identity": IdentityRanker()})
@@ -30,7 +30,7 @@ def registry() -> ModelRegistry:
 @pytest.mark.parametrize(
     ("options", "model", "strategy"),
     [
-        (RankOptions(), "number", Sliding(10, 4)),
+        (RankOptions(), "number", Sliding(10, 5)),
         (RankOptions(model="identity"), "identity", Single(50)),
         (RankOptions(window_size=20), "number", Sliding(20, 10)),
         (RankOptions(window_size=20, stride=5), "number", Sliding(20, 5)),

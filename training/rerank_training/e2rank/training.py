@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import set_seed
 
-from rerank.config import EncoderConfig, PromptConfig
+from rerank.config import EncoderConfig
 from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
@@ -93,7 +93,7 @@ def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:
 
 def _prompts(encoder: Encoder, arguments: E2RankArguments, instruction: str) -> E2RankPrompts:
     """The prompts as serving renders them, with all passages of a window."""
-    words = PromptConfig(max_words=arguments.passage_tokens)  # a token is a word at most
-    template = load_template("e2rank").with_style(PromptStyle(**words.model_dump()))
+    style = PromptStyle(max_words=arguments.passage_tokens)  # a token is a word at most
+    template = load_template("e2rank").with_style(style)
     tokenizer = load_tokenizer(encoder.folder)
     return E2RankPrompts(tokenizer, encoder.id.max_tokens, template, instruction, arguments.window_size)
