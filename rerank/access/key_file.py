@@ -52,7 +52,7 @@ def read_keys(path: Path) -> tuple[APIKey, ...]:
         ConfigError: the file cannot be read, has no list, an entry is invalid, or two have the same name. A file that
             is empty, as after a failed write, would refuse every call without anybody having decided it.
     """
-    way_out = f"`rerank keys add NAME --file {shlex.quote(str(path))}` writes it"
+    way_out = f"`rerank keys add NAME --keys {shlex.quote(str(path))}` writes it"
     try:
         text = read_text(path)
     except ConfigError as error:

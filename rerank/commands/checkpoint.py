@@ -19,7 +19,6 @@ Out = Annotated[Path, typer.Option(help="Folder to create.")]
 def zero_init(
     out: Out,
     encoder: options.Encoder = None,
-    layers: Annotated[int, typer.Option(min=2, max=4, help="Number of transformer layers.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
 ) -> None:
     """Write the zero-initialised PE-Rank checkpoint that a training starts from.
@@ -30,15 +29,14 @@ def zero_init(
     from rerank.models.zero_init import write_zero_init_checkpoint
 
     name = encoder or DEFAULT_ENCODER
-    write_zero_init_checkpoint(Encoder(name), out, layers, seed)
-    print(f"{out}: {layers} layers over {name}, seed {seed}")
+    write_zero_init_checkpoint(Encoder(name), out, seed=seed)
+    print(f"{out}: a model over {name}, seed {seed}")
 
 
 @app.command(example="rerank checkpoint pack runs/pe-rank/final --out packed/pe-rank")
 def pack(
     checkpoint: Annotated[Path, typer.Argument(help="Folder `final` of a training run.")],
     out: Out,
-    max_shard_size: Annotated[str, typer.Option(help="Largest size of a weight file, such as 36MB.")] = "36MB",
     start: Annotated[
         Path | None, typer.Option(help="Checkpoint that the training started from, for the interpolation.")
     ] = None,
@@ -53,7 +51,7 @@ def pack(
     if (start is None) != (share == 1.0):
         raise typer.BadParameter("give --start and a --share below 1 together, or neither")
     with atomic_folder(out) as folder:
-        write_packed(checkpoint, folder, max_shard_size, start, share)
+        write_packed(checkpoint, folder, start, share)
         size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{out}: {size / 2**20:.1f} MiB")
 

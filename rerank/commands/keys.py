@@ -18,10 +18,10 @@ def keys() -> None:
     """API keys of a service."""
 
 
-@app.command(example="rerank keys add search-backend --file keys.yaml --max-calls 8")
+@app.command(example="rerank keys add search-backend --keys keys.yaml --max-calls 8")
 def add(
     name: Annotated[str, typer.Argument(help="Name of the key's holder, for the log and the errors of the service.")],
-    file: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],
+    keys: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],
     model: Annotated[
         list[str] | None, typer.Option(help="A model that the key may use; default: all. Repeatable.")
     ] = None,
@@ -36,5 +36,5 @@ def add(
     from rerank.access.key_file import add_key
 
     limits = CallerLimits(models=tuple(model) if model else None, max_calls=max_calls)
-    print(add_key(file, name, limits), flush=True)
-    print(f"Keep this key of {name}; {file} has only its hash.", file=sys.stderr)
+    print(add_key(keys, name, limits), flush=True)
+    print(f"Keep this key of {name}; {keys} has only its hash.", file=sys.stderr)

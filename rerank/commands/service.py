@@ -36,12 +36,12 @@ class ServeSettings:
         ),
     ] = None
     http: Annotated[
-        bool,
-        options.flag(
-            "--http", "Also serve HTTP: at the HOST:PORT that may follow, else at the file's address or 127.0.0.1:8080."
+        str | None,
+        typer.Option(
+            metavar="[HOST:PORT]",
+            help="Also serve HTTP: at this address, else at the file's address or 127.0.0.1:8080.",
         ),
-    ] = False
-    http_listen: Annotated[str | None, typer.Option(hidden=True, help="HOST:PORT of --http, see ServeCommand.")] = None
+    ] = None
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,28 +77,26 @@ class ServeSettings:
         """The settings of the service that the options give; None where they give none."""
         names = ("listen", "index", "encoder", "device", "keys")
         http = {
-            "listen": self.http_listen,
+            "listen": self.http or None,
             "allowed_hosts": self.allowed_host or None,
             "qrels": self.qrels,
         }
         given = {name: value for name, value in http.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in names},
-            "http": given if self.http or given else None,
+            "http": given if self.http is not None or given else None,
             "telemetry": {"log_level": self.log_level} if self.log_level else None,
             "insecure": self.insecure or None,
         }
 
 
 class ServeCommand(Command):
-    """Reads `--http HOST:PORT` as `--http-listen HOST:PORT`: typer has no option whose value may be left out."""
+    """Reads `--http` alone as `--http=`: typer has no option whose value may be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        read: list[str] = []
-        for word in args:
-            if read[-1:] == ["--http"] and not word.startswith("-"):
-                read[-1] = "--http-listen"
-            read.append(f"--http-listen={word.removeprefix('--http=')}" if word.startswith("--http=") else word)
+        following = [*args[1:], "--"]
+        is_alone = [word == "--http" and after.startswith("-") for word, after in zip(args, following, strict=True)]
+        read = ["--http=" if alone else word for word, alone in zip(args, is_alone, strict=True)]
         return super().parse_args(ctx, read)
 
 
@@ -163,7 +161,7 @@ def index(
             help="Dense search: flat is exact; hnsw is approximate, for millions of passages. Its recall is printed."
         ),
     ] = "flat",
-    encoder_dtype: Annotated[
+    precision: Annotated[
         Precision,
         typer.Option(
             help="Precision in which passages are encoded; auto: bfloat16 on a CPU that has it, otherwise float32."
@@ -191,7 +189,7 @@ def index(
     from rerank.retrieval.build import BuildSettings, build_index
 
     sparse = None if sparse_encoder == "none" else SparseEncoder(sparse_encoder, device)
-    settings = BuildSettings(dense, encoder_dtype, workers)
+    settings = BuildSettings(dense, precision, workers)
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
     with show_progress(console, "passages") as progress:
         manifest = build_index(opened, out, loaded, progress.report, settings, sparse)
@@ -210,12 +208,6 @@ def index(
 def expand(
     index: Annotated[Path, typer.Option(help="Index folder from `rerank index`; it stays as it is.")],
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
-    neighbours: Annotated[
-        int, typer.Option(min=1, max=100, help="Number of nearest passages that a vector is moved towards.")
-    ] = 5,
-    weight: Annotated[
-        float, typer.Option(min=0, max=100, help="Weight of the mean of their vectors; that of the passage's own is 1.")
-    ] = 0.8,
     first_stage: Annotated[
         FirstStage,
         typer.Option(help="Search that finds the nearest passages; BM25 reads whole passages as queries, slowly."),
@@ -233,11 +225,11 @@ def expand(
     from rerank.retrieval.index import Expansion, read_manifest
 
     loaded = Encoder(encoder or read_manifest(index).encoder.settings, device)
-    expansion = Expansion(neighbours=neighbours, weight=weight, first_stage=first_stage)
+    expansion = Expansion(first_stage=first_stage)
     with show_progress(console, "passages") as progress:
         manifest = expand_index(index, out, loaded, expansion, progress.report)
     seconds = manifest.seconds["neighbours"]
-    console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {neighbours}")
+    console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {expansion.neighbours}")
     console.print(f"  neighbours: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s)")
 
 

@@ -26,7 +26,9 @@ Weights: TypeAlias = dict[str, torch.Tensor]
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = None, share: float = 1.0) -> None:
+def pack(
+    checkpoint: Path, out: Path, start: Path | None = None, share: float = 1.0, max_shard_size: str = "36MB"
+) -> None:
     """Writes the packed checkpoint to the empty folder `out`, with the hash of the new weights in its manifest.
 
     Raises:

@@ -71,7 +71,7 @@ def service_of(checkout: Path, model: str, port: int) -> Iterator[dict[str, Meas
     command = [str(checkout / ".venv/bin/rerank"), "serve", "--stop-at-eof", "--listen", grpc_address]
     with (
         subprocess.Popen(
-            [*command, "--http-listen", http_address],
+            [*command, "--http", http_address],
             cwd=checkout,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

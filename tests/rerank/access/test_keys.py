@@ -77,7 +77,7 @@ def test_empty_list_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize("text", ["", "\n", "# a comment\n", "null\n"])
 def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path, text: str) -> None:
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"is empty; `rerank keys add NAME --file .*` writes it, and \[\] in it says"):
+    with pytest.raises(ConfigError, match=r"is empty; `rerank keys add NAME --keys .*` writes it, and \[\] in it says"):
         KeyStore(path)
 
 

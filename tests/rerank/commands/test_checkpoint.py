@@ -15,9 +15,9 @@ from tests.rerank.commands.conftest import Command
 @pytest.mark.slow
 def test_checkpoint_is_written_packed_and_gets_its_scores(rerank: Command, tmp_path: Path) -> None:
     made, packed = tmp_path / "made", tmp_path / "packed"
-    written = rerank("checkpoint", "zero-init", "--out", made, "--layers", 2)
-    assert written.out == f"{made}: 2 layers over sentence-transformers/all-MiniLM-L6-v2, seed 0\n"
-    assert json.loads((made / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"] == 2
+    written = rerank("checkpoint", "zero-init", "--out", made)
+    assert written.out == f"{made}: a model over sentence-transformers/all-MiniLM-L6-v2, seed 0\n"
+    assert json.loads((made / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"] == 3
     finish(made)
     assert rerank("checkpoint", "pack", made, "--out", packed).out.startswith(f"{packed}: ")
     assert rerank("checkpoint", "golden", packed).out == f"{packed / GOLDEN}\n"

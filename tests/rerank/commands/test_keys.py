@@ -14,7 +14,7 @@ from tests.rerank.commands.conftest import Command
 
 def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
-    made = rerank("keys", "add", "frontend", "--file", path, "--model", "pe-rank", "--model", "first", "--max-calls", 8)
+    made = rerank("keys", "add", "frontend", "--keys", path, "--model", "pe-rank", "--model", "first", "--max-calls", 8)
     key = made.out.removesuffix("\n")
     assert made.code == 0
     assert key.startswith("rerank_")
@@ -26,7 +26,7 @@ def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
 
 def test_entry_of_a_key_takes_further_settings(rerank: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
-    assert rerank("keys", "add", "shop", "--file", path).code == 0
+    assert rerank("keys", "add", "shop", "--keys", path).code == 0
     entry = path.read_text()
     path.write_text(f"{entry}  on_failure: first_stage\n  first_stage_weight: neural\n")
     (key,) = read_keys(path)

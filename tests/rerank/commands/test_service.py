@@ -29,11 +29,11 @@ def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path
 
 
 def test_expanded_index_is_written_beside_the_other(rerank: Command, index_folder: Path, tmp_path: Path) -> None:
-    settings = Expansion(neighbours=2, first_stage=FirstStage.HYBRID_Z_SCORE)
-    arguments = ("--neighbours", "2", "--first-stage", "hybrid-z-score", "--device", "cpu")
+    settings = Expansion(first_stage=FirstStage.HYBRID_Z_SCORE)
+    arguments = ("--first-stage", "hybrid-z-score", "--device", "cpu")
     expanded = rerank("expand", "--index", index_folder, "--out", tmp_path / "new", *arguments)
     assert (expanded.code, expanded.err) == (0, "")
-    assert "12 passages, each moved towards its nearest 2" in expanded.out
+    assert "12 passages, each moved towards its nearest 5" in expanded.out
     assert read_manifest(index_folder).expansion is None
     assert read_manifest(tmp_path / "new").expansion == settings
 
@@ -60,7 +60,7 @@ def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command
 
 def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
-    rerank("keys", "add", "a", "--file", keys)
+    rerank("keys", "add", "a", "--keys", keys)
     (config := tmp_path / "config.yaml").write_text("models: [{name: a, ranker: identity}]\nlisten: 0.0.0.0:0\n")
     outcome = rerank("serve", "--check", "--config", config, "--keys", keys, "--http", "--qrels", "pydoc")
     assert (outcome.code, outcome.err) == (0, "")
@@ -72,7 +72,7 @@ def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path
     [
         (["--http", "127.0.0.1:8099"], "127.0.0.1:8099"),
         (["--http=127.0.0.1:8099"], "127.0.0.1:8099"),
-        (["--http", "--http-listen", "127.0.0.1:8099"], "127.0.0.1:8099"),
+        (["--http"], "127.0.0.1:8080"),
         (["--http", "--check"], "127.0.0.1:8080"),
     ],
 )
@@ -95,5 +95,5 @@ def test_http_may_have_an_address(
     ],
 )
 def test_serve_refuses_judgements_that_it_cannot_show(rerank: Command, options: list[str], message: str) -> None:
-    error = rerank("serve", "--check", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", *options).error
+    error = rerank("serve", "--check", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *options).error
     assert message in error

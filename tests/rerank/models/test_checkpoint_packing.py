@@ -32,7 +32,7 @@ def trained(checkpoint: Path, tmp_path: Path) -> Path:
 
 def packed(trained: Path, out: Path, max_shard_size: str = "36MB") -> Path:
     out.mkdir()
-    pack(trained, out, max_shard_size)
+    pack(trained, out, max_shard_size=max_shard_size)
     return out
 
 
@@ -75,7 +75,7 @@ def test_share_of_the_training_lies_between_start_and_end(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    pack(trained, out, "36MB", checkpoint, share)
+    pack(trained, out, checkpoint, share)
     start, end = load_file(checkpoint / "model.safetensors"), load_file(trained / "model.safetensors")
     for name, tensor in load_file(out / "model.safetensors").items():
         torch.testing.assert_close(tensor, ((1 - share) * start[name] + share * end[name]).half())
@@ -90,7 +90,7 @@ def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, t
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes"):
-        pack(trained, out, "36MB", other, 0.5)
+        pack(trained, out, other, 0.5)
 
 
 def test_packed_adapter_is_served_with_its_base(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.fixture(scope="module")
 def model(encoder: Encoder) -> ListEncoder:
-    return ListEncoder(encoder, lora_rank=0, lora_alpha=1).eval()
+    return ListEncoder(encoder, lora_rank=0).eval()
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def vectors(model: TrainableEncoder) -> torch.Tensor:
 def trained(encoder: Encoder, lora_rank: int) -> TrainableEncoder:
     """A model whose vectors differ clearly from those of the encoder."""
     torch.manual_seed(0)
-    model = TrainableEncoder(encoder, lora_rank, lora_alpha=32)
+    model = TrainableEncoder(encoder, lora_rank)
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
     for _ in range(2):  # the first changes only half of the adapter, because the other half starts at zero
         optimizer.zero_grad()
@@ -42,7 +42,7 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
     """With the prompts that the collator writes."""
     settings = EncoderConfig(name=str(encoder.folder), query_prompt="query: ", document_prompt="passage: ")
     prompted = Encoder(settings, "cpu")
-    model = TrainableEncoder(prompted, lora_rank, lora_alpha=32).eval()
+    model = TrainableEncoder(prompted, lora_rank).eval()
     passages = tuple(Passage(text, text) for text in TEXTS)
     batch = RetrieverCollator(model.tokenizer, 64, model.prompts)([TrainingList(Query(TEXTS[0]), passages, (1, 0))])
     expected = np.concatenate([prompted.encode_queries(TEXTS[:1]), prompted.encode_passages(TEXTS)])

@@ -22,7 +22,7 @@ class Killed(Exception):
 def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """The same model with one changed weight."""
     folder = tmp_path_factory.mktemp("encoders") / "other"
-    model = TrainableEncoder(encoder, lora_rank=0, lora_alpha=1)
+    model = TrainableEncoder(encoder, lora_rank=0)
     model.encoder[0].auto_model.embeddings.LayerNorm.bias.data[0] += 1
     model.save_pretrained(folder)
     return Encoder(str(folder), "cpu")

@@ -49,7 +49,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
             "last token; give an encoder that pools by lasttoken"
         )
     set_seed(settings.seed)  # for the initial weights of the adapter
-    model = ListEncoder(encoder, arguments.lora_rank, arguments.lora_alpha)
+    model = ListEncoder(encoder, arguments.lora_rank)
     tokens = min(model.max_tokens, arguments.passage_tokens)
     trainer = RankingTrainer(
         E2RankObjective(rank_loss, arguments.rank_weight),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName
+from rerank_training.trainer.flags import ListArguments, RankLossName
 
 #: FIRST's weights of its losses beside the language model's; that of weighted RankNet is 10.
 _RANK_WEIGHTS = {"lambdarank-first": 1.0, "listnet-first": 0.1}
@@ -52,7 +52,6 @@ class FirstArguments(ListArguments):
     lora_rank: Annotated[
         int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
     ] = 0
-    lora_alpha: LoraAlpha = 32
 
     @property
     def joint_rank_weight(self) -> float:

@@ -30,6 +30,7 @@ from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import base_revision, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.flags import LORA_ALPHA
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
@@ -135,7 +136,7 @@ def load_base(
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
     if arguments.lora_rank and not is_adapter:
-        lora = LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_alpha, target_modules="all-linear")
+        lora = LoraConfig(r=arguments.lora_rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
         model = get_peft_model(model, lora)
     if isinstance(model, PeftModel):
         _save_without_embeddings(model)

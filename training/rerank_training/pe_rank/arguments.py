@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName
+from rerank_training.trainer.flags import ListArguments, RankLossName
 
 
 @dataclass(kw_only=True)
@@ -44,7 +44,6 @@ class PERankArguments(ListArguments):
         "context for each passage of a window.",
     ] = 0
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 0
-    lora_alpha: LoraAlpha = 32
 
     def __post_init__(self) -> None:
         if self.decoding == "dynamic" and self.rank_loss != "listmle":

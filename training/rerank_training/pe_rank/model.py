@@ -26,6 +26,7 @@ from rerank.models.projector import make_projector
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
+from rerank_training.trainer.flags import LORA_ALPHA
 
 #: Placeholder in a list of token ids after the prompt: the vector of the passage that is chosen next.
 CHOSEN_SLOT = -3
@@ -182,7 +183,7 @@ def _encoder_settings(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0, lora_alpha: int = 1) -> None:
+def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0) -> None:
     """Selects the weights that are trained: the projector, and if requested the transformer or an adapter of it.
 
     Token embeddings that are the encoder's are never trained, because the result does not store them.
@@ -190,7 +191,7 @@ def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0, lora_al
     model.requires_grad_(False)
     model.projector.requires_grad_(True)
     if transformer and lora_rank:
-        lora = LoraConfig(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear")
+        lora = LoraConfig(r=lora_rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
         model.transformer = get_peft_model(model.transformer, lora)
     elif transformer:
         model.transformer.requires_grad_(True)

@@ -68,7 +68,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template)
     arguments = replace(arguments, passage_tokens=_passage_tokens(arguments, base, chain(lists, held_out)))
-    set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
+    set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank)
     if arguments.stage == "align":
         parts = _alignment(arguments, settings, encoder, base, lists)
     else:

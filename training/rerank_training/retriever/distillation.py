@@ -120,7 +120,7 @@ class Distillation:
         sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
         sample = partial(sample_window, sampling=sampling)
         set_seed(settings.seed)  # for the initial weights of the adapter
-        model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
+        model = TrainableEncoder(base, arguments.lora_rank)
         trainer = RankingTrainer(
             RetrieverObjective(rank_loss_named(arguments.rank_loss)),
             model=model,

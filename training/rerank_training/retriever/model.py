@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank_training.trainer.flags import LORA_ALPHA
 
 
 class TrainableEncoder(nn.Module):
@@ -19,10 +20,9 @@ class TrainableEncoder(nn.Module):
     Args:
         encoder: the trained one is a copy of it.
         lora_rank: rank of an adapter on all its linear layers; 0: train all weights.
-        lora_alpha: scale of the adapter, divided by its rank.
     """
 
-    def __init__(self, encoder: Encoder, lora_rank: int, lora_alpha: int) -> None:
+    def __init__(self, encoder: Encoder, lora_rank: int) -> None:
         super().__init__()
         self.prompts = prompts = encoder.prompts
         self.encoder: Any = encoder.copy_model().cpu()  # Trainer moves it, whole or divided
@@ -31,7 +31,7 @@ class TrainableEncoder(nn.Module):
         self.encoder.prompts |= prompts._asdict()  # the saved folder states them
         self._adapters: list[Any] = []  # a list, because the weights of a submodule would be saved twice
         if lora_rank:
-            lora = LoraConfig(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear")
+            lora = LoraConfig(r=lora_rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
             transformer: Any = self.encoder[0].auto_model
             self._adapters = [get_peft_model(transformer, lora)]  # changes its layers in place
 

@@ -15,7 +15,8 @@ WINDOW_SIZE = 20
 RankLossName = Annotated[
     str, "Ranking loss, such as ranknet, listmle or kl; an unknown name is answered with all names."
 ]
-LoraAlpha = Annotated[int, "Scale of the LoRA adapter, divided by its rank."]
+#: Scale of LoRA adapters, divided by their rank.
+LORA_ALPHA = 32
 
 
 def learning_rates(of_adapter: float, of_weights: float) -> str:
