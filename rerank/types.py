@@ -390,14 +390,6 @@ class WindowTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class SimilarPassage:
-    """A passage that gave way to another one that it is like."""
-
-    doc_id: str
-    similar_to: str
-
-
-@dataclass(frozen=True, slots=True)
 class Trace:
     """Model, windows, cost and latency of one request."""
 
@@ -429,8 +421,8 @@ class Trace:
     input_order: tuple[int, ...] = ()
     #: The class of the error in whose place the ranking stands; None if there was no error.
     failure: type[Exception] | None = None
-    #: Near duplicates that were dropped, each with the one that was kept.
-    dropped: tuple[SimilarPassage, ...] = ()
+    #: Near duplicates that were dropped: doc_id → that of the passage that was kept.
+    dropped: Mapping[str, str] = field(default_factory=dict)
     #: A model or the first stage read only the beginning of the query.
     query_truncated: bool = False
     #: That of the last window, see WindowRanking.

@@ -164,7 +164,7 @@ def _listed(models: Iterable[pb.Model], name: str) -> pb.Model:
     """The model of this name; the default model of a service without a model named `default`."""
     by_name = {model.name: model for model in models}
     if name == "default" and name not in by_name:
-        return next(model for model in by_name.values() if model.is_default)
+        return next(iter(by_name.values()))
     if name not in by_name:
         raise ConfigError(f"the service has no model {name!r}; it has {', '.join(by_name)}")
     if problem := by_name[name].problem:
@@ -226,7 +226,7 @@ class ServedSystem:
         return _ranking(self.client.search(query.text, **self.options, **options))
 
 
-def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> RankedList:
+def _ranking(response: pb.RerankResponse) -> RankedList:
     results = response.results
     return RankedList(
         tuple(result.doc_id for result in results),

@@ -139,7 +139,7 @@ class RerankClient(_Client):
 
         return with_bar(answers_in_order(connection(), messages), requests, show_progress_bar)
 
-    def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
+    def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.RerankResponse:
         """Retrieves candidates from the service's index and reranks them.
 
         `options` are further fields of SearchRequest, such as first_stage="bm25", depth=20 or feedback="rocchio".
@@ -193,7 +193,7 @@ class AsyncRerankClient(_Client):
         """Reranks the candidates of a message. Raises: ServiceError, UsageError."""
         return await self._call(self._stub.Rerank, request, timeout_s)
 
-    async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
+    async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.RerankResponse:
         """See RerankClient.search."""
         return await self._call(self._stub.Search, _search_request(query, options), timeout_s)
 

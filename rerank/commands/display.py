@@ -25,9 +25,7 @@ _SCORES = {
 }
 
 
-def results_table(
-    title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False, is_narrow: bool = False
-) -> Table:
+def results_table(title: str, response: pb.RerankResponse, verbose: bool = False, is_narrow: bool = False) -> Table:
     """A table of results: rank, rank before, score, relevance, doc_id and start of the text.
 
     Args:
@@ -93,8 +91,7 @@ def execution_line(execution: pb.Execution) -> str:
 
 def feedback_line(report: pb.FeedbackReport) -> str:
     """The effect of relevance feedback, on one line."""
-    effect = f"{report.new_passages} new passages" if report.updated else f"query vector unchanged: {report.reason}"
-    return f"feedback: {effect}"
+    return f"feedback: {report.reason or f'the query vector moved to cosine {report.cosine:.3f}'}"
 
 
 def models_table(response: pb.ListModelsResponse, is_narrow: bool = False) -> Table:
@@ -111,8 +108,8 @@ def models_table(response: pb.ListModelsResponse, is_narrow: bool = False) -> Ta
         table.add_column("largest\nwindow", justify="right")
         table.add_column("supports", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    for model in response.models:
-        name = f"{model.name} *" if model.is_default else model.name
+    for place, model in enumerate(response.models):
+        name = model.name if place else f"{model.name} *"
         supported = {"instruction": model.reads_instruction, "relevance": model.gives_relevance}
         names = "\n".join(name for name, has in supported.items() if has)
         known = [str(model.max_window_size), names] if model.is_loaded or model.load_s else ["", ""]
@@ -144,20 +141,16 @@ def one_line(text: str) -> Text:
     return Text(visible(" ".join(text.split())), no_wrap=True, overflow="ellipsis")
 
 
-def _in_words(fields: Mapping[str, object], of: str = "") -> Iterator[tuple[str, str]]:
-    """Name and value of each field; those of a message in a field have the name of both."""
+def _in_words(fields: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Name and value of each field."""
     for name, value in fields.items():
-        words = of + name.removesuffix("_ms").replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _in_words(value, f"{words}: ")
-        else:
-            text = _formatted(value).removeprefix(f"{name.upper()}_")
-            yield words, f"{text} ms" if name.endswith("_ms") else text
+        text = _formatted(value).removeprefix(f"{name.upper()}_")
+        yield name.removesuffix("_ms").replace("_", " "), f"{text} ms" if name.endswith("_ms") else text
 
 
 def _formatted(value: object) -> str:
     if isinstance(value, Mapping):
-        return " ".join(map(str, value.values()))
+        return _formatted([f"{doc_id} (like {kept})" for doc_id, kept in value.items()])
     if isinstance(value, list):
         return ", ".join(map(_formatted, value)) or "none"
     if isinstance(value, bool):

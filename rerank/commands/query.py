@@ -147,14 +147,12 @@ def open_client(target: str, tls_ca: str | None) -> RerankClient:
     return RerankClient(target, Credentials.from_environment(tls_ca), DEFAULT_ATTEMPTS)
 
 
-def show_response(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: RankingSettings) -> None:
-    from rerank.v1 import rerank_pb2 as pb
-
+def show_response(response: pb.RerankResponse, title: str, settings: RankingSettings) -> None:
     if settings.as_json:
         _print_json(response)
         return
     console.print(results_table(title, response, settings.verbose, console.is_narrow))
-    feedback = response.feedback if isinstance(response, pb.SearchResponse) and response.HasField("feedback") else None
+    feedback = response.feedback if response.HasField("feedback") else None
     if not settings.verbose:
         console.note(execution_line(response.execution))
         if feedback:

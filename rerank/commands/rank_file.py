@@ -38,9 +38,7 @@ def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> 
         SelfTestFailed: it does not serve the model.
     """
     request = request_message(pb.RerankRequest, fields)
-    names = {"" if model.is_default else model.name: model for model in models} | {
-        model.name: model for model in models
-    }
+    names = {"": models[0]} | {model.name: model for model in models}
     for name in filter(None, (request.model, request.strategy.preranker)):
         if name not in names:
             raise NotFound(f"model {name!r} is not one of {', '.join(model.name for model in models)}")

@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from rerank.errors import reason_of
-from rerank.protobuf.enums import COMPLETENESS, FIRST_STAGES, SCORE_KINDS
+from rerank.protobuf.enums import COMPLETENESS, SCORE_KINDS
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
-from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
-from rerank.types import RankedCandidate, Ranking, SimilarPassage, Trace, WindowTrace
+from rerank.types import RankedCandidate, Ranking, Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 
 #: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
 MAX_PASSAGES = 10_000
 
 
-def rerank_response(ranking: Ranking, request: pb.RerankRequest) -> pb.RerankResponse:
+def rerank_response(ranking: Ranking, request: pb.RerankRequest | pb.SearchRequest) -> pb.RerankResponse:
     """The response to a request, with the texts of the passages and the trace if it asks for them."""
     return pb.RerankResponse(
         results=[_result(item, request.return_passages) for item in ranking.ranked],
@@ -29,18 +28,13 @@ def rerank_response(ranking: Ranking, request: pb.RerankRequest) -> pb.RerankRes
     )
 
 
-def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.SearchResponse:
+def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.RerankResponse:
     """The response to a search, with the texts of the passages and the trace if it asks for them."""
-    ranking = result.ranking
-    return pb.SearchResponse(
-        results=[_result(item, request.return_passages) for item in ranking.ranked],
-        score_kind=SCORE_KINDS[ranking.score_kind],
-        execution=_execution(ranking.trace),
-        first_stage=FIRST_STAGES[result.first_stage],
-        first_stage_hits=result.hits,
-        feedback=None if result.feedback is None else _feedback_report(result.feedback),
-        trace=trace_message(ranking.trace) if request.include_trace else None,
-    )
+    response = rerank_response(result.ranking, request)
+    response.first_stage_hits = result.hits
+    if report := result.feedback:
+        response.feedback.MergeFrom(pb.FeedbackReport(reason=report.reason, cosine=report.cosine))
+    return response
 
 
 def list_models_response(reranker: AsyncReranker) -> pb.ListModelsResponse:
@@ -88,21 +82,8 @@ def _execution(trace: Trace) -> pb.Execution:
         kendall_tau=trace.kendall_tau,
         model_warning=trace.model_warning,
         failure=reason_of(trace.failure) if trace.failure else "",
-        dropped=[_similar_passage(passage) for passage in trace.dropped],
+        dropped=trace.dropped,
         query_truncated=trace.query_truncated,
-    )
-
-
-def _similar_passage(passage: SimilarPassage) -> pb.SimilarPassage:
-    return pb.SimilarPassage(doc_id=passage.doc_id, similar_to=passage.similar_to)
-
-
-def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
-    return pb.FeedbackReport(
-        updated=report.updated,
-        reason=report.reason,
-        cosine=report.cosine,
-        new_passages=report.new_passages,
     )
 
 
@@ -116,7 +97,6 @@ def _model(model: ModelDescription) -> pb.Model:
         template_sha256=info.template_sha256,
         max_window_size=info.max_window_size,
         default_strategy=str(model.default_strategy),
-        is_default=model.is_default,
         problem=model.problem,
         warning=info.warning,
         reads_instruction=info.reads_instruction,
@@ -148,7 +128,5 @@ def _window(window: WindowTrace) -> pb.WindowTrace:
         scores=window.scores,
         permutation=window.permutation,
         tokens=window.tokens,
-        truncated=window.truncated,
-        queue_ms=window.queue_ms,
         model_ms=window.model_ms,
     )

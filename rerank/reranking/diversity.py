@@ -25,7 +25,6 @@ from rerank.types import (
     Ranking,
     RankOptions,
     ScoreKind,
-    SimilarPassage,
 )
 
 #: Passages with at least this cosine are near duplicates.
@@ -49,7 +48,7 @@ def diversified(encoder: Encoder, ranking: Ranking, options: RankOptions) -> InS
     value = (1 - diversity) * _scaled([item.score for item in ranked])
     cosine = np.zeros(len(ranked))
     has_vector = ~np.isnan(vectors[:, 0])
-    is_left, order, dropped = has_vector.copy(), list[int](), list[SimilarPassage]()
+    is_left, order, dropped = has_vector.copy(), list[int](), dict[str, str]()
     while is_left.any() and len(order) < limit:
         best = int(np.where(is_left, value - diversity * cosine, -np.inf).argmax())
         is_left[best] = False
@@ -61,11 +60,11 @@ def diversified(encoder: Encoder, ranking: Ranking, options: RankOptions) -> InS
         if drops:
             is_near = (cosines >= NEAR_DUPLICATE_COSINE) & ~truncated & ~truncated[best]
             for place in np.flatnonzero(is_left & (is_equal | is_near)).tolist():
-                dropped.append(SimilarPassage(ranked[place].passage.doc_id, ranked[best].passage.doc_id))
+                dropped[ranked[place].passage.doc_id] = ranked[best].passage.doc_id
                 is_left[place] = False
         yield
     order += [place for place in range(len(ranked)) if not has_vector[place]][: limit - len(order)]
-    trace = replace(ranking.trace, dropped=tuple(dropped))
+    trace = replace(ranking.trace, dropped=dropped)
     if not diversity:
         return replace(ranking, ranked=tuple(ranked[place] for place in order), trace=trace)
     with_ranks = tuple(replace(ranked[place], score=float(len(ranked) - new)) for new, place in enumerate(order))

@@ -36,17 +36,14 @@ class FeedbackReport:
     """Result and time of relevance feedback for one search.
 
     Attributes:
-        updated: whether the query vector was updated; otherwise the answer is the first ranking.
-        reason: why the vector was not updated, or why the first ranking is the answer nevertheless; otherwise empty.
+        reason: why the answer is the first ranking: the query vector was not updated, or the second ranking failed;
+            otherwise empty.
         cosine: between the updated and the original query vector; 1 when it was not updated.
-        new_passages: number of passages that only the second retrieval found.
         ms: milliseconds of the first ranking, the update and the second retrieval together.
     """
 
-    updated: bool
     reason: str
     cosine: float = 1.0
-    new_passages: int = 0
     ms: float = 0.0
 
 
@@ -89,17 +86,17 @@ class FeedbackSearch:
         shortened = replace(first, ranked=first.ranked[: options.top_n or None])
         if first.trace.failure:
             reason = f"the first ranking was not completed: {first.trace.reason}"
-            return shortened, FeedbackReport(False, reason, ms=_ms_since(start_s))
+            return shortened, FeedbackReport(reason, ms=_ms_since(start_s))
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
-            return shortened, FeedbackReport(False, _KL_NEEDS_SCORES, ms=_ms_since(start_s))
+            return shortened, FeedbackReport(_KL_NEEDS_SCORES, ms=_ms_since(start_s))
         updates = await self._updated(query, first)
         report = _report(updates, _ms_since(start_s))
-        if not report.updated:
+        if report.reason:
             return shortened, report
         try:
             updated = replace(query, vector=updates.vectors[0].numpy())
             new = await self._find_new(updated, candidates, self._with_margin(deadline_s, options))
-            report = replace(report, new_passages=len(new), ms=_ms_since(start_s))
+            report = replace(report, ms=_ms_since(start_s))
             if not new:
                 return shortened, report
             return await self._rank_union(first, new, options, deadline_s), report
@@ -107,7 +104,7 @@ class FeedbackSearch:
             is_allowed = options.allow_partial and isinstance(error, DeadlineExceeded | Overloaded)
             if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
                 raise
-            return shortened, replace(report, new_passages=0, reason=f"no second ranking: {message_for_caller(error)}")
+            return shortened, replace(report, reason=f"no second ranking: {message_for_caller(error)}")
 
     async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:
         """The updates of the query, computed on the thread."""
@@ -175,12 +172,7 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
 
 def _report(updates: QueryUpdates, ms: float) -> FeedbackReport:
     (outcome,) = updates.outcomes
-    return FeedbackReport(
-        updated=outcome is UpdateOutcome.UPDATED,
-        reason=outcome.value,
-        cosine=float(updates.cosines[0]),
-        ms=ms,
-    )
+    return FeedbackReport(outcome.value, float(updates.cosines[0]), ms)
 
 
 def _ms_since(start_s: float) -> float:

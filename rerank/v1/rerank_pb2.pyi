@@ -207,6 +207,13 @@ class RankedCandidate(_message.Message):
 
 class Execution(_message.Message):
     __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "dropped", "query_truncated")
+    class DroppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -247,28 +254,18 @@ class Execution(_message.Message):
     kendall_tau: float
     model_warning: str
     failure: str
-    dropped: _containers.RepeatedCompositeFieldContainer[SimilarPassage]
+    dropped: _containers.ScalarMap[str, str]
     query_truncated: bool
-    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., dropped: _Optional[_Iterable[_Union[SimilarPassage, _Mapping]]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
-
-class SimilarPassage(_message.Message):
-    __slots__ = ("doc_id", "similar_to")
-    DOC_ID_FIELD_NUMBER: _ClassVar[int]
-    SIMILAR_TO_FIELD_NUMBER: _ClassVar[int]
-    doc_id: str
-    similar_to: str
-    def __init__(self, doc_id: _Optional[str] = ..., similar_to: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., dropped: _Optional[_Mapping[str, str]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
-    __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
+    __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "model_ms")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     PERMUTATION_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     MODEL_MS_FIELD_NUMBER: _ClassVar[int]
     round: int
     model: str
@@ -276,10 +273,8 @@ class WindowTrace(_message.Message):
     scores: _containers.RepeatedScalarFieldContainer[float]
     permutation: _containers.RepeatedScalarFieldContainer[int]
     tokens: int
-    truncated: _containers.RepeatedScalarFieldContainer[int]
-    queue_ms: float
     model_ms: float
-    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[_Iterable[int]] = ..., queue_ms: _Optional[float] = ..., model_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., model_ms: _Optional[float] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("windows", "input_order")
@@ -290,16 +285,20 @@ class Trace(_message.Message):
     def __init__(self, windows: _Optional[_Iterable[_Union[WindowTrace, _Mapping]]] = ..., input_order: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RerankResponse(_message.Message):
-    __slots__ = ("results", "score_kind", "execution", "trace")
+    __slots__ = ("results", "score_kind", "execution", "trace", "first_stage_hits", "feedback")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_HITS_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
     score_kind: ScoreKind
     execution: Execution
     trace: Trace
-    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
+    first_stage_hits: int
+    feedback: FeedbackReport
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., first_stage_hits: _Optional[int] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ...) -> None: ...
 
 class Feedback(_message.Message):
     __slots__ = ("method", "top_k", "steps", "learning_rate", "min_cosine")
@@ -316,16 +315,12 @@ class Feedback(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
 
 class FeedbackReport(_message.Message):
-    __slots__ = ("updated", "reason", "cosine", "new_passages")
-    UPDATED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("reason", "cosine")
     REASON_FIELD_NUMBER: _ClassVar[int]
     COSINE_FIELD_NUMBER: _ClassVar[int]
-    NEW_PASSAGES_FIELD_NUMBER: _ClassVar[int]
-    updated: bool
     reason: str
     cosine: float
-    new_passages: int
-    def __init__(self, updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., new_passages: _Optional[int] = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., cosine: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
     __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "diversity", "near_duplicates", "first_stage_weight")
@@ -365,30 +360,12 @@ class SearchRequest(_message.Message):
     first_stage_weight: FirstStageWeight
     def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ...) -> None: ...
 
-class SearchResponse(_message.Message):
-    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "feedback", "trace")
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
-    SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
-    EXECUTION_FIELD_NUMBER: _ClassVar[int]
-    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_STAGE_HITS_FIELD_NUMBER: _ClassVar[int]
-    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
-    results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
-    score_kind: ScoreKind
-    execution: Execution
-    first_stage: FirstStage
-    first_stage_hits: int
-    feedback: FeedbackReport
-    trace: Trace
-    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
-
 class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "warning", "reads_instruction", "gives_relevance", "is_loaded", "load_s", "memory_bytes")
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "problem", "warning", "reads_instruction", "gives_relevance", "is_loaded", "load_s", "memory_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -396,7 +373,6 @@ class Model(_message.Message):
     TEMPLATE_SHA256_FIELD_NUMBER: _ClassVar[int]
     MAX_WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_STRATEGY_FIELD_NUMBER: _ClassVar[int]
-    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
     READS_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -411,7 +387,6 @@ class Model(_message.Message):
     template_sha256: str
     max_window_size: int
     default_strategy: str
-    is_default: bool
     problem: str
     warning: str
     reads_instruction: bool
@@ -419,7 +394,7 @@ class Model(_message.Message):
     is_loaded: bool
     load_s: float
     memory_bytes: int
-    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ..., is_loaded: _Optional[bool] = ..., load_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., problem: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ..., is_loaded: _Optional[bool] = ..., load_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("collection", "passages", "encoder")

@@ -43,7 +43,7 @@ class RerankServiceStub:
         self.Search = channel.unary_unary(
                 '/rerank.v1.RerankService/Search',
                 request_serializer=rerank_dot_v1_dot_rerank__pb2.SearchRequest.SerializeToString,
-                response_deserializer=rerank_dot_v1_dot_rerank__pb2.SearchResponse.FromString,
+                response_deserializer=rerank_dot_v1_dot_rerank__pb2.RerankResponse.FromString,
                 _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/rerank.v1.RerankService/ListModels',
@@ -89,7 +89,7 @@ def add_RerankServiceServicer_to_server(servicer, server):
             'Search': grpc.unary_unary_rpc_method_handler(
                     servicer.Search,
                     request_deserializer=rerank_dot_v1_dot_rerank__pb2.SearchRequest.FromString,
-                    response_serializer=rerank_dot_v1_dot_rerank__pb2.SearchResponse.SerializeToString,
+                    response_serializer=rerank_dot_v1_dot_rerank__pb2.RerankResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -151,7 +151,7 @@ class RerankService:
             target,
             '/rerank.v1.RerankService/Search',
             rerank_dot_v1_dot_rerank__pb2.SearchRequest.SerializeToString,
-            rerank_dot_v1_dot_rerank__pb2.SearchResponse.FromString,
+            rerank_dot_v1_dot_rerank__pb2.RerankResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import mcp.types as types
 from mcp.server import Server, ServerRequestContext
@@ -18,8 +18,6 @@ from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound, RerankError
 from rerank.names import DEFAULT_FIRST_STAGE, FirstStage, did_you_mean
 from rerank.v1 import rerank_pb2 as pb
-
-ToolResponse: TypeAlias = pb.SearchResponse | pb.RerankResponse
 
 #: Results of a search that asks for no number: a language model reads all of them.
 _SEARCH_TOP_N = 10
@@ -107,7 +105,7 @@ def _tool(name: str, description: str, model: dict[str, Any], *required: str) ->
     return types.Tool(name=name, description=description, input_schema=schema, annotations=read_only)
 
 
-async def _ask(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any]) -> ToolResponse:
+async def _ask(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any]) -> pb.RerankResponse:
     """The response to a call. Raises: NotFound if there is no such tool; InvalidRequest; ServiceError."""
     if tool not in _ARGUMENTS:
         raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
@@ -136,7 +134,7 @@ def _check_arguments(tool: str, arguments: Mapping[str, Any]) -> None:
             raise InvalidRequest(name, f"{reprlib.repr(value)} is not of the type {kind}; send one")
 
 
-def _answer(response: ToolResponse) -> dict[str, Any]:
+def _answer(response: pb.RerankResponse) -> dict[str, Any]:
     """The answer to a client: the results, the model, and how much it ranked."""
     execution = response.execution
     found: dict[str, Any] = {

@@ -49,8 +49,5 @@ def warnings_of(trace: Trace) -> list[str]:
     cut = len(trace.truncated_doc_ids)
     documents = "1 document was" if cut == 1 else f"{cut} documents were"
     truncated = f"{documents} longer than the model can read and {documents.split()[-1]} truncated" if cut else ""
-    dropped = [
-        f"document {passage.doc_id} was dropped as a near duplicate of {passage.similar_to}"
-        for passage in trace.dropped
-    ]
+    dropped = [f"document {doc_id} was dropped as a near duplicate of {kept}" for doc_id, kept in trace.dropped.items()]
     return [note for note in (query, truncated, trace.reason, trace.model_warning, *dropped) if note]

@@ -26,8 +26,6 @@ def test_every_field_of_a_window_is_converted() -> None:
         scores=[-1.5, -0.5],
         permutation=[1, 0],
         tokens=30,
-        truncated=[1],
-        queue_ms=2.0,
         model_ms=8.0,
     )
 
@@ -66,9 +64,9 @@ def test_trace_of_a_search_with_feedback_counts_positions_as_the_results_do(stub
         query="moon", first_stage=pb.FIRST_STAGE_DENSE, depth=4, include_trace=True, feedback=pb.Feedback(min_cosine=0)
     )
     reply = stub.Search(request, timeout=TIMEOUT_S)
-    assert reply.feedback.new_passages, "this query must find something new, or the test shows nothing"
     order = list(reply.trace.input_order)
     positions = [result.original_position for result in reply.results]
     assert sorted(order) == sorted(positions)
-    assert order[-reply.feedback.new_passages :] == list(range(4, len(positions)))
+    assert len(positions) > 4, "this query must find something new, or the test shows nothing"
+    assert order[4:] == list(range(4, len(positions)))
     assert list(reply.trace.windows[0].positions) == order[: len(reply.trace.windows[0].positions)]

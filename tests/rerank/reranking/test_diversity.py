@@ -100,8 +100,8 @@ def test_near_duplicates_are_dropped_and_name_the_one_that_is_kept(diversify: Di
     first, other = unit_vectors(2, 5, spread=64)
     third = at_cosine(first, other, NEAR_DUPLICATE_COSINE + beyond)
     found = diversify(ranking_of(np.stack([first, other, third])), DROP)
-    dropped = [(passage.doc_id, passage.similar_to) for passage in found.trace.dropped]
-    assert dropped == ([("d2", "d0")] if beyond > 0 else [])
+    dropped = found.trace.dropped
+    assert dropped == ({"d2": "d0"} if beyond > 0 else {})
     assert ids(found) == ["d0", "d1", "d2"][: 3 - len(dropped)]
     assert found.score_kind is ScoreKind.WINDOW_SCORE, "without diversity the scores stand"
 

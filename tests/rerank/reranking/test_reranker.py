@@ -140,7 +140,7 @@ async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> 
             await reranker.search("flea bites", "bm25", 5, RankOptions(ordered=False))
     assert (found.first_stage, found.hits) == (FirstStage.BM25, 2)
     assert fed.feedback is not None
-    assert fed.feedback.updated
+    assert fed.feedback.reason == ""
     assert repr(found).startswith("<SearchResult: 2 hits of bm25, <Ranking: 2 results by number, single(20): flea")
     assert str(found) == str(found.ranking)
 

@@ -118,7 +118,7 @@ def test_refused_call_is_counted_by_the_limit_that_it_exceeds(encoder: Encoder) 
 
 
 def test_feedback_is_what_comes_before_the_last_ranking() -> None:
-    report = FeedbackReport(True, "", ms=7)
+    report = FeedbackReport("", ms=7)
     trace = trace_of(queue_ms=16, prepare_ms=32, model_ms=64)
     search = SearchResult(Ranking((), ScoreKind.RANK, trace), FirstStage.DENSE, 0, first_stage_ms=128, feedback=report)
     assert part_ms(trace, search) == {

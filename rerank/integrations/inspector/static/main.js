@@ -112,9 +112,8 @@ async function answerOf(system, place, signal) {
   const [path, body] = requestOf(state, system);
   const start = performance.now();
   const reply = await post(path, body, signal);
-  const texts = body.candidates?.map((candidate) => candidate.text);
   const letter = state.systems.length > 1 ? `${"AB"[place]} · ` : "";
-  return outcomeOf(`${letter}${reply.execution.model}`, reply, performance.now() - start, texts);
+  return outcomeOf(`${letter}${reply.execution.model}`, reply, performance.now() - start, body);
 }
 
 function render() {

@@ -8,11 +8,11 @@
  * - firstStage, input, result: doc_ids in the order of the first stage, as the ranking received them, and of the result;
  *   with relevance feedback, the passages that only the second retrieval found come last in the first two
  *
- * @param reply a SearchResponse or RerankResponse in JSON, with its trace
+ * @param reply a RerankResponse in JSON, with its trace
  * @param wallMs the time until the reply arrived, in milliseconds
- * @param sent the texts of the candidates, if they were sent: a title of their own is not part of them
+ * @param request what was asked for: a SearchRequest, or a RerankRequest, whose texts have no part in separate titles
  */
-export function outcomeOf(name, reply, wallMs, sent = []) {
+export function outcomeOf(name, reply, wallMs, request) {
   const { execution, trace } = reply;
   const truncated = new Set(execution.truncated_doc_ids);
   const hits = reply.first_stage_hits ?? reply.results.length;
@@ -21,7 +21,7 @@ export function outcomeOf(name, reply, wallMs, sent = []) {
     passages.set(result.doc_id, {
       docId: result.doc_id,
       text: result.text ?? "",
-      span: result.span ? spanOf(result, sent[result.original_position]) : null,
+      span: result.span ? spanOf(result, request.candidates?.[result.original_position].text) : null,
       position: result.original_position,
       firstStageScore: result.first_stage_score,
       score: result.score,
@@ -42,8 +42,8 @@ export function outcomeOf(name, reply, wallMs, sent = []) {
     scoreKind: reply.score_kind,
     execution,
     feedback: reply.feedback ?? null,
-    firstStageName: reply.first_stage ?? null,
-    windows: trace.windows.map((window) => windowOf(window, byPosition)),
+    firstStageName: request.first_stage ?? null,
+    windows: trace.windows.map((window) => windowOf(window, byPosition, truncated)),
     wallMs,
   };
 }
@@ -60,16 +60,15 @@ export function byId(values) {
 }
 
 /** A window with its passages in the order in which the model read them. `after` is the 1-based place it gave them. */
-function windowOf(window, byPosition) {
+function windowOf(window, byPosition, truncated) {
   const after = new Map(window.permutation.map((place, rank) => [place, rank + 1]));
-  const cut = new Set(window.truncated);
   const passages = window.positions.map((position, place) => ({
     docId: byPosition.get(position),
     position,
     before: place + 1,
     after: after.get(place),
     score: window.scores[place],
-    truncated: cut.has(place),
+    truncated: truncated.has(byPosition.get(position)),
   }));
   return { ...window, passages };
 }

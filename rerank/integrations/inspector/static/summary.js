@@ -36,8 +36,9 @@ function changes(outcome) {
   const top = Math.min(10, outcome.result.length);
   const before = new Set(outcome.firstStage.slice(0, top));
   const risen = outcome.result.slice(0, top).filter((docId) => !before.has(docId)).length;
-  const { execution, feedback } = outcome;
-  const found = feedback?.updated ? [["found by feedback", count(feedback.new_passages, "passage")]] : [];
+  const { execution, feedback, passages } = outcome;
+  const isNew = [...passages.values()].filter((passage) => passage.isNew).length;
+  const found = feedback && !feedback.reason ? [["found by feedback", count(isNew, "passage")]] : [];
   return [
     [`new in the top ${top}`, String(risen)],
     ...found,
@@ -55,9 +56,6 @@ function notesOf({ execution, feedback, passages }) {
     execution.kendall_tau !== undefined && `Kendall's tau with the order of the first stage: ${execution.kendall_tau.toFixed(2)}.`,
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
     execution.model_warning && `About the model: ${execution.model_warning}.`,
-    feedback?.updated &&
-      `Feedback moved the query vector to cosine ${feedback.cosine.toFixed(3)}, ` +
-        `and the second retrieval found ${count(feedback.new_passages, "new passage")}.`,
-    feedback?.reason && `Feedback: ${feedback.reason}.`,
+    feedback && `Feedback: ${feedback.reason || `the query vector moved to cosine ${feedback.cosine.toFixed(3)}`}.`,
   ].filter(Boolean);
 }

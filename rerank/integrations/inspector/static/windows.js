@@ -31,7 +31,7 @@ export function windowsView(outcome, title, open) {
 
 function roundView(round, windows, outcome, isOpen, open) {
   const models = [...new Set(windows.map((window) => window.model))].join(", ");
-  const slowest = Math.max(...windows.map((window) => Number(window.queue_ms) + Number(window.model_ms)));
+  const slowest = Math.max(...windows.map((window) => Number(window.model_ms)));
   const facts = [count(windows.length, "window"), `${duration(slowest)}`].join(" · ");
   return element(
     "section",
@@ -49,7 +49,7 @@ function windowView(window, outcome, isOpen, open) {
     `${moved} moved`,
     cut ? `${cut} cut to fit` : null,
     `${Number(window.tokens).toLocaleString("en")} positions read`,
-    `${duration(Number(window.queue_ms))} waiting, ${duration(Number(window.model_ms))} in its batch`,
+    `${duration(Number(window.model_ms))} in its batch`,
   ];
   return element(
     "details",

@@ -44,7 +44,7 @@ class RerankDialect(_NativeDialect):
 class SearchDialect(_NativeDialect):
     """The dialect of this service for Search."""
 
-    name, request, reply = "a query to the index (gRPC's Search)", pb.SearchRequest, pb.SearchResponse
+    name, request, reply = "a query to the index (gRPC's Search)", pb.SearchRequest, pb.RerankResponse
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.SearchRequest, body)

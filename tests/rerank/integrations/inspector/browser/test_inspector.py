@@ -185,7 +185,7 @@ def test_page_is_accessible_and_fits_its_width(chromium: Any, base: str, scheme:
 def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
     """Places count code points of the text as it was sent: the title in front of it is not part of that."""
     page = tab.open()
-    program = """async (sent) => {
+    program = """async (request) => {
         const { outcomeOf } = await import("/inspector/static/outcome.js");
         const { openPassage } = await import("/inspector/static/passage.js");
         const result = { doc_id: "a", text: "T 🙂🙂 one. Two 🙂. Three.", original_position: 0, score: 1 };
@@ -194,9 +194,9 @@ def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
                 execution: { truncated_doc_ids: [] },
                 trace: { windows: [], input_order: [] },
             };
-        openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, sent)]);
+        openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, request)]);
         return [...document.querySelectorAll("#passage mark")].map((mark) => mark.textContent);
     }"""
-    assert page.evaluate(program, ["🙂🙂 one. Two 🙂. Three."]) == ["Two 🙂. "]
+    assert page.evaluate(program, {"candidates": [{"text": "🙂🙂 one. Two 🙂. Three."}]}) == ["Two 🙂. "]
     assert page.locator(".full-text").inner_text() == "T 🙂🙂 one. Two 🙂. Three."
-    assert page.evaluate(program, []) == [". Two 🙂"]
+    assert page.evaluate(program, {}) == [". Two 🙂"]
