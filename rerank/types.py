@@ -100,8 +100,6 @@ class Passage:
     vector_cached: bool = field(default=False, compare=False, kw_only=True)
     #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
     sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
-    #: `sparse` was computed for an earlier request with the same text.
-    sparse_cached: bool = field(default=False, compare=False, kw_only=True)
     #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
     sparse_score: float | None = field(default=None, compare=False, kw_only=True)
 

@@ -47,4 +47,4 @@ class SparseCache(ByteCache[bytes, SparseText]):
         if passage.sparse is not None:
             return passage
         found = self.get(text_key(passage.text))
-        return passage if found is None else replace(passage, sparse=found, sparse_cached=True)
+        return passage if found is None else replace(passage, sparse=found)

@@ -139,14 +139,14 @@ class FeedbackSearch:
 
 
 def by_model(query: Query, ranking: Ranking) -> QueryUpdates:
-    """The vector that the ranker made of the query and the passages (E2Rank), as updates without losses."""
+    """The vector that the ranker made of the query and the passages (E2Rank), as updates."""
     if query.vector is None:
         raise ValueError("the query has no vector to update; this is a bug")
-    found, zero = ranking.trace.query_vector, torch.zeros(1)
+    found = ranking.trace.query_vector
     outcome = UpdateOutcome.TOO_FEW_PASSAGES if found is None else UpdateOutcome.UPDATED
     vector, updated = (torch.from_numpy(query.vector if v is None else v)[None] for v in (query.vector, found))
     cosines = torch.nn.functional.cosine_similarity(vector, updated, dim=-1)
-    return QueryUpdates(updated, cosines, zero, zero, (outcome,))
+    return QueryUpdates(updated, cosines, (outcome,))
 
 
 def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:

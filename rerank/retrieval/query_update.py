@@ -42,20 +42,16 @@ class UpdateOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueryUpdates:
-    """Updated vectors of Q queries, with the losses before and after.
+    """Updated vectors of Q queries.
 
     Attributes:
         vectors: (Q, D) unit vectors; the original vector of a query that was not updated.
         cosines: (Q,) between each returned vector and the original one; 1 for a query that was not updated.
-        losses_before, losses_after: (Q,) loss of the retriever's scores against the teacher, with the original and
-            with the returned vector. For Rocchio, which minimises no loss, it is weighted RankNet.
         outcomes: one per query.
     """
 
     vectors: Tensor
     cosines: Tensor
-    losses_before: Tensor
-    losses_after: Tensor
     outcomes: tuple[UpdateOutcome, ...]
 
 
@@ -98,8 +94,8 @@ def update_queries(
     else:
         updated = _gradient_descent(vectors, passages, objective, settings)
     updated = functional.normalize(_project(updated, vectors, settings.min_cosine), dim=-1)
-    before, after = objective(initial), objective(_scores(updated, passages))
-    is_better = (after < before).tolist() if settings.method.is_a_loss else [True] * len(vectors)
+    falls = objective(_scores(updated, passages)) < objective(initial)
+    is_better = falls.tolist() if settings.method.is_a_loss else [True] * len(vectors)
     outcomes = tuple(
         obstacle or (UpdateOutcome.UPDATED if better else UpdateOutcome.NO_GAIN)
         for obstacle, better in zip(_obstacles(initial, teacher, mask), is_better, strict=True)
@@ -108,15 +104,12 @@ def update_queries(
     return QueryUpdates(
         vectors=torch.where(kept[:, None], vectors, updated),
         cosines=functional.cosine_similarity(vectors, updated, dim=-1).masked_fill(kept, 1.0),
-        losses_before=before,
-        losses_after=torch.where(kept, before, after),
         outcomes=outcomes,
     )
 
 
 def _no_passages(vectors: Tensor) -> QueryUpdates:
-    zero = torch.zeros_like(vectors[:, 0])
-    return QueryUpdates(vectors, zero + 1, zero, zero, (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors))
+    return QueryUpdates(vectors, torch.ones_like(vectors[:, 0]), (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors))
 
 
 def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:

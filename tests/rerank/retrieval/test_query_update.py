@@ -73,10 +73,6 @@ def test_equals_loops_over_queries_and_pairs(method: FeedbackMethod) -> None:
         unpadded = passages[row, :n], teacher[row, :n]
         expected = slow_adam(method, vectors[row], *unpadded, 10, 0.01)
         torch.testing.assert_close(updates.vectors[row], expected, atol=1e-4, rtol=0)
-        before = slow_loss(method, vectors[row], vectors[row], *unpadded)
-        after = slow_loss(method, expected, vectors[row], *unpadded)
-        assert float(updates.losses_before[row]) == pytest.approx(float(before), abs=1e-5)
-        assert float(updates.losses_after[row]) == pytest.approx(float(after), abs=1e-4)
 
 
 def test_rocchio_equals_its_formula() -> None:
@@ -97,12 +93,15 @@ def test_loss_decreases_exactly_for_updated_vectors(method: FeedbackMethod) -> N
     for seed in range(0, 50, 10):
         batch = lists(seed)
         updates = update_queries(*batch, settings(method))
+        vectors, passages, teacher, mask = batch
         for row, outcome in enumerate(updates.outcomes):
             if outcome is UpdateOutcome.UPDATED:
-                assert updates.losses_after[row] < updates.losses_before[row]
+                n = int(mask[row].sum())
+                of_list = vectors[row], passages[row, :n], teacher[row, :n]
+                before = slow_loss(method, vectors[row], *of_list)
+                assert slow_loss(method, updates.vectors[row], *of_list) < before
                 assert updates.cosines[row] < 1
             else:
-                assert updates.losses_after[row] == updates.losses_before[row]
                 assert updates.cosines[row] == 1
                 assert torch.equal(updates.vectors[row], batch[0][row])
 
