@@ -14,7 +14,6 @@ from rerank.config.models import (
     LanguageModel,
     ModelConfig,
     PERankModel,
-    PromptConfig,
 )
 from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import (
@@ -47,7 +46,6 @@ __all__ = [
     "PERankModel",
     "Positive",
     "Precision",
-    "PromptConfig",
     "RerankServers",
     "ServedBy",
     "Servers",

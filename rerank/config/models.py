@@ -90,8 +90,9 @@ class LanguageModel(CheckpointModel):
     """Settings of a language model with a prompt.
 
     Attributes:
-        profile: name of the profile of a published model, which has the defaults of the other settings. A template.yaml
-            in the folder of the checkpoint is preferred to the template of the profile.
+        profile: name of the profile of a published model, which has the defaults of the other settings, and what the
+            prompts have besides the words of the template. A template.yaml in the folder of the checkpoint is preferred
+            to the template of the profile.
         template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
             path of a YAML file. Default: that of the checkpoint.
         precision: number format of the model. Default: auto.
@@ -197,31 +198,14 @@ class ServableModel(LanguageModel):
         return settings
 
 
-class PromptConfig(Settings):
-    """Settings of the prompts of a published model besides its template; see `rerank.prompting.style.PromptStyle`.
-
-    Attributes:
-        bos_tokens: number of BOS tokens at the beginning. Default: as the chat template or the tokenizer writes it.
-        chat_template: the conversation in Jinja, for a tokenizer without a chat template. Default: none.
-        rank_llm: whether passages are prepared as RankLLM does: repaired with the package ftfy, cut at 300 words, and
-            with "Title: … Content: …" where they have a title. Default: false.
-    """
-
-    bos_tokens: Annotated[int, Field(ge=0, le=2, strict=True)] | None = None
-    chat_template: str = ""
-    rank_llm: bool = False
-
-
 class ListwiseModel(ServableModel):
     """Settings of a causal LM that names passages by identifiers.
 
     Attributes:
-        prompt: what the prompts have besides the words of the template.
         identifiers: kind of the passage identifiers. Default: that of the checkpoint; otherwise letters for first, and
             numbers for generation.
     """
 
-    prompt: PromptConfig = PromptConfig()
     identifiers: Literal["letters", "numbers"] | None = None
 
 

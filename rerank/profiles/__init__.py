@@ -30,9 +30,9 @@ class Profile(_Facts):
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where the publisher's prompt stands. A template.yaml in the folder of the checkpoint is preferred
             to `template`.
-        ranker, template, identifiers, decoding, strategy, window_size, prompt, thinking_tokens:
-            settings of the model, as in the configuration of the service; those that are left out have the service's
-            defaults.
+        ranker, template, identifiers, decoding, strategy, window_size, thinking_tokens: settings of the model, as in
+            the configuration of the service; those that are left out have the service's defaults.
+        prompt: what prompts have besides the words of the template; see `rerank.prompting.style.PromptStyle`.
         figures: what the publisher measured.
     """
 
@@ -52,8 +52,8 @@ class Profile(_Facts):
     @property
     def settings(self) -> dict[str, object]:
         """The settings of a model in the configuration of the service."""
-        facts = {"checkpoints", "licence", "prompt_source", "figures"}
-        return {name: value for name, value in self.model_dump(exclude=facts).items() if value not in (None, {})}
+        facts = {"checkpoints", "licence", "prompt_source", "prompt", "figures"}
+        return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}
 
 
 def names() -> list[str]:

@@ -27,11 +27,11 @@ from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 _NO_CHAT = (
     "the tokenizer has no chat template, so the prompt is plain text; a model that was trained on conversations "
-    "needs a profile, or `prompt: {chat_template: ...}`"
+    "needs a profile, or a chat_template in its tokenizer_config.json"
 )
 _TWO_BOS = (
-    "the prompt begins with two BOS tokens; change the chat template to write at most one, or set "
-    "`prompt: {bos_tokens: 2}` for a model that was trained so"
+    "the prompt begins with two BOS tokens; change the chat template to write at most one, or name a profile for a "
+    "model that was trained so"
 )
 
 

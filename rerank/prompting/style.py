@@ -36,7 +36,7 @@ class PromptStyle:
         if self.rank_llm and importlib.util.find_spec("ftfy") is None:
             raise ConfigError(
                 "this model's passages are repaired with ftfy, which is not installed; pip install ftfy (extra "
-                "`published`), or set `prompt: {rank_llm: false}` and get other figures than the published ones"
+                "`published`)"
             )
 
     @property

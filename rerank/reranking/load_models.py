@@ -171,7 +171,7 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
     of_schedule = {"strategy", "window_size", "preranker", "first_stage_weight", "relevance"}
     of_schedule |= {"load", "unload_after_s"}
-    excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by"} | of_schedule
+    excluded = {"name", "path", "template", "precision", "profile", "served_by"} | of_schedule
     return model.model_dump(mode="json", exclude=excluded)
 
 
@@ -339,7 +339,8 @@ def _generation_prompt(model: GenerationModel) -> tuple[Template, IdentifierKind
 
 
 def _styled(template: str, model: FirstModel | GenerationModel) -> Template:
-    return load_template(template).with_style(PromptStyle(**model.prompt.model_dump()))
+    facts = load_profile(model.profile).prompt if model.profile else {}
+    return load_template(template).with_style(PromptStyle(**facts))  # type: ignore[arg-type]
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:

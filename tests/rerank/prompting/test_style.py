@@ -37,7 +37,7 @@ def test_doubled_bos_at_the_beginning_is_refused() -> None:
     tokenizer = byte_level()
     tokenizer.bos_token = "<|im_start|>"
     tokenizer.chat_template = "{{ bos_token }}" + CHATML_CHAT
-    with pytest.raises(CheckpointError, match=r"begins with two BOS tokens; .* or set `prompt: \{bos_tokens: 2\}`"):
+    with pytest.raises(CheckpointError, match=r"begins with two BOS tokens; .* or name a profile"):
         prompt_ids(tokenizer, PromptStyle())
     assert prompt_ids(tokenizer, PromptStyle(bos_tokens=1))[:2] != [tokenizer.bos_token_id] * 2
 
