@@ -272,7 +272,7 @@ class FirstModel(ScoringModel, ListwiseModel):
         return self
 
 
-class _WholeListModel(ScoringModel):
+class WholeListModel(ScoringModel):
     """Settings of a model whose window holds the whole list.
 
     Attributes:
@@ -285,7 +285,7 @@ class _WholeListModel(ScoringModel):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
 
 
-class E2RankModel(_WholeListModel, ServableModel):
+class E2RankModel(WholeListModel, ServableModel):
     """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
 
     Attributes:
@@ -321,7 +321,7 @@ class GenerationModel(ListwiseModel):
     thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
 
 
-class CrossEncoderModel(_WholeListModel, CheckpointModel):
+class CrossEncoderModel(WholeListModel, CheckpointModel):
     """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
 
     Its prompt, its answer tokens and its activation are those of the checkpoint's files.
@@ -337,7 +337,7 @@ class CrossEncoderModel(_WholeListModel, CheckpointModel):
     precision: Precision = "auto"
 
 
-class FusionModel(_WholeListModel, CheckpointModel):
+class FusionModel(WholeListModel, CheckpointModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
 
     The signals are the first stage's scores, the score of learned sparse vectors, and the cosine of the encoder's
@@ -379,7 +379,7 @@ class FusionModel(_WholeListModel, CheckpointModel):
         return self
 
 
-class ApiModel(_WholeListModel):
+class ApiModel(WholeListModel):
     """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
 
     Attributes:
