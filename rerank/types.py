@@ -31,6 +31,11 @@ T = TypeVar("T")
 #: Control characters other than tab and line ends, which carry no meaning.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
+#: How long before its deadline a request is answered in the place of an error, in seconds. Measured on two busy cores:
+#: with 0.02, 40 of 40 answers with 100 short passages arrived in time; of 40 answers with 1000 passages of 2,000
+#: characters, 31 did with 0.05 and 38 with 0.1.
+ANSWER_MARGIN_S = 0.1
+
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, each row a unit vector.
@@ -183,6 +188,11 @@ class RankOptions:
     def is_answered_late(self) -> bool:
         """True if the deadline ends a request with an answer instead of an error."""
         return self.allow_partial or self.on_failure == OnFailure.FIRST_STAGE
+
+    @property
+    def answer_margin_s(self) -> float:
+        """How long before its deadline a request is answered, in seconds."""
+        return ANSWER_MARGIN_S if self.is_answered_late else 0.0
 
     def __post_init__(self) -> None:
         numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}

@@ -26,10 +26,6 @@ class EngineConfig(Settings):
             windows one by one, one window.
         max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
             RESOURCE_EXHAUSTED. A window counts at least 16. Default: 1,000,000.
-        answer_margin_s: how long before its deadline a partial answer is returned, in seconds, so that it arrives in
-            time. Default: 0.1. Measured on two busy cores (2026-11-21): with 0.02, 40 of 40 answers with 100 short
-            passages arrived in time; of 40 answers with 1000 passages of 2,000 characters, 31 did with 0.05 and 38
-            with 0.1.
         text_vector_cache_bytes: bound on the memory for the vectors of texts that requests brought along, which are not
             encoded again when they come again; see VectorCache. 0: none are kept. Default: 64 MiB, which is some 30,000
             texts with vectors of 384 numbers.
@@ -37,7 +33,6 @@ class EngineConfig(Settings):
 
     max_batch_tokens: Positive | None = None
     max_queue_tokens: Positive = 1_000_000
-    answer_margin_s: Annotated[float, Field(ge=0, strict=True)] = 0.1
     text_vector_cache_bytes: Annotated[int, Field(ge=0, strict=True)] = 64 * 1024 * 1024
 
 

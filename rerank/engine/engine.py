@@ -107,7 +107,7 @@ class Engine:
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
-        end_s = job.deadline_s - (self._config.answer_margin_s if job.options.is_answered_late else 0.0)
+        end_s = job.deadline_s - job.options.answer_margin_s
         queued = QueuedJob(job.share.name, now_s(), math.inf if job.options.allow_partial else end_s)
         queued.expect(expected_work(job, self._infos, self.throughput.token_ratio))
         with job.share.queueing(sum(queued.remaining.values())):

@@ -27,6 +27,7 @@ from rerank.reranking.steps import RerankerSteps, without_top_n
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
+    ANSWER_MARGIN_S,
     CandidateLike,
     FeedbackMethod,
     FeedbackSettings,
@@ -93,7 +94,7 @@ class AsyncReranker:
         self.engine = Engine(models.rankers, config.engine, models.infos)
         self._lazy = LazyModels(config.models, models, self.engine, loader or ModelLoader(encoder, config.device))
         self._texts, self._searches = SharedWorker("work on texts"), SharedWorker("search")
-        self._steps = RerankerSteps(self.engine, models, encoder, self._texts, config.engine.answer_margin_s)
+        self._steps = RerankerSteps(self.engine, models, encoder, self._texts)
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model.name}{' (default)' if model.is_default else ''}" for model in self.models())
@@ -168,7 +169,7 @@ class AsyncReranker:
         """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
         if unloaded := self._models.unloaded_models_of(options):
             # Twice the margin, as an answer in the place of a failure needs some of the time, too.
-            await self._lazy.load(unloaded, deadline_s - 2 * self.config.engine.answer_margin_s)
+            await self._lazy.load(unloaded, deadline_s - 2 * ANSWER_MARGIN_S)
 
     async def search(
         self,
@@ -230,7 +231,7 @@ class AsyncReranker:
                 ranking, report = await self._steps.rank(job), None
             else:
                 update = partial(self._searches.call, share.name)
-                feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s, update)
+                feedback_search = FeedbackSearch(feedback, rank, retrieve, update)
                 ranking, report = await feedback_search.run(encoded, candidates, without_top_n(options), deadline_s)
             ranking = await self._steps.choose(job, ranking)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)

@@ -34,7 +34,6 @@ class RerankerSteps:
 
     Args:
         texts: the thread for work on texts.
-        answer_margin_s: how long before the deadline an answer in the place of an error is given.
 
     Attributes:
         ranking: (rank, job) → ranking, the outermost first: each may give `rank`, which is all that is behind it,
@@ -42,11 +41,8 @@ class RerankerSteps:
         choosing: (job, ranking) → ranking, in this order.
     """
 
-    def __init__(
-        self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker, answer_margin_s: float
-    ) -> None:
-        self._engine, self._models, self._encoder = engine, models, encoder
-        self._texts, self._answer_margin_s = texts, answer_margin_s
+    def __init__(self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker) -> None:
+        self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
         self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance)
         self.choosing = (self._min_relevance, self._diversity)
 
@@ -79,7 +75,7 @@ class RerankerSteps:
         infos = [self._models.infos[step.model] for step in job.steps]
         dividing = ChunkedDocuments.of(job, infos, self._encoder)
         expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS + _COMPARING_MS * len(job.candidates)
-        margin_s = self._answer_margin_s if job.options.allow_partial else 0.0
+        margin_s = job.options.answer_margin_s if job.options.allow_partial else 0.0
         try:
             async with timeout_at(job.deadline_s - margin_s):
                 chunked = await self._texts.run(job.share.name, dividing, expected_ms)
@@ -114,9 +110,8 @@ class RerankerSteps:
         if not options.compares_passages:
             return ranking
         comparing = diversified(self._encoder, ranking, options)
-        margin_s = self._answer_margin_s if options.is_answered_late else 0.0
         try:
-            async with timeout_at(job.deadline_s - margin_s):
+            async with timeout_at(job.deadline_s - options.answer_margin_s):
                 return await self._texts.run(job.share.name, comparing, _COMPARING_MS * len(ranking.ranked))
         except TimeoutError as error:
             problem = "the deadline passed while results were compared"

@@ -54,14 +54,12 @@ class FeedbackSearch:
     Args:
         settings: how the query vector is updated.
         rank, retrieve: may raise FAILURES.
-        answer_margin_s: how long before its deadline a partial answer must be ready, in seconds.
         on_thread: runs the update of the query.
     """
 
     settings: FeedbackSettings
     rank: Rank
     retrieve: Retrieve
-    answer_margin_s: float
     on_thread: OnThread
 
     async def run(
@@ -95,7 +93,7 @@ class FeedbackSearch:
             return shortened, report
         try:
             updated = replace(query, vector=updates.vectors[0].numpy())
-            new = await self._find_new(updated, candidates, self._with_margin(deadline_s, options))
+            new = await self._find_new(updated, candidates, deadline_s - options.answer_margin_s)
             report = replace(report, ms=_ms_since(start_s))
             if not new:
                 return shortened, report
@@ -123,7 +121,7 @@ class FeedbackSearch:
         """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
         union = (*(ranked.passage for ranked in first.ranked), *new)
         complete = replace(options, allow_partial=False, on_failure=OnFailure.ERROR)
-        second = await self.rank(union, complete, self._with_margin(deadline_s, options))
+        second = await self.rank(union, complete, deadline_s - options.answer_margin_s)
         positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
         renumbered = tuple(replace(ranked, position=positions[ranked.position]) for ranked in second.ranked)
         windows = tuple(
@@ -133,9 +131,6 @@ class FeedbackSearch:
         return Ranking(
             renumbered, second.score_kind, replace(second.trace, windows=windows, input_order=tuple(positions))
         )
-
-    def _with_margin(self, deadline_s: float, options: RankOptions) -> float:
-        return deadline_s - self.answer_margin_s if options.is_answered_late else deadline_s
 
 
 def by_model(query: Query, ranking: Ranking) -> QueryUpdates:

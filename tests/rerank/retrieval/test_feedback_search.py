@@ -13,6 +13,7 @@ from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded, 
 from rerank.retrieval.feedback_search import FeedbackSearch, update_query
 from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome
 from rerank.types import (
+    ANSWER_MARGIN_S,
     FeedbackMethod,
     FeedbackSettings,
     Passage,
@@ -24,8 +25,6 @@ from rerank.types import (
     Vector,
 )
 from tests.traces import trace_of
-
-MARGIN_S = 0.5
 
 
 async def on_thread(update: Callable[[], QueryUpdates]) -> QueryUpdates:
@@ -79,7 +78,7 @@ class FakeStages:
         return query, self.found
 
     def search(self, settings: FeedbackSettings | None = None) -> FeedbackSearch:
-        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, MARGIN_S, on_thread)
+        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, on_thread)
 
 
 def ids(answer: Ranking) -> list[str]:
@@ -120,7 +119,7 @@ async def test_first_ranking_is_the_answer_when_the_second_fails_and_partial_ans
     answer, report = await stages.search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
     assert ids(answer) == ["b", "a"]
     assert report.reason == f"no second ranking: {error}"
-    assert stages.deadlines == [100.0, 100.0 - MARGIN_S, 100.0 - MARGIN_S]
+    assert stages.deadlines == [100.0, 100.0 - ANSWER_MARGIN_S, 100.0 - ANSWER_MARGIN_S]
 
 
 @pytest.mark.parametrize("error", [ModelServerUnavailable("dead"), RankerFailure("secret")])
@@ -131,7 +130,7 @@ async def test_first_ranking_is_the_answer_when_the_second_fails_in_any_way_with
     assert ids(answer) == ["b", "a"]
     assert report.reason.startswith("no second ranking: ")
     assert "secret" not in report.reason
-    assert stages.deadlines == [100.0, 100.0 - MARGIN_S, 100.0 - MARGIN_S]
+    assert stages.deadlines == [100.0, 100.0 - ANSWER_MARGIN_S, 100.0 - ANSWER_MARGIN_S]
     with pytest.raises(type(error)):
         await FakeStages(fails=error).search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
 
@@ -143,7 +142,7 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
     async def failing(candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
         return replace(ranking(candidates, candidates), trace=trace)
 
-    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S, on_thread)
+    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, on_thread)
     answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), None)
     assert (ids(answer), stages.queries) == (["a"], [])
     assert report.reason == "the first ranking was not completed: the queue had no room"

@@ -113,13 +113,15 @@ def failing(
         "safe": add_key(file, "safe", CallerLimits(on_failure=OnFailure.FIRST_STAGE)),
     }
     limits = {"max_request_s": 0.5} if request.param == "late" else {}
-    engine = {"answer_margin_s": 0.3, "max_queue_tokens": 150, "max_batch_tokens": 512}
+    engine = {"max_queue_tokens": 150, "max_batch_tokens": 512}
     settings = {"keys": file, "limits": limits, "engine": engine, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
     ranker = ranker_that_is(request.param)
     with (
+        pytest.MonkeyPatch.context() as patch,
         http_service(encoder, {"m": ranker}, index, **settings) as (served, http),
         grpc.insecure_channel(served.address) as channel,
     ):
+        patch.setattr("rerank.types.ANSWER_MARGIN_S", 0.3)
         service = Service(served, http, RerankServiceStub(channel), keys)
         if request.param == "full":
             metadata = [("authorization", f"Bearer {keys['plain']}")]
@@ -233,9 +235,10 @@ def test_mistake_of_the_caller_is_an_error_in_any_case(
 
 
 @pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
-def test_http_takes_allow_partial(encoder: Encoder, path: str) -> None:
+def test_http_takes_allow_partial(encoder: Encoder, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.types.ANSWER_MARGIN_S", 19.8)
     ranker = HeldRanker()
-    with http_service(encoder, {"m": ranker}, engine={"answer_margin_s": 19.8}) as (_, http):
+    with http_service(encoder, {"m": ranker}) as (_, http):
         field = "texts" if path == "/rerank" else "documents"
         reply = http.post(
             path, {"query": "q", field: TEXTS, "allow_partial": True}, **{"x-request-timeout-ms": "20000"}
@@ -245,9 +248,12 @@ def test_http_takes_allow_partial(encoder: Encoder, path: str) -> None:
     assert reply.headers["x-rerank-failure"] == "DEADLINE_EXCEEDED"
 
 
-def test_search_is_answered_before_the_deadline(encoder: Encoder, index: Index) -> None:
+def test_search_is_answered_before_the_deadline(
+    encoder: Encoder, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rerank.types.ANSWER_MARGIN_S", 29.8)
     ranker = HeldRanker()
-    with http_service(encoder, {"m": ranker}, index, engine={"answer_margin_s": 29.8}) as (served, http):
+    with http_service(encoder, {"m": ranker}, index) as (served, http):
         with RerankClient(served.address, attempts=1) as client:
             reply = client.search("how long does a flea live", 30.0, depth=4, on_failure="first_stage")
         body = {"query": "how long does a flea live", "depth": 4, "on_failure": "first_stage"}

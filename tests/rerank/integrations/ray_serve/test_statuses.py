@@ -39,9 +39,9 @@ def refused(stub: RerankServiceStub, timeout_s: float = TIMEOUT_S, **call: Any) 
 
 
 def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port: int) -> None:
-    with deployed(ray_port, ["held"], engine={"answer_margin_s": 3.0}) as stub:
+    with deployed(ray_port, ["held"]) as stub:
         partial = pb.RerankRequest(query="q", candidates=REQUEST.candidates, strategy=WINDOWS, allow_partial=True)
-        reply = stub.Rerank(partial, timeout=8.0)
+        reply = stub.Rerank(partial, timeout=3.0)
         late = refused(stub, timeout_s=0.3)
     assert reply.execution.completeness == pb.COMPLETENESS_NONE
     assert reply.execution.reason == "the deadline came after 0 of 9 windows of sliding(2/1)"
