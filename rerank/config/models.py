@@ -347,8 +347,8 @@ class FusionModel(WholeListModel, CheckpointModel):
         path: folder of a checkpoint of `train-fusion`, which corrects the scores of the passages that have a cosine.
             Default: none.
         first_stage_weight: as for other models. Default: lexical 0.35, hybrid 0.5, neural 1.5.
-        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
-        cosine_weight: weight of the cosine, 0 to 100; 0: it is not computed. Default: 1.
+        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. That of the
+            cosine is 1. Default: 0.5.
         cosine_depth: number of best passages by the other signals for which the cosine is read; passages whose vectors
             are in the index get it as well. 0: all passages. Default: 30.
         feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
@@ -361,21 +361,14 @@ class FusionModel(WholeListModel, CheckpointModel):
     ranker: Literal["fusion"]
     first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.35, hybrid=0.5, neural=1.5)
     sparse_weight: Weight = 0.5
-    cosine_weight: Weight = 1.0
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
     smoothing_weight: Weight = 0.25
 
     @model_validator(mode="after")
     def _correction_reads_all_signals(self) -> Self:
-        if self.path is not None and not (self.sparse_weight and self.cosine_weight):
-            raise ValueError("a checkpoint of train-fusion needs sparse_weight and cosine_weight above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_signal(self) -> Self:
-        if not (self.sparse_weight or self.cosine_weight):
-            raise ValueError("a fusion needs sparse_weight or cosine_weight above 0; ranker identity reads no signal")
+        if self.path is not None and not self.sparse_weight:
+            raise ValueError("a checkpoint of train-fusion needs a sparse_weight above 0")
         return self
 
 

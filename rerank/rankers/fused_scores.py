@@ -76,11 +76,11 @@ def fused_scores(settings: FusionModel, first_stage_weight: float, signals: Sign
     """Returns the (n,) smoothed sum of all signals, with the cosine of the query that feedback has moved."""
     agreement = model_agreement(signals)
     others = cheap_scores(settings, first_stage_weight, signals.cheap, agreement)
-    fused = others + settings.cosine_weight * z_scores(signals.cosines)
+    fused = others + z_scores(signals.cosines)
     feedback_weight = agreement * FEEDBACK_WEIGHT
     if feedback_weight and settings.feedback_passages:
         moved = _moved(signals, fused, settings.feedback_passages, feedback_weight)
-        fused = others + settings.cosine_weight * z_scores(signals.vectors @ moved)
+        fused = others + z_scores(signals.vectors @ moved)
     return _smoothed(fused, signals.vectors, settings.smoothing_weight)
 
 

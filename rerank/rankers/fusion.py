@@ -90,8 +90,8 @@ class FusionRanker:
         )
 
     def _signals(self) -> dict[str, str]:
-        cosine = {"cosine": self._encoder.id.vectors_sha256} if self._settings.cosine_weight else {}
-        return cosine | ({"sparse": self._sparse.id.sha256} if self._sparse else {})
+        sparse = {"sparse": self._sparse.id.sha256} if self._sparse else {}
+        return {"cosine": self._encoder.id.vectors_sha256, **sparse}
 
     def with_cached_vector(self, passage: Passage) -> Passage:
         passage = self._encoder.vector_cache.with_cached_vector(passage)
@@ -154,8 +154,6 @@ class FusionRanker:
 
         A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
         """
-        if not self._settings.cosine_weight:
-            return np.empty(0, dtype=np.intp)
         depth = self._settings.cosine_depth or len(scores)
         best = set(np.argsort(-scores, kind="stable")[:depth].tolist())
         of_index = (p.vector is not None and not p.vector_cached for p in window.passages)

@@ -52,7 +52,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         ),
         (
             "models: [{name: a, ranker: fusion, path: p, sparse_weight: 0.0}]",
-            r"models\[0\]: a checkpoint of train-fusion needs sparse_weight and cosine_weight above 0",
+            r"models\[0\]: a checkpoint of train-fusion needs a sparse_weight above 0",
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing$"),
         (

@@ -55,8 +55,8 @@ def test_passage_between_leading_ones_rises_by_its_neighbours() -> None:
     of_list = Signals(CheapSignals(first_stage, None), vectors, np.array([0.7, 0.714], dtype=np.float32))
 
     def place(weight: float) -> int:
-        settings = SETTINGS.model_copy(update={"smoothing_weight": weight, "cosine_weight": 0.01})
-        fused = fused_scores(settings, 1.0, of_list)
+        settings = SETTINGS.model_copy(update={"smoothing_weight": weight})
+        fused = fused_scores(settings, 100.0, of_list)
         return int((fused > fused[5]).sum())
 
     assert place(0.0) > place(2.0)

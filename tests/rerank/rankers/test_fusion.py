@@ -158,15 +158,6 @@ def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder
     assert not np.isnan(ranking.signals["cosine"]).any()
 
 
-def test_sparse_score_alone_encodes_no_passage(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    ranker = fusion(encoder, sparse_encoder, cosine_weight=0.0)
-    of_list = window(ranker, TEXTS)
-    assert not ranker.encode(of_list).pieces
-    (ranking,) = rank_windows(ranker, [of_list])
-    scores = [passage.sparse_score or 0.0 for passage in of_list.passages]
-    assert ranking.permutation == tuple(np.argsort(-np.array(scores), kind="stable"))
-
-
 def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(
     encoder: Encoder, sparse_encoder: SparseEncoder
 ) -> None:

@@ -25,7 +25,7 @@ _FOLDS, _PERMUTATIONS = 10, 2000
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the first stage and of the sparse score in a fusion, beside a cosine_weight of 1."""
+    """Weights of the first stage and of the sparse score in a fusion, beside 1 for the cosine."""
 
     first_stage: float
     sparse: float
