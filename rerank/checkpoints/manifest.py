@@ -96,9 +96,8 @@ def served_model(name_and_path: str) -> dict[str, object]:
 def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str, object]:
     """Returns the configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
 
-    A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
-    or named: cross-encoder:PATH. What the files say is checked when the model is loaded, so that a damaged one keeps no
-    other model from being served.
+    A cross-encoder is known by its files, or named: cross-encoder:PATH. What the files say is checked when the model is
+    loaded, so that a damaged one keeps no other model from being served.
 
     Args:
         name: the name that the model gets.
@@ -110,7 +109,8 @@ def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str,
     """
     profile, _, checkpoint = path.partition(":")
     if checkpoint and profile in profiles.names():
-        return {"name": name, "path": checkpoint, **profiled(profile)}
+        ranker = profiles.load_profile(profile).ranker
+        return {"name": name, "path": checkpoint, "profile": profile, "ranker": ranker}
     if (is_named := checkpoint and profile == _CROSS_ENCODER) or _may_be_cross_encoder(Path(path)):
         return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
     if not (Path(path) / MANIFEST_FILE).exists():
@@ -120,11 +120,7 @@ def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str,
             f"file, or name a profile as in {form}PROFILE:{path} ({', '.join(profiles.names())}), or a cross-encoder "
             f"as in {form}{_CROSS_ENCODER}:{path}"
         )
-    size = trained_window(Path(path))
-    model: dict[str, object] = {"name": name, "ranker": stated_ranker(Path(path)) or "first", "path": path}
-    if model["ranker"] != "first" or size is None:  # other rankers read larger windows than those of their training
-        return model
-    return model | {"window_size": size, "stride": max(1, size // 2)}
+    return {"name": name, "ranker": stated_ranker(Path(path)) or "first", "path": path}
 
 
 def _may_be_cross_encoder(folder: Path) -> bool:
@@ -146,11 +142,6 @@ def _check_is_checkpoint(path: Path, given: str) -> None:
             f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder in "
             f"which a model was saved, such as {example}"
         )
-
-
-def profiled(profile: str) -> dict[str, object]:
-    """Returns the settings of a published checkpoint with a profile."""
-    return {"profile": profile, "ranker": profiles.load_profile(profile).ranker}
 
 
 def read_manifest(folder: Path) -> CheckpointManifest | None:
