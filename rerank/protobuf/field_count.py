@@ -8,14 +8,13 @@ them: it reads a thousand candidates with texts of 16,000 characters in about a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
 from google.protobuf.descriptor import Descriptor
 
 from rerank.config import Limits
-from rerank.errors import InvalidRequest, too_many
+from rerank.errors import InvalidRequest
 
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
 #: is left over is for fields of later versions of the protocol.
@@ -30,20 +29,6 @@ _MAX_VARINT = 10
 _Nested: TypeAlias = Mapping[int, "_Nested"]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldCount:
-    """The fields of a serialized message.
-
-    Attributes:
-        total: the number of fields, with those of the messages within, known or unknown to the message type. Counting
-            ends after `limit` + 1, and where the message is damaged, which the parser reports.
-        of: field number → how often it occurs in the outer message, for the fields that hold messages.
-    """
-
-    total: int
-    of: Mapping[int, int]
-
-
 def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
     """Refuses a serialized message of a type that has more fields than the largest allowed list of candidates needs.
 
@@ -54,33 +39,28 @@ def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
         InvalidRequest: names the number and the limit.
     """
     limit = _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
-    count = count_fields(message, kind, limit)
-    if count.total <= limit:
-        return
-    field = kind.fields_by_name.get("candidates")
-    candidates = count.of[field.number] if field else 0
-    if candidates > limits.max_candidates:
-        raise too_many("candidates", f"{candidates} or more", limits.max_candidates, "candidates")
-    raise InvalidRequest(
-        "request",
-        f"the message has more than {limit} fields, those of its candidates included; send each field once, and at "
-        f"most {limits.max_candidates} candidates",
-        {"limit": str(limit)},
-    )
+    if count_fields(message, kind, limit) > limit:
+        raise InvalidRequest(
+            "request",
+            f"the message has more than {limit} fields, those of its candidates included; send each field once, and "
+            f"at most {limits.max_candidates} candidates",
+            {"limit": str(limit)},
+        )
 
 
-def count_fields(message: bytes, kind: Descriptor, limit: int) -> FieldCount:
-    """The number of fields of a serialized message of a type, up to `limit` + 1.
+def count_fields(message: bytes, kind: Descriptor, limit: int) -> int:
+    """The number of fields of a serialized message of a type, with those of the messages within, up to `limit` + 1.
+
+    Counting ends where the message is damaged, which the parser reports.
 
     Args:
         message: the bytes; nothing is known of them.
         kind: the descriptor of the message type.
         limit: the largest number that matters. It bounds the time.
     """
-    outer = _nested(kind)
-    of = dict.fromkeys(outer, 0)
     total, position = 0, 0
-    enclosing = [(len(message), outer)]  # the end of each message that the position is in, and the messages in it
+    # The end of each message that the position is in, and the messages in it.
+    enclosing = [(len(message), _nested(kind))]
     try:
         while enclosing:
             end, nested = enclosing[-1]
@@ -97,8 +77,6 @@ def count_fields(message: bytes, kind: Descriptor, limit: int) -> FieldCount:
                 if length > end - position:
                     break
                 if number in nested:
-                    if len(enclosing) == 1:
-                        of[number] += 1
                     enclosing.append((position + length, nested[number]))
                 else:
                     position += length
@@ -112,7 +90,7 @@ def count_fields(message: bytes, kind: Descriptor, limit: int) -> FieldCount:
                 break
     except IndexError:  # the message ends within a field
         pass
-    return FieldCount(total, of)
+    return total
 
 
 @cache
