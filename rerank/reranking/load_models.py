@@ -227,8 +227,8 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case FirstModel():
             return load_first(model, device)
         case GenerationModel():
-            options = (device, model.precision, model.thinking_tokens)
-            return GenerationRanker(model.path, *_generation_prompt(model), *options)
+            template, kind = _generation_prompt(model)
+            return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision)
         case ApiModel():
