@@ -204,7 +204,6 @@ def test_help_imports_no_heavy_library(command: list[str]) -> None:
 def test_search_prints_json_or_a_table_with_the_first_stage(search: Command, stage: str) -> None:
     reply = search(QUERY, "--first-stage", stage, "--depth", 5, "--top-n", 2, "--json").json
     assert doc_ids(reply)[0] == "flea"
-    assert reply["first_stage"] == f"FIRST_STAGE_{stage.upper().replace('-', '_')}"
     assert len(reply["results"]) <= 2
     assert reply["first_stage_hits"] <= 5
     found = 0 if stage == "bm25" else 5
@@ -216,5 +215,5 @@ def test_search_prints_the_feedback_report(search: Command) -> None:
     reply = search(QUERY, "--depth", 5, "--feedback", "rocchio", "--json").json
     assert reply["feedback"]["cosine"] < 1
     assert "\nfeedback: " in search(QUERY, "--depth", 5, "--feedback", "kl").err
-    assert "new passages" in search(QUERY, "--depth", 5, "--feedback", "kl", "--verbose").out
+    assert "\ncosine\t" in search(QUERY, "--depth", 5, "--feedback", "kl", "--verbose").out
     assert "feedback" not in search(QUERY, "--depth", 5).err

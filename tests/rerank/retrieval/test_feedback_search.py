@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -87,7 +88,7 @@ def ids(answer: Ranking) -> list[str]:
 
 async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() -> None:
     stages = FakeStages()
-    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(), None)
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(), math.inf)
     assert stages.lists == [["a", "b"], ["b", "a", "c", "d"]]
     assert ids(answer) == ["d", "c", "b", "a"]
     assert [ranked.position for ranked in answer.ranked] == [3, 2, 1, 0]
@@ -96,7 +97,7 @@ async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() 
 
 async def test_second_ranking_is_skipped_without_new_passages() -> None:
     stages = FakeStages(found=(B, A))
-    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), math.inf)
     assert stages.lists == [["a", "b"]]
     assert ids(answer) == ["b"]
     assert report.reason == ""
@@ -105,7 +106,7 @@ async def test_second_ranking_is_skipped_without_new_passages() -> None:
 @pytest.mark.parametrize("candidates", [(), (A,)])
 async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[Passage, ...]) -> None:
     stages = FakeStages()
-    answer, report = await stages.search().run(QUERY, candidates, RankOptions(), None)
+    answer, report = await stages.search().run(QUERY, candidates, RankOptions(), math.inf)
     assert stages.queries == []
     assert len(answer.ranked) == len(candidates)
     assert report.reason == UpdateOutcome.TOO_FEW_PASSAGES.value
@@ -143,7 +144,7 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
         return replace(ranking(candidates, candidates), trace=trace)
 
     search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, on_thread)
-    answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), None)
+    answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), math.inf)
     assert (ids(answer), stages.queries) == (["a"], [])
     assert report.reason == "the first ranking was not completed: the queue had no room"
 
@@ -154,7 +155,9 @@ async def test_late_second_ranking_is_an_error_without_allow_partial() -> None:
 
 
 async def test_kl_refuses_scores_that_are_ranks() -> None:
-    _, report = await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), None)
+    _, report = (
+        await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), math.inf)
+    )
     assert "ranks only" in report.reason
 
 
