@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from rerank.commands.progress import Progress
+from rerank.commands.progress import show_progress
 from rerank.errors import RerankError
 from rerank_eval.trace import RankedList, Response, TraceFile
 
@@ -77,9 +77,9 @@ def run_variants(
         times = "; ".join(f"{name}, some {seconds / 60:.0f} minutes" for name, seconds in remaining_s.items())
         console.print(f"{len(query_ids)} queries on this machine: {times}{hint}", soft_wrap=True)
     for variant, file in zip(variants, files, strict=True):
-        progress = Progress(console)
-        for number in _run_concurrently(variant, query_ids, file, concurrency):
-            progress.report(f"{variant.name}, queries", number, len(query_ids))
+        with show_progress(console) as progress:
+            for number in _run_concurrently(variant, query_ids, file, concurrency):
+                progress.report(f"{variant.name}, queries", number, len(query_ids))
     return {
         variant.name: [file.responses[query_id] for query_id in query_ids]
         for variant, file in zip(variants, files, strict=True)

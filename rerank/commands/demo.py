@@ -22,7 +22,7 @@ from rerank import __version__
 from rerank.client.client import RerankClient
 from rerank.collections import open_collection, pydoc
 from rerank.commands.display import execution_line, one_line
-from rerank.commands.progress import Progress
+from rerank.commands.progress import show_progress
 from rerank.commands.service_process import service_process
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
@@ -105,8 +105,9 @@ def _index(folder: Path, console: Console) -> IndexManifest:
     from rerank.models.sparse_encoder import SparseEncoder
 
     shutil.rmtree(folder, ignore_errors=True)
-    report, settings = Progress(console, "passages").report, BuildSettings(encoder_dtype="auto")
-    return build_index(collection, folder, Encoder(), report, settings, SparseEncoder())
+    with show_progress(console, "passages") as progress:
+        settings = BuildSettings(encoder_dtype="auto")
+        return build_index(collection, folder, Encoder(), progress.report, settings, SparseEncoder())
 
 
 def _show_example(client: RerankClient, console: Console) -> None:

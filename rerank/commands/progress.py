@@ -1,13 +1,23 @@
-"""Progress of long work, in lines."""
+"""Progress of long work: a bar on a terminal, lines in any other output."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 T = TypeVar("T")
 
@@ -17,27 +27,68 @@ _LINE_SHARE, _LINE_S = 0.05, 30.0
 _SHORTEST_S = 2.0
 
 
+class ProgressReport(Protocol):
+    """Shows how far the stages of long work are."""
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        """Shows `done` of `total` steps of a stage; a `total` of None is unknown."""
+
+
+@contextmanager
+def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
+    """Shows progress while the block runs: a bar per stage, or a line per 5 % of the steps or per 30 s.
+
+    Args:
+        unit: of the steps, such as "passages", for the speed that is shown; empty: no speed.
+    """
+    if console.is_terminal:
+        columns = (TextColumn("{task.description:8}"), BarColumn(20), MofNCompleteColumn())
+        times = (TextColumn("{task.fields[speed]}"), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, *times, console=console) as bars:
+            yield _ProgressBars(bars, unit)
+        return
+    yield ProgressLines(console.print, unit)
+
+
 def with_progress(items: Iterable[T], stage: str, total: int, console: Console) -> Iterator[T]:
     """The `total` items, with their progress shown on the console."""
-    progress = Progress(console)
-    progress.report(stage, 0, total)
-    for done, item in enumerate(items, start=1):
-        yield item
-        progress.report(stage, done, total)
+    with show_progress(console) as progress:
+        progress.report(stage, 0, total)
+        for done, item in enumerate(items, start=1):
+            yield item
+            progress.report(stage, done, total)
 
 
-class Progress:
+class _ProgressBars:
+    """One bar per stage, created when the stage first reports."""
+
+    def __init__(self, bars: Progress, unit: str) -> None:
+        self._bars, self._unit = bars, unit
+        self._tasks: dict[str, TaskID] = {}
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total, completed=done, speed="")
+        task = self._tasks[stage]
+        self._bars.update(task, completed=done, total=total)
+        if self._unit and (speed := self._bars.tasks[task].speed):
+            self._bars.update(task, speed=f"{speed:,.0f} {self._unit}/s")
+
+
+class ProgressLines:
     """Prints lines such as "vectors: 1,200 of 4,000 passages (30%), 400 passages/s, 0:03 elapsed, 0:07 left".
 
     It may be called from any thread.
 
     Args:
-        unit: of the steps, such as "passages", for the speed that is shown; empty: no speed.
+        write: prints a line.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, console: Console, unit: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._unit, self._clock = console, unit, clock
+    def __init__(
+        self, write: Callable[[str], object], unit: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write, self._unit, self._clock = write, unit, clock
         self._lock = threading.Lock()
         self._stage = ""
         self._start_s = self._line_s = clock()
@@ -45,11 +96,7 @@ class Progress:
         self._total: int | None = None
 
     def report(self, stage: str, done: int, total: int | None) -> None:
-        """Says that `done` of `total` steps of a stage are done. The first report of a stage prints nothing.
-
-        Args:
-            total: None if it is unknown.
-        """
+        """See ProgressReport. The first report of a stage prints nothing."""
         with self._lock:
             if stage != self._stage:
                 self._stage, self._start_done, self._line_done = stage, done, done
@@ -69,9 +116,7 @@ class Progress:
         speed = f"{steps / elapsed_s:,.0f}{unit}/s, " if unit else ""
         remaining = (self._total or self._done) - self._done
         left = f", {_minutes(elapsed_s * remaining / steps)} left" if steps and remaining else ""
-        self._console.print(
-            f"{self._stage}: {self._done:,}{of}{unit}{share}, {speed}{_minutes(elapsed_s)} elapsed{left}"
-        )
+        self._write(f"{self._stage}: {self._done:,}{of}{unit}{share}, {speed}{_minutes(elapsed_s)} elapsed{left}")
 
 
 def _minutes(seconds: float) -> str:

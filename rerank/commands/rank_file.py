@@ -16,7 +16,7 @@ from google.protobuf.json_format import MessageToDict
 
 from rerank.client.error_details import ServiceError
 from rerank.commands.console import PlainConsole
-from rerank.commands.progress import Progress
+from rerank.commands.progress import show_progress
 from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, SelfTestFailed
 from rerank.protobuf.fields import request_message
 from rerank.readers.requests import request_rows
@@ -129,8 +129,7 @@ class RankedFile:
             if not has_ranking
         )
         results, failed, stderr = iter(answers(asked)), 0, PlainConsole(stderr=True)
-        progress = Progress(stderr, "requests")
-        with self._lines() as lines:
+        with self._lines() as lines, show_progress(stderr, "requests") as progress:
             done, total = sum(is_ranked), len(is_ranked)
             progress.report("ranking", done, total)
             for (row, _), has_ranking, line in zip_longest(request_rows(self.requests), is_ranked, lines):

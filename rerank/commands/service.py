@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,8 +94,9 @@ class ServeCommand(Command):
     """Reads `--http` alone as `--http=`: typer has no option whose value may be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = pairwise([*args, "--"])
-        read = ["--http=" if word == "--http" and after.startswith("-") else word for word, after in words]
+        following = [*args[1:], "--"]
+        is_alone = [word == "--http" and after.startswith("-") for word, after in zip(args, following, strict=True)]
+        read = ["--http=" if alone else word for word, alone in zip(args, is_alone, strict=True)]
         return super().parse_args(ctx, read)
 
 
@@ -181,7 +181,7 @@ def index(
     A build that was killed goes on when the command is repeated.
     """
     from rerank.collections import open_collection
-    from rerank.commands.progress import Progress
+    from rerank.commands.progress import show_progress
 
     opened = open_collection(collection)
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
@@ -191,7 +191,8 @@ def index(
     sparse = None if sparse_encoder == "none" else SparseEncoder(sparse_encoder, device)
     settings = BuildSettings(dense, precision, workers)
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
-    manifest = build_index(opened, out, loaded, Progress(console, "passages").report, settings, sparse)
+    with show_progress(console, "passages") as progress:
+        manifest = build_index(opened, out, loaded, progress.report, settings, sparse)
     console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
     for stage, seconds in manifest.seconds.items():
         if stage != "dense" or dense != "flat":
@@ -218,14 +219,15 @@ def expand(
 
     Dense search then finds more: each vector is moved towards those of its nearest passages.
     """
-    from rerank.commands.progress import Progress
+    from rerank.commands.progress import show_progress
     from rerank.models.encoder import Encoder  # imports torch
     from rerank.retrieval.expansion import expand_index
     from rerank.retrieval.index import Expansion, read_manifest
 
     loaded = Encoder(encoder or read_manifest(index).encoder.settings, device)
     expansion = Expansion(first_stage=first_stage)
-    manifest = expand_index(index, out, loaded, expansion, Progress(console, "passages").report)
+    with show_progress(console, "passages") as progress:
+        manifest = expand_index(index, out, loaded, expansion, progress.report)
     seconds = manifest.seconds["neighbours"]
     console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {expansion.neighbours}")
     console.print(f"  neighbours: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s)")

@@ -1,4 +1,4 @@
-"""Long work shows its progress in lines."""
+"""Long work shows its progress: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rerank.commands import progress as module
-from rerank.commands.progress import Progress, with_progress
+from rerank.commands.progress import ProgressLines, show_progress, with_progress
 
 
 @dataclass
@@ -22,13 +22,13 @@ class Clock:
 
 def lines_of_slow_work(total: int | None, steps: int, step_s: float, unit: str = "") -> list[str]:
     """The lines of steps that take `step_s` each."""
-    clock, file = Clock(), io.StringIO()
-    progress = Progress(Console(file=file), unit, clock)
+    clock, lines = Clock(), list[str]()
+    progress = ProgressLines(lines.append, unit, clock)
     progress.report("w", 0, total)
     for done in range(1, steps + 1):
         clock.now_s += step_s
         progress.report("w", done, total)
-    return file.getvalue().splitlines()
+    return lines
 
 
 def test_line_is_printed_for_each_twentieth_of_the_work() -> None:
@@ -43,7 +43,7 @@ def test_work_of_an_unknown_length_has_a_line_every_30_seconds() -> None:
     assert lines == ["w: 30 passages, 1 passages/s, 0:30 elapsed", "w: 60 passages, 1 passages/s, 1:00 elapsed"]
 
 
-def test_items_are_counted_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_output_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHORTEST_S", 0.0)
     file = io.StringIO()
     assert list(with_progress("ab", "queries", 2, Console(file=file))) == ["a", "b"]
@@ -51,3 +51,10 @@ def test_items_are_counted_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None
         "queries: 1 of 2 (50%)",
         "queries: 2 of 2 (100%)",
     ]
+
+
+def test_terminal_gets_a_bar_with_the_elapsed_time() -> None:
+    file = io.StringIO()
+    with show_progress(Console(file=file, force_terminal=True, width=80), "passages") as progress:
+        progress.report("vectors", 1, 2)
+    assert all(part in file.getvalue() for part in ("vectors", "1/2", "0:00:00"))

@@ -23,7 +23,7 @@ from rerank_eval.statistics import compare
 from transformers import set_seed
 
 from rerank.collections import beir
-from rerank.commands.progress import Progress
+from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
@@ -90,8 +90,8 @@ class Distillation:
         if not (out / ENCODER).exists():
             self._train(encoder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
-            report = Progress(console, "passages").report
-            reencode(base, out / INDEX, Encoder(str(out / ENCODER), self._device), report)
+            with show_progress(console, "passages") as progress:
+                reencode(base, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
         wait_for_all_processes()
         if is_main_process():
             self._report()
