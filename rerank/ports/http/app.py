@@ -21,8 +21,7 @@ from rerank.config.http import HttpConfig
 from rerank.errors import RerankError
 from rerank.ports.http.description import description_routes, limited_by
 from rerank.ports.http.dialects.table import SEARCH, ByField, Dialects, error_in_all
-from rerank.ports.http.endpoint import Endpoint, Run
-from rerank.ports.http.fitting import RequestFitter
+from rerank.ports.http.endpoint import Endpoint, RequestFitter, Run
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd

@@ -11,22 +11,25 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from rerank.errors import RerankError
+from rerank.errors import InvalidRequest, RerankError
 from rerank.ports.http.call import HttpCall, HungUp, json_object
-from rerank.ports.http.dialects.dialect import Dialect
+from rerank.ports.http.dialects.dialect import Dialect, Translated
 from rerank.ports.http.dialects.options import fields_without_effect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
-from rerank.ports.http.fitting import RequestFitter
 from rerank.ports.http.headers import execution_headers, header_value, warnings_header, warnings_of
 from rerank.ports.http.problem import problem_of
+from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID, CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
-from rerank.service.requests import check_number_of_candidates
+from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
 from rerank.types import Completeness, Ranking
 
 T = TypeVar("T")
 P = ParamSpec("P")
+#: The alias of every name that neither is a model nor has an alias of its own.
+ANY_NAME = "*"
+_MAX_QUOTED_CHARS = 100
 #: Answers a request with its ranking or search result. Raises: RerankError.
 Run: TypeAlias = Callable[[Any, CallContext], Awaitable[Any]]
 
@@ -115,6 +118,59 @@ class Endpoint:
             return function(*args, **kwargs)
         result: T = await self._convert(function, *args, **kwargs)
         return result
+
+
+class RequestFitter:
+    """Fits requests of programs that were written for other services.
+
+    Args:
+        reranker: has the models, and the aliases of its configuration.
+    """
+
+    def __init__(self, reranker: AsyncReranker) -> None:
+        self._reranker = reranker
+        self._names = {model.name for model in reranker.config.models}
+        self._aliases = reranker.config.http.model_aliases if reranker.config.http else {}
+
+    def fitted(
+        self, translated: Translated, max_candidates: int
+    ) -> tuple[Sequence[RerankRequest | SearchRequest], list[str]]:
+        """The requests with the name of a model of this service, and a warning about each change.
+
+        Raises:
+            InvalidRequest: there are several requests, and the scores of the model compare within a request only.
+        """
+        requests, best_effort, warnings = translated.requests, translated.best_effort, list[str]()
+        options = requests[0].options
+        if (name := self._meant(options.model)) != options.model:
+            warnings.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
+            options = replace(options, model=name)
+        if "min_relevance" in best_effort and options.min_relevance is not None and not self._gives_relevance(name):
+            warnings.append(f"score_threshold has no effect, as model {name or 'default'} gives no relevance")
+            options = replace(options, min_relevance=None)
+        if len(requests) > 1 and not self._gives_relevance(name):
+            raise InvalidRequest(
+                "request",
+                f"it has {len(requests)} queries, and scores of model {name or 'default'} compare within one query "
+                "only; send one query in a request, or name a model that gives relevance (GET /v1/models)",
+            )
+        candidates = max(len(request.candidates) if isinstance(request, RerankRequest) else 0 for request in requests)
+        if "max_chunks_per_doc" in best_effort and candidates:
+            most = max(1, max_candidates // candidates)
+            if options.max_chunks_per_doc > most:
+                warnings.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")
+                options = replace(options, max_chunks_per_doc=most)
+        return ([replace(request, options=options) for request in requests] if warnings else requests), warnings
+
+    def _meant(self, name: str) -> str:
+        if not name or (name in self._names and name not in self._aliases):
+            return name
+        return self._aliases.get(name) or self._aliases.get(ANY_NAME, name)
+
+    def _gives_relevance(self, name: str) -> bool:
+        """True also for a name that no model has, because the service refuses such a request later."""
+        found = (model for model in self._reranker.models() if model.name == name or (not name and model.is_default))
+        return all(model.gives_relevance for model in found)
 
 
 def _joined(rankings: Sequence[Ranking]) -> Ranking:
