@@ -38,20 +38,19 @@ sdk-tests: $(VENV)/ready
 	PYTHON=$(PYTHON) tests/sdk/environments/install.sh build/sdk
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/reference/clients.md tests/sdk
 
-# The inspector's pages and the site of the documentation in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
+# The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 browser-tests: $(VENV)/ready
 	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
-	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser,docs]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser tests/rerank/integrations/inspector/browser
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/rerank/integrations/inspector/browser
 
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/integrations/ray_serve
 
-# deploy/: manifests against their schemas; what the Dockerfile does, and the wheel alone, in fresh environments of 2 GB.
-# Some minutes.
+# deploy/: manifests against their schemas; what the Dockerfile does, in a fresh environment of 2 GB. Some minutes.
 image-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --image tests/deploy

@@ -19,7 +19,6 @@ import pytest
 from rerank.collections import open_collection
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.browser_tabs import chromium as chromium
 from tests.fakes import NumberRanker
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import pytest
 
 from rerank.config.http import HttpConfig
 from rerank.rankers.identity import IdentityRanker
-from tests.browser_tabs import Tab, new_tab
 from tests.eval.data import judged_collection
 from tests.fakes import NumberRanker
+from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
+from tests.rerank.integrations.inspector.browser.tabs import chromium as chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

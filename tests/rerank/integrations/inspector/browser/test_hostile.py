@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rerank.config.http import HttpConfig
-from tests.browser_tabs import Tab, new_tab
 from tests.fakes import NumberRanker
+from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request

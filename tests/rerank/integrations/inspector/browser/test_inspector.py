@@ -13,7 +13,7 @@ import pytest
 from ir_measures import ScoredDoc, nDCG
 
 from rerank.readers.qrels import Qrel
-from tests.browser_tabs import Tab, new_tab
+from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,8 @@ import pytest
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from tests.browser_tabs import new_tab
 from tests.fakes import NumberRanker
+from tests.rerank.integrations.inspector.browser.tabs import new_tab
 
 pytestmark = pytest.mark.browser
 
