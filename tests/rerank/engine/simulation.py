@@ -69,10 +69,6 @@ class Request:
         return self.finished_s <= self.deadline_s
 
     @property
-    def tokens_run(self) -> int:
-        return sum(self.windows[: self.ran])
-
-    @property
     def latency_s(self) -> float:
         return self.finished_s - self.arrived_s
 
@@ -230,9 +226,3 @@ def workload(load: float, n: int, device: Device, seed: int, deadline_s: float =
 
 def _windows(candidates: int) -> int:
     return STRATEGY.cost(candidates).max_windows
-
-
-def useful_share(requests: Sequence[Request]) -> float:
-    """The share of the computed tokens that belongs to requests answered in time."""
-    ran = sum(request.tokens_run for request in requests)
-    return sum(request.tokens_run for request in requests if request.in_time) / ran if ran else 1.0

@@ -78,15 +78,6 @@ async def test_each_method_of_a_ranker_has_its_own_thread() -> None:
     assert len(set[int]().union({threading.get_ident()}, *ranker.threads.values())) == 4
 
 
-async def test_times_sum_to_at_most_the_total() -> None:
-    async with engine_for(NumberRanker(), EngineConfig(max_batch_tokens=200)) as engine:
-        rankings = await asyncio.gather(*(engine.run(request_for(shuffled(n))) for n in range(60)))
-    for trace in (ranking.trace for ranking in rankings):
-        parts = [trace.queue_ms, trace.prepare_ms, trace.model_ms]
-        assert min(parts) >= 0
-        assert sum(parts) <= trace.total_ms + 1e-6
-
-
 async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, batching="one_by_one")

@@ -68,13 +68,6 @@ def ranking_of(progress: Progress, order: Sequence[int], total_ms: float = 0.0) 
     return progress.ranking(total_ms)
 
 
-def after_one_window(scores: Sequence[float], kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
-    """The ranking of a request whose one window held all candidates and got these scores."""
-    progress = progress_for(len(scores), kind=kind)
-    add_round(progress, [tuple(range(len(scores)))], result(scores))
-    return ranking_of(progress, WindowRanking(tuple(scores)).permutation)
-
-
 def rows(ranking: Ranking) -> list[tuple[int, float]]:
     return [(row.position, row.score) for row in ranking.ranked]
 
@@ -92,12 +85,6 @@ def test_window_holds_the_passages_of_its_positions_and_a_cascades_last_one_has_
     assert windows == [Window(Query("q"), read, 0, is_ordered), Window(Query("q"), read, 1, is_ordered=True)]
 
 
-def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:
-    ranking = after_one_window([-2.0, -0.5, -3.0])
-    assert rows(ranking) == [(1, -0.5), (0, -2.0), (2, -3.0)]
-    assert ranking.score_kind is ScoreKind.WINDOW_LOG_PROB
-
-
 @pytest.mark.parametrize(
     ("strategy", "windows"), [(Single(2), [(0, 1)]), (Sliding(2, 1), [(1, 2), (0, 1)]), (Sliding(3, 3), [])], ids=str
 )
@@ -107,15 +94,6 @@ def test_scores_are_ranks_if_no_single_window_held_all_candidates(strategy: Stra
     read_windows(progress, windows)
     ranking = ranking_of(progress, [2, 0, 1])
     assert (rows(ranking), ranking.score_kind) == ([(2, 3.0), (0, 2.0), (1, 1.0)], ScoreKind.RANK)
-
-
-@pytest.mark.parametrize("top_n", [1, 2, 4, 5, 6])
-def test_top_n_is_a_prefix_of_the_full_ranking_of_the_candidates_at_their_positions(top_n: int) -> None:
-    order, progress = [3, 1, 4, 0, 2], progress_for(5)
-    full = ranking_of(progress, order).ranked
-    assert [row.position for row in full] == order
-    assert all(row.passage is progress.job.candidates[row.position] for row in full)
-    assert ranking_of(progress_for(5, top_n=top_n), order).ranked == full[:top_n]
 
 
 @pytest.mark.parametrize(

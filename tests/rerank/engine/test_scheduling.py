@@ -18,12 +18,11 @@ from tests.rerank.engine.simulation import (
     Fifo,
     Request,
     simulate,
-    useful_share,
     workload,
 )
 
 DEVICE = Device()
-SEEDS = range(1)
+SEED = 0
 
 
 def short_p99_s(requests: list[Request]) -> float:
@@ -31,28 +30,17 @@ def short_p99_s(requests: list[Request]) -> float:
 
 
 @pytest.mark.parametrize("load", [0.7, 0.85])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_short_requests_wait_at_least_a_fifth_less_than_with_fifo(load: float, seed: int) -> None:
-    engine, fifo = (workload(load, 600, DEVICE, seed) for _ in range(2))
+def test_short_requests_wait_at_least_a_fifth_less_than_with_fifo(load: float) -> None:
+    engine, fifo = (workload(load, 600, DEVICE, SEED) for _ in range(2))
     simulate(engine, EngineScheduler(DEVICE), DEVICE)
     simulate(fifo, Fifo(DEVICE), DEVICE)
     assert short_p99_s(engine) <= 0.8 * short_p99_s(fifo)
     assert all(math.isfinite(request.finished_s) for request in engine)
 
 
-@pytest.mark.parametrize("load", [2.0, 4.0])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_overload_with_deadlines_does_useful_work(load: float, seed: int) -> None:
-    """At least four fifths of the computed tokens belong to requests that are answered in time."""
-    requests = workload(load, 400, DEVICE, seed, deadline_s=2.0)
-    simulate(requests, EngineScheduler(DEVICE), DEVICE)
-    assert useful_share(requests) >= 0.8
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_shorter_requests_go_first_also_among_callers(seed: int) -> None:
+def test_shorter_requests_go_first_also_among_callers() -> None:
     """By the shares of callers alone, the mean latency would be that of FIFO."""
-    engine, fifo = (workload(0.85, 600, DEVICE, seed) for _ in range(2))
+    engine, fifo = (workload(0.85, 600, DEVICE, SEED) for _ in range(2))
     for number, request in enumerate(engine):
         request.caller = str(number)
     simulate(engine, EngineScheduler(DEVICE), DEVICE)
@@ -75,18 +63,6 @@ def test_ageing_ends_a_long_request_under_a_constant_stream_of_short_ones(is_age
 SLOW = Device(tokens_per_s=500, max_batch_tokens=512)
 
 
-def test_caller_does_not_wait_behind_the_flood_of_another() -> None:
-    """At most behind the batch that runs and one more; without callers, behind those of the flood that are older."""
-    slowest_s = {}
-    for caller in ("", "other"):
-        flood = [Request(0.0, SHORT, [500]) for _ in range(100)]
-        short = [Request(float(number), SHORT, [250], caller=caller) for number in range(1, 60)]  # .5 s of work each
-        simulate([*flood, *short], EngineScheduler(SLOW), SLOW)
-        slowest_s[caller] = max(request.latency_s for request in short)
-    assert slowest_s["other"] <= 3 * SLOW.seconds(500)
-    assert slowest_s[""] > 20
-
-
 #: One window of 1,300 tokens takes 2.6 s, and a short request may preempt it.
 INTERRUPTIBLE = Device(tokens_per_s=500, max_batch_tokens=512, interruptible=True)
 
@@ -101,14 +77,6 @@ def test_short_requests_preempt_long_windows_of_another_caller(windows: int, idl
     simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
     assert max(request.latency_s for request in short) <= 1.1 * INTERRUPTIBLE.seconds(250)
     assert long.latency_s <= 2.5 * windows * INTERRUPTIBLE.seconds(1300)
-
-
-def test_long_request_finishes_beside_endless_short_ones_of_new_callers() -> None:
-    """Each new caller has a share of its own, so that it waits longer: by age_factor, 20 s for each second of work."""
-    short = [Request(0.5 * number, SHORT, [250], caller=str(number)) for number in range(200)]
-    long = Request(10.1, SHORT, [1300])
-    simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
-    assert long.latency_s <= 20 * INTERRUPTIBLE.seconds(1300)
 
 
 def test_short_requests_are_answered_at_once_beside_a_flood_of_longer_ones() -> None:
@@ -148,12 +116,11 @@ class Varying(Device):
 
 
 @pytest.mark.parametrize("load", [1.2, 4.0])
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("variation", [0.0, 0.2])
-def test_at_most_a_twentieth_of_the_admitted_requests_is_late(load: float, seed: int, variation: float) -> None:
+def test_at_most_a_twentieth_of_the_admitted_requests_is_late(load: float, variation: float) -> None:
     """More than a quarter was at four times the load."""
-    requests = workload(load, 400, DEVICE, seed, deadline_s=2.0)
-    simulate(requests, EngineScheduler(DEVICE), Varying(variation=variation, draw=random.Random(seed)))
+    requests = workload(load, 400, DEVICE, SEED, deadline_s=2.0)
+    simulate(requests, EngineScheduler(DEVICE), Varying(variation=variation, draw=random.Random(SEED)))
     admitted = [request for request in requests if not request.rejected]
     assert sum(not request.in_time for request in admitted) <= 0.05 * len(admitted)
     assert len(admitted) >= 0.3 * len(requests)
@@ -173,21 +140,3 @@ def test_stall_of_the_machine_rejects_no_request_two_seconds_after_it(stall_s: f
     assert all(request.in_time for request in after if request.arrived_s >= well_s + 2)
     if batches_before > 1:
         assert all(request.in_time for request in after), "among other batches, a stalled one rejects no request at all"
-
-
-@pytest.mark.parametrize("slow_s", [5.0, 60.0])
-def test_lasting_slowness_rejects_no_request_two_seconds_after_it(slow_s: float) -> None:
-    """Such as swapping, which slows down every batch."""
-
-    class Swapping(Device):
-        def seconds(self, tokens: int, start_s: float = 0.0) -> float:
-            return super().seconds(tokens) * (100 if 10.0 <= start_s < 10.0 + slow_s else 1)
-
-    well_s = 10.0 + slow_s + 6.0  # the last slow batch takes 6 s
-    requests = [Request(0.2 * number, SHORT, [2000], 0.2 * number + 0.1) for number in range(500)]
-    endless = [
-        Request(0.5 * number, SHORT, [2000]) for number in range(20, 30)
-    ]  # without a deadline: these keep it slow
-    simulate([*requests, *endless], EngineScheduler(Swapping()), Swapping())
-    assert any(request.rejected for request in requests), "the slowness was noticed"
-    assert all(request.in_time for request in requests if request.arrived_s >= well_s + 2)

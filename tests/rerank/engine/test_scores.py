@@ -75,11 +75,6 @@ def test_tie_keeps_first_stage_order() -> None:
     assert interpolate(WindowRanking((1.0, 2.0)), [2.0, 1.0], 1.0).permutation == (0, 1)
 
 
-def test_equal_scores_of_one_side_leave_the_order_to_the_other() -> None:
-    assert interpolate(WindowRanking((1.0, 3.0, 2.0)), [7.0, 7.0, 7.0], 5.0).permutation == (1, 2, 0)
-    assert interpolate(WindowRanking((0.1, 0.1, 0.1)), [1.0, 3.0, 2.0], 0.1).permutation == (1, 2, 0)
-
-
 def test_hybrid_first_stage_counts_by_its_bm25_scores() -> None:
     candidates = [Passage("a", "", 0.03, bm25_score=4.0), Passage("b", "", 0.02, bm25_score=9.0)]
     assert candidate_scores(candidates) == [4.0, 9.0]
@@ -116,13 +111,6 @@ async def test_first_stage_counts_in_one_window_of_every_strategy(strategy: Stra
     weak = await ranked(numbers, first_stage, step(strategy, 0.5))
     assert positions(weak) == [2, 1, 0]
     assert weak.trace.kendall_tau == -1.0
-
-
-async def test_first_stage_counts_within_a_single_window_over_the_head() -> None:
-    ranking = await ranked([1.0, 2.0, 9.0], [30.0, 20.0, 10.0], step(Single(2), 5.0))
-    assert positions(ranking) == [0, 1, 2]
-    assert ranking.score_kind is ScoreKind.RANK
-    assert ranking.trace.first_stage_weight == 5.0
 
 
 SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2)]

@@ -91,17 +91,6 @@ async def test_pieces_of_several_requests_share_a_batch() -> None:
     assert len(ranker.batches) == 2
 
 
-async def test_cancelled_request_reads_no_further_piece() -> None:
-    ranker = Pointwise(free_batches=2)
-    async with small_batches(ranker) as engine:
-        (run,) = start(engine.run(request_for(shuffled(500), SINGLE)))
-        await wait_until_blocked(ranker)
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-        ranker.release.set()
-    assert 0 < len(ranker.parts) < 10
-
-
 async def test_short_request_overtakes_between_two_pieces() -> None:
     ranker = Pointwise(free_batches=1)
     async with small_batches(ranker) as engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,13 +16,11 @@ from rerank.engine.strategies import (
     TopDown,
     Walk,
     reordered,
-    spans,
 )
 from rerank.errors import InvalidRequest
 from rerank.types import WindowRanking
 from tests.fakes import run_schedule
 from tests.rerank.engine.schedules import (
-    SHAPES,
     SINGLE,
     SLIDING,
     all_different,
@@ -55,16 +53,6 @@ def slow_sliding(strategy: Sliding, relevance: Sequence[float]) -> tuple[list[Po
         windows.append(tuple(window))
         order = order[:top] + insertion_sorted(window, relevance) + order[top + len(window) :]
     return windows, order
-
-
-def rank_llm_spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
-    """The spans of RankLLM's sliding windows."""
-    end, start = n, n - size
-    while end > 0 and start + stride != 0:
-        start = max(start, 0)
-        yield start, end
-        end -= stride
-        start -= stride
 
 
 def windows_of(rounds: Sequence[Round]) -> list[Positions]:
@@ -145,12 +133,6 @@ def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
     assert TopDown(20).cost(100).min_windows == 6
     rounds = [len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) for strategy in (Sliding(20, 10), TopDown(20))]
     assert rounds == [9, 2]
-
-
-@pytest.mark.parametrize(("size", "stride"), SHAPES)
-def test_spans_agree_with_rank_llm_where_full_windows_fit(size: int, stride: int) -> None:
-    for n in range(size, 201, stride):
-        assert list(spans(n, size, stride)) == list(rank_llm_spans(n, size, stride)), f"n = {n}"
 
 
 @pytest.mark.parametrize("stride", [-1, 0, 21])
@@ -235,12 +217,3 @@ def order_with_top_n(
             rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
         walk.advance(rankings)
     return list(walk.order)
-
-
-def test_order_of_a_parallel_round_includes_the_rounds_before() -> None:
-    """With a perfect ranker, the first ten positions get better from round to round."""
-    relevance = all_different(100)
-    rounds = run_schedule(TopDown(20), by(relevance), 100)[0]
-    found = [sum(relevance[position] for position in round_.order[:10]) for round_ in rounds]
-    assert found == sorted(found)
-    assert found[-1] > found[0]

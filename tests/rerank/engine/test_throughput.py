@@ -30,13 +30,6 @@ def test_first_batch_of_a_model_is_not_counted() -> None:
     assert seconds(throughput, 50.0) == 0.5
 
 
-def test_long_jobs_of_the_middle_third_weigh_more_than_short_ones() -> None:
-    throughput = measured(MODEL)
-    for tokens, batch_s in ((100, 2.0), (100, 1.5), (1000, 12.0), (100, 1.3), (100, 0.9)):
-        throughput.observe(MODEL, {QueuedJob(): tokens}, batch_s, 0.0)
-    assert seconds(throughput, 1100.0) == pytest.approx(13.3)  # 1000 tokens in 12 s, and 100 in 1.3 s
-
-
 @pytest.mark.parametrize("jobs_before", [1, 2, 3, 8, 20])
 @pytest.mark.parametrize("batches", [1, 50])
 def test_one_strange_job_moves_no_estimate(jobs_before: int, batches: int) -> None:
