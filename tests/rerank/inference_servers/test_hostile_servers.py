@@ -21,17 +21,14 @@ from rerank.errors import DeadlineExceeded, ModelServerUnfit
 from rerank.inference_servers import server, watched
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import NoAnswer, Server, client_of
-from rerank.rankers.base import RemoteRanker
 from rerank.reranking.load_models import load_remote
 from rerank.types import Passage
-from tests.rerank.inference_servers.cases import QUERY, plain
+from tests.rerank.inference_servers.cases import QUERY
 from tests.rerank.inference_servers.hostile_servers import ENDLESS, LONG, SLOW, Answer, hostile, whole
 from tests.rerank.inference_servers.test_served_models import opened
 
 ASK = Post("/ask", {})
 OK = whole(b"{}")
-#: By names that are not markers of pytest.
-KINDS = [pytest.param(kind, id=f"kind-{kind}") for kind in ("vllm", "api")]
 #: Far below the time for which an attack goes on, and far above what is allowed to it.
 SOON_S = 5.0
 
@@ -44,11 +41,6 @@ async def server_at(answer: Answer) -> AsyncIterator[Server]:
 
 def api_at(url: str, kind: str = "jina") -> ApiModel:
     return ApiModel(name="zephyr", ranker="api", served_by=RerankServers(kind=kind, url=url, model="x"))
-
-
-def model_at(url: str, kind: str) -> RemoteRanker:
-    """A model of this kind of server, or of a rerank API."""
-    return load_remote(api_at(url, "infinity") if kind == "api" else plain(url, {"kind": kind}))
 
 
 @pytest.mark.parametrize("answer", LONG.values(), ids=LONG)
@@ -66,27 +58,25 @@ async def test_time_of_a_call_is_that_of_the_whole_answer(answer: Answer, monkey
             await asked.post(ASK)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", [ENDLESS["100 Continue"], SLOW["bytes of a header"]], ids=["100", "slow"])
 async def test_health_check_without_an_end_leaves_a_model_out_soon(
-    kind: str, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_HEALTH_S", 0.3)
     async with hostile(answer) as url:
-        ranker = model_at(url, kind)  # loads a tokenizer, which is not part of the time
+        ranker = load_remote(api_at(url, "infinity"))
         async with asyncio.timeout(SOON_S):
             await ranker.open()
             assert url in ranker.problem
             await ranker.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_with_it(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watched, "_OPEN_S", 0.3)
     async with hostile(SLOW["nothing"], health=OK) as url:
-        ranker = model_at(url, kind)
+        ranker = load_remote(api_at(url, "infinity"))
         before = asyncio.all_tasks()
         async with asyncio.timeout(SOON_S):
             await ranker.open()

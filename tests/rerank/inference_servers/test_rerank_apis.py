@@ -52,10 +52,6 @@ ANSWERS: dict[str, Any] = {
 each_kind = pytest.mark.parametrize("kind", RERANK_APIS, ids=[f"kind {name}" for name in RERANK_APIS])
 
 
-def results(api: RerankApi, answer: Any) -> list[dict[str, Any]]:
-    return answer[api.results] if api.results else answer
-
-
 def answer(api: RerankApi, *pairs: tuple[Any, Any]) -> Any:
     """The answer with these pairs of index and score."""
     found = [{"index": index, api.score: score} for index, score in pairs]
@@ -67,46 +63,24 @@ def test_scores_are_in_the_order_of_the_passages(kind: str) -> None:
     assert RERANK_APIS[kind].scores(ANSWERS[kind], 3) == [0.1, 0.9, 0.5]
 
 
-@pytest.mark.parametrize(
-    "pairs",
-    [
-        [],
-        [(0, 0.5)],
-        [(0, 0.5), (1, 0.5), (2, 0.5)],
-        [(0, 0.5), (2, 0.5)],
-        [(0, 0.5), (-1, 0.5)],
-        [(0, 0.5), (True, 0.5)],
-        [(0, 0.5), (1, None)],
-        [(0, 0.5), (1, True)],
-        [(0, 0.5), (1, math.nan)],
-        [(0, 0.5), (1, math.inf)],
-        [(0, 0.5), (1, 10**400)],
-    ],
-    ids=str,
-)
+#: Wrong answers about two passages: pairs of index and score, or another form.
+WRONG: list[Any] = [
+    [],
+    [(0, 0.5)],
+    [(0, 0.5), (1, 0.5), (2, 0.5)],
+    [(0, 0.5), (2, 0.5)],
+    [(0, 0.5), (-1, 0.5)],
+    [(0, 0.5), (True, 0.5)],
+    *([(0, 0.5), (1, score)] for score in (None, True, math.nan, math.inf, 10**400)),
+    *(None, "results", {}, {"results": None}, [[0, 0.5]], [{"index": 0}], [{"score": 0.5, "relevance_score": 0.5}]),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
 @each_kind
-def test_index_or_score_that_is_wrong_is_refused(kind: str, pairs: list[tuple[Any, Any]]) -> None:
+def test_wrong_answer_is_refused(kind: str, wrong: Any) -> None:
     api = RERANK_APIS[kind]
     assert api.scores(answer(api, (1, 1), (0, 0.5)), 2) == [0.5, 1.0]
+    is_pairs = isinstance(wrong, list) and all(isinstance(row, tuple) for row in wrong)
     with pytest.raises((LookupError, TypeError, ValueError)):
-        api.scores(answer(api, *pairs), 2)
-
-
-@pytest.mark.parametrize("field", ["index", "score", "results"])
-@each_kind
-def test_field_that_is_missing_is_refused(kind: str, field: str) -> None:
-    api = RERANK_APIS[kind]
-    found: Any = answer(api, (0, 0.5), (1, 0.1))
-    if field == "results":
-        found = {}
-    else:
-        del results(api, found)[1]["index" if field == "index" else api.score]
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        api.scores(found, 2)
-
-
-@pytest.mark.parametrize("wrong", [None, "results", {}, {"results": None}, [[0, 0.5]]])
-@each_kind
-def test_answer_of_another_form_is_refused(kind: str, wrong: Any) -> None:
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        RERANK_APIS[kind].scores(wrong, 1)
+        api.scores(answer(api, *wrong) if is_pairs else wrong, 2)

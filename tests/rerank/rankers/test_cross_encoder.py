@@ -302,6 +302,10 @@ CODE = {"AutoModelForSequenceClassification": "modeling.Reranker"}
         (change("config.json", id2label={"0": "a", "1": "b", "2": "c"}), "has a head for 3 labels; a reranker has one"),
         (change("config.json", auto_map=CODE), r"needs code from its publisher \(modeling.Reranker\)"),
         (change("config_sentence_transformers.json", activation_fn="mine.Act"), r"needs code .*\(mine.Act\)"),
+        (
+            change("config_sentence_transformers.json", model_type="SentenceTransformer"),
+            r"is a sentence encoder .* give it as `encoder`",
+        ),
         (foreign_module, r"needs code from its publisher \(publisher.modules.transformer.Transformer\)"),
     ],
 )  # fmt: skip
@@ -311,13 +315,6 @@ def test_model_that_cannot_score_is_refused_by_name(
     folder = shutil.copytree(folders["bert"], tmp_path / "model")
     edit(folder)
     with pytest.raises(CheckpointError, match=message):
-        PairScorer(folder, "cpu")
-
-
-def test_sentence_encoder_is_refused_by_name(tmp_path: Path, folders: dict[str, Path]) -> None:
-    folder = shutil.copytree(folders["bert"], tmp_path / "model")
-    change("config_sentence_transformers.json", model_type="SentenceTransformer")(folder)
-    with pytest.raises(CheckpointError, match=r"is a sentence encoder .* give it as `encoder`"):
         PairScorer(folder, "cpu")
 
 

@@ -43,21 +43,3 @@ def test_signals_beside_others_are_z_scores_and_the_agreement() -> None:
 
 def test_models_agree_wholly_without_a_sparse_encoder() -> None:
     assert model_agreement(signals(5, sparse=False)) == 1.0
-
-
-def test_passage_between_leading_ones_rises_by_its_neighbours() -> None:
-    """Two groups of like passages; the last passage of the first group has the lowest score of all signals."""
-    groups = np.eye(2, dtype=np.float32)[[0] * 6 + [1] * 6]
-    draw = np.random.default_rng(0).normal(scale=0.01, size=groups.shape)
-    vectors = (groups + draw).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    first_stage = np.array([5.0, 5.0, 5.0, 5.0, 5.0, 0.0, *[1.0] * 6])
-    of_list = Signals(CheapSignals(first_stage, None), vectors, np.array([0.7, 0.714], dtype=np.float32))
-
-    def place(weight: float) -> int:
-        settings = SETTINGS.model_copy(update={"smoothing_weight": weight})
-        fused = fused_scores(settings, 100.0, of_list)
-        return int((fused > fused[5]).sum())
-
-    assert place(0.0) > place(2.0)
-    assert place(2.0) == 5

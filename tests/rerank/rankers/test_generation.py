@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import string
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.permutations import parse_permutation
 from rerank.types import Completeness, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
-from tests.small_tokenizers import FAMILIES, byte_level, metaspace
+from tests.small_tokenizers import FAMILIES, byte_level
 
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
 ABC, ONE_TO_THREE, ANSWER = "ABC", ("1", "2", "3"), "[C] > [A] > [B]"
@@ -71,24 +71,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_trained_lm(tmp_path_factory.mktemp("lms") / "lm", byte_level(), make_window(3), ABC, ANSWER)
 
 
-@pytest.mark.parametrize(
-    ("family", "kind", "names", "answer", "repairs"),
-    [
-        (metaspace, LETTERS, ABC, ANSWER, 0),
-        (byte_level, NUMBERS, ONE_TO_THREE, "[3] > [3] > [12]", 4),
-    ],
-)
-def test_generated_permutation_is_the_ranking(
-    tmp_path: Path,
-    family: Callable[[], PreTrainedTokenizerBase],
-    kind: IdentifierKind,
-    names: Sequence[str],
-    answer: str,
-    repairs: int,
-) -> None:
-    checkpoint = write_trained_lm(tmp_path / "lm", family(), make_window(3), names, answer)
-    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", kind, device="cpu"), [make_window(3)])
-    assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), repairs)
+def test_generated_permutation_is_the_ranking(trained: Path) -> None:
+    (ranking,) = rank_windows(GenerationRanker(trained, "first", LETTERS, device="cpu"), [make_window(3)])
+    assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
     assert [ranking.scores[place] for place in (2, 0, 1)] == [0.0, -1.0, -2.0]
 
 
@@ -122,19 +107,16 @@ def generate_with_transformers(checkpoint: Path, prompt: list[int], max_new_toke
     return str(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"), [*((family, LETTERS) for family in FAMILIES), ("byte-level numbers", NUMBERS)]
-)
+@pytest.mark.parametrize(("family", "kind"), [("metaspace", LETTERS), ("byte-level numbers", NUMBERS)])
 def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family: str, kind: IdentifierKind) -> None:
     tokenizer = FAMILIES[family]
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", tokenizer)
     ranker = GenerationRanker(checkpoint, "first", kind, device="cpu")
-    letters = string.ascii_lowercase if family == "uncased" else ALL_LETTERS
-    names = letters if kind is LETTERS else tuple(str(number) for number in range(1, 101))
+    names = ALL_LETTERS if kind is LETTERS else tuple(str(number) for number in range(1, 101))
     assert (ranker.info.kind, ranker.info.score_kind) == ("generation", ScoreKind.RANK)
     assert ranker.info.max_window_size == len(names)
     assert ranker.info.reads_instruction
-    windows = [make_window(n, seed) for seed, n in enumerate((6, 1, 3))]
+    windows = [make_window(n, seed) for seed, n in enumerate((6, 1))]
     rankings = rank_windows(ranker, windows)
     for window, batched in zip(windows, rankings, strict=True):
         n = len(window.passages)
@@ -145,7 +127,7 @@ def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family
         assert rank_windows(ranker, [window]) == [batched]
         assert (batched.permutation, batched.repairs) == (expected.permutation, expected.repairs)
         assert sorted(batched.scores) == list(range(1 - n, 1))
-    assert sum(ranking.repairs for ranking in rankings) > 0, "a random model generated three valid answers"
+    assert sum(ranking.repairs for ranking in rankings) > 0, "a random model generated two valid answers"
 
 
 @pytest.mark.parametrize("kind", IdentifierKind)

@@ -300,6 +300,3 @@ def test_chunks_of_all_candidates_count_against_the_limit_of_candidates() -> Non
         search_request(search).checked(limits)
     search.depth = 5
     assert search_request(search).checked(limits).options.max_chunks_per_doc == 2
-
-
-# --- gRPC and HTTP ---

@@ -84,11 +84,6 @@ def logistic(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-async def test_relevance_is_the_curve_of_the_cosine() -> None:
-    found = await ranked({"m": SignalRanker()}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
-    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.1)])
-
-
 async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
     rankers, steps = {"m": SignalRanker()}, [Step("m", Single(10))]
     in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)

@@ -12,7 +12,6 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from rerank import (
-    ConfigError,
     FirstStage,
     InvalidRequest,
     Query,
@@ -124,11 +123,6 @@ def test_closed_reranker_leaves_none_of_its_threads() -> None:
     for left in own:
         left.join(timeout=10)
         assert left.name == "tqdm_monitor" or not left.is_alive(), left.name
-
-
-def test_unknown_name_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(ConfigError, match=r"'pe-runk' is not one of .*; did you mean pe-rank\?"):
-        Reranker("pe-runk")
 
 
 async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> None:

@@ -14,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Query
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
@@ -163,26 +161,6 @@ def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: li
         words = set(query.split()) & set(text.split())
         frequencies = [sum(word in other.split() for other in texts) for word in words]
         assert score == pytest.approx(sum(math.log(1 + len(texts) / frequency) for frequency in frequencies))
-
-
-WEIGHTED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
-WITHOUT_SCORES = finished(UnorderedList.of("q", [Passage("a", "a"), Passage("b", "b", 1.0)]))
-WITH_SCORES = finished(UnorderedList.of("q", [Passage("a", "a", 2.0), Passage("b", "b", 1.0)]))
-
-
-@pytest.mark.parametrize(
-    ("steps", "without_scores"),
-    [
-        ((WEIGHTED,), (PLAIN,)),
-        ((WEIGHTED, Step("n", Single(20))), (PLAIN, Step("n", Single(20)))),
-        ((PLAIN,), (PLAIN,)),
-        ((PLAIN, Step("n", Single(20), 1.0)), (PLAIN, Step("n", Single(20), 1.0))),  # with the preranker
-    ],
-)
-def test_first_stage_counts_only_by_scores(steps: Steps, without_scores: Steps) -> None:
-    request = RankJob(Query("q"), (), steps, UNORDERED)
-    assert WITHOUT_SCORES.job(request).steps == without_scores
-    assert WITH_SCORES.job(request).steps == steps
 
 
 @pytest.mark.parametrize(("weight", "is_named"), [(0.5, True), ("neural", True), (0.0, False), (None, False)])
