@@ -86,14 +86,3 @@ def test_http_may_have_an_address(
     (config,) = checked
     assert config.http is not None
     assert config.http.listen == address
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--qrels", "nowhere"], "--qrels nowhere: there is no such folder (relative paths begin at "),
-    ],
-)
-def test_serve_refuses_judgements_that_it_cannot_show(rerank: Command, options: list[str], message: str) -> None:
-    error = rerank("serve", "--check", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *options).error
-    assert message in error

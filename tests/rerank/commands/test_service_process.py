@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -159,6 +160,18 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
     with RerankClient(addresses[0], attempts=1) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_service_that_cannot_announce_its_address_stops() -> None:
+    config = load_config(None, models=[{"name": "identity", "ranker": "identity"}], listen="127.0.0.1:0", device="cpu")
+
+    def announce(address: str) -> None:
+        raise OSError(errno.ENOSPC, address)
+
+    with pytest.raises(OSError, match="127") as caught:
+        asyncio.run(serve(config, announce))
+    with RerankClient(caught.value.args[1], attempts=1) as client:
+        assert is_unavailable(client)
 
 
 @pytest.mark.slow

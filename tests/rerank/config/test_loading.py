@@ -82,12 +82,6 @@ def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str,
     assert "\n" not in str(caught.value)
 
 
-def test_error_names_every_problem_of_the_file(path: Path) -> None:
-    path.write_text("lisen: x\ndrain_s: soon")
-    with pytest.raises(ConfigError, match=r"(?=.*line 1: lisen)(?=.*line 2: drain_s)"):
-        load_config(path)
-
-
 @pytest.mark.parametrize(
     ("models", "first", "given"),
     [

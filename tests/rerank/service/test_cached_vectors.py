@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rerank.client import RerankClient
 from rerank.config import TelemetryConfig
 from rerank.config.http import HttpConfig
 from rerank.engine.job import CallerShare
@@ -19,7 +18,6 @@ from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import RankOptions
-from rerank.v1 import rerank_pb2 as pb
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, serving_http
@@ -46,22 +44,6 @@ def make_reranker(checkpoint: Path, encoder: Encoder) -> AsyncReranker:
 def served(checkpoint: Path, encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
     with serving_http(make_reranker(checkpoint, with_cache(encoder, 1_000_000))) as opened:
         yield opened
-
-
-@pytest.fixture
-def client(served: tuple[Served, HttpClient]) -> Iterator[RerankClient]:
-    with RerankClient(served[0].address) as opened:
-        yield opened
-
-
-def scores(reply: pb.RerankResponse) -> list[tuple[int, float]]:
-    return [(result.original_position, result.score) for result in reply.results]
-
-
-def test_answer_for_texts_that_come_again_is_the_same_bit_by_bit(client: RerankClient) -> None:
-    first, again = (client.rerank(QUERY, TEXTS) for _ in range(2))
-    assert scores(first) == scores(again)
-    assert client.rerank("what causes the tides", TEXTS).results[0].original_position == 2
 
 
 def test_metrics_count_the_hits(served: tuple[Served, HttpClient]) -> None:

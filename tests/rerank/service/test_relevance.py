@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -53,8 +53,3 @@ def test_models_say_whether_they_give_relevance(ports: Ports) -> None:
     models = ports[0].ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
     assert {model.name: model.gives_relevance for model in models} == {"probability": True, "number": False}
     assert [model["gives_relevance"] for model in ports[1].get("/v1/models").json["data"]] == [True, False]
-
-
-def scores(reply: Any) -> dict[int, float]:
-    results = reply if isinstance(reply, list) else reply["results"]
-    return {row["index"]: row.get("relevance_score", row.get("score")) for row in results}

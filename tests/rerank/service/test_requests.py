@@ -13,7 +13,7 @@ from rerank.errors import InvalidRequest
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.protobuf import requests
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import FeedbackMethod, FeedbackSettings, FirstStageKind, FirstStageWeight, Passage, Query, RankOptions
+from rerank.types import FeedbackMethod, FeedbackSettings, Passage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
 LIMITS = Limits(max_candidates=3, max_query_chars=10, max_passage_chars=20)
@@ -42,24 +42,6 @@ def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMIT
     if isinstance(message, pb.RerankRequest):
         return requests.rerank_request(message).checked(limits)
     return requests.search_request(message).checked(limits)
-
-
-def candidates_of(message: pb.RerankRequest, limits: Limits = LIMITS) -> Sequence[Passage]:
-    return requests.rerank_request(message).checked(limits).candidates
-
-
-@pytest.mark.parametrize(
-    ("given", "weight"),
-    [
-        (None, None),
-        (pb.FirstStageWeight(), None),
-        (pb.FirstStageWeight(number=0.0), 0.0),
-        (pb.FirstStageWeight(number=0.25), 0.25),
-        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_HYBRID), FirstStageKind.HYBRID),
-    ],
-)
-def test_absent_weight_differs_from_weight_0(given: pb.FirstStageWeight | None, weight: FirstStageWeight) -> None:
-    assert checked(rerank_request(first_stage_weight=given)).options.first_stage_weight == weight
 
 
 def test_defaults() -> None:
@@ -149,9 +131,3 @@ def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     found = checked(request)
     assert found.candidates[0].text == " one \ttwo\r\nthree "
     assert found.query == Query("a b", instruction="c")
-
-
-@pytest.mark.parametrize("score", [0.0, -1.5, float("inf")])
-def test_first_stage_score_is_converted(score: float) -> None:
-    request = rerank_request([pb.Candidate(doc_id="a", text="", first_stage_score=score), candidate("b")])
-    assert [source.score for source in candidates_of(request)] == [score, None]

@@ -33,12 +33,6 @@ def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: s
         check_before_loading(load_config(None, **addresses), binds=False)  # `--check` beside a running service
 
 
-@pytest.mark.parametrize("listen", ["localhost", "50051", "127.0.0.1:", "127.0.0.1:http"])
-def test_listen_without_a_port_is_refused(listen: str) -> None:
-    with pytest.raises(ConfigError, match=rf"cannot listen on '{listen}': it is not HOST:PORT, such as .*:50051"):
-        check_before_loading(ServiceConfig(listen=listen))
-
-
 @pytest.mark.parametrize("listen", ["[::]:0", "0.0.0.0:0"])
 def test_address_that_others_reach_needs_keys_client_certificates_or_consent(listen: str, tmp_path: Path) -> None:
     files = Authority(tmp_path / "ca").issue("server")

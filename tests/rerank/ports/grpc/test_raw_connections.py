@@ -93,24 +93,23 @@ def local_ports(served: Served) -> frozenset[int]:
     return frozenset(remote for local, remote, state in ends if local == own and state == "01")
 
 
-@pytest.mark.parametrize("is_in_call", [False, True])
+@pytest.mark.parametrize(("interval_s", "is_allowed"), [(0.5, True), (0.05, False)])
 def test_clients_may_ping_as_often_as_is_said_and_no_more(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, is_in_call: bool
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, interval_s: float, is_allowed: bool
 ) -> None:
-    """The interval is a tenth of the service's own, to save time."""
+    """In a call and without one. The interval is a tenth of the service's own, to save time."""
     monkeypatch.setattr("rerank.ports.grpc.server._PING_INTERVAL_S", grpc_server._PING_INTERVAL_S / 10)
-    with identity_service(encoder) as (served, _, _):
-        for interval_s, is_allowed in ((0.5, True), (0.05, False)):
-            with connect(served) as connection:
-                call = http2_frames.call(1, f"/{SERVICE}/Rerank") if is_in_call else b""
-                connection.sendall(http2_frames.preface() + call)
-                with nullcontext() if is_allowed else suppress(BrokenPipeError, ConnectionResetError):
-                    for _ in range(6):
-                        time.sleep(interval_s)
-                        connection.sendall(http2_frames.ping())
-                    time.sleep(0.2)
-                ends = http2_frames.GOAWAY in http2_frames.kinds(connection.recv(65_536))
-                assert ends is not is_allowed
+    with identity_service(encoder) as (served, _, _), connect(served) as idle, connect(served) as in_call:
+        idle.sendall(http2_frames.preface())
+        in_call.sendall(http2_frames.preface() + http2_frames.call(1, f"/{SERVICE}/Rerank"))
+        with nullcontext() if is_allowed else suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(6):
+                time.sleep(interval_s)
+                idle.sendall(http2_frames.ping())
+                in_call.sendall(http2_frames.ping())
+            time.sleep(0.2)
+        for connection in (idle, in_call):
+            assert (http2_frames.GOAWAY in http2_frames.kinds(connection.recv(65_536))) is not is_allowed
 
 
 def test_calls_that_are_cancelled_at_once_end_no_call_of_others(encoder: Encoder) -> None:

@@ -102,15 +102,6 @@ def test_execution_describes_model_strategy_and_cost(stub: RerankServiceStub) ->
     assert execution.total_ms >= execution.prepare_ms + execution.model_ms
 
 
-@pytest.mark.parametrize(
-    "text", ["\x00\x01\x1f\x7f", "a\x00b", "", " ", "\u2028\u200b\ufeff", "🦟 žluťoučký", "</s>[SEP]{query}"]
-)
-@pytest.mark.parametrize("model", ["pe-rank", "number", "identity"])
-def test_any_text_is_a_valid_passage(stub: RerankServiceStub, model: str, text: str) -> None:
-    reply = rerank(stub, [pb.Candidate(doc_id="odd", text=text), *texts(["moon"])], model=model)
-    assert sorted(doc_ids(reply)) == ["moon", "odd"]
-
-
 # --- Search ---
 
 
@@ -153,9 +144,6 @@ def test_list_models_describes_models_and_index(stub: RerankServiceStub, encoder
     assert {model.default_strategy for model in reply.models} == {"sliding(20/10)"}
     assert min(model.max_window_size for model in reply.models) >= 20
     assert reply.index == pb.Index(collection="twelve", passages=len(PASSAGES), encoder=encoder.id.name)
-
-
-# --- concurrent calls ---
 
 
 # --- without an index ---
