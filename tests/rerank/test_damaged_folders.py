@@ -174,23 +174,25 @@ def write_correction(folder: Path, encoder: Encoder, sparse_encoder: SparseEncod
     FusionCorrection(settings).save_pretrained(folder)
 
 
-def load(kind: str, folder: Path, encoder: Encoder) -> None:
+def load(kind: str, folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     settings = KINDS[kind][1]
     if settings is None:
         Encoder(str(folder), "cpu")
     else:
         model = settings(folder)
-        _self_test(load_ranker(model, encoder, "cpu"), model, "cpu")
+        _self_test(load_ranker(model, encoder, "cpu", lambda: sparse_encoder), model, "cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_folder_loads(folders: Path, encoder: Encoder, kind: str) -> None:
-    load(kind, folders / kind, encoder)
+def test_whole_folder_loads(folders: Path, encoder: Encoder, sparse_encoder: SparseEncoder, kind: str) -> None:
+    load(kind, folders / kind, encoder, sparse_encoder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_folder_is_refused_with_its_name(folders: Path, encoder: Encoder, tmp_path: Path, kind: str) -> None:
+def test_damaged_folder_is_refused_with_its_name(
+    folders: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, kind: str
+) -> None:
     damages = dict(KINDS[kind][0]())
     assert len(damages) > 30
     outcomes: dict[str, str] = {}
@@ -198,7 +200,7 @@ def test_damaged_folder_is_refused_with_its_name(folders: Path, encoder: Encoder
         folder = shutil.copytree(folders / kind, tmp_path / str(number))
         damage(folder)
         try:
-            load(kind, folder, encoder)
+            load(kind, folder, encoder, sparse_encoder)
             outcomes[name] = "loads"
         except (CheckpointError, ConfigError) as error:
             outcomes[name] = "" if str(folder) in str(error) or "/gone" in str(error) else f"names no folder: {error}"
@@ -216,7 +218,7 @@ def test_damaged_folder_is_refused_with_its_name(folders: Path, encoder: Encoder
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_setting_of_another_type_is_refused_or_without_effect(
-    folders: Path, encoder: Encoder, tmp_path: Path, kind: str
+    folders: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, kind: str
 ) -> None:
     file = "adapter_config.json" if kind == "adapter" else "config.json"
     other: dict[type, object] = {int: "x", float: "x", str: 5, bool: [], list: 5, dict: ["x"], type(None): ["x"]}
@@ -226,7 +228,7 @@ def test_setting_of_another_type_is_refused_or_without_effect(
         folder = shutil.copytree(folders / kind, tmp_path / key)
         setting(file, key, other[type(value)])(folder)
         try:
-            load(kind, folder, encoder)
+            load(kind, folder, encoder, sparse_encoder)
         except (CheckpointError, ConfigError, SelfTestFailed):
             pass
         except BaseException as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, relevance
@@ -17,11 +15,6 @@ from rerank.reranking.relevance import bundled_curves
 CURVE = RelevanceCurve(intercept=-3.0, slopes={"cosine": 8.0}, encoders={"cosine": "e"})
 OF_SPARSE = RelevanceCurve(intercept=-4.0, slopes={"sparse": 1.0}, encoders={"sparse": "s"})
 OF_BOTH = RelevanceCurve(intercept=-3.0, slopes={"cosine": 4.0, "sparse": 0.5})
-
-
-@given(st.floats(-1, 1))
-def test_relevance_is_the_logistic_function_of_the_signal(value: float) -> None:
-    assert CURVE.probability({"cosine": value}) == pytest.approx(1 / (1 + math.exp(3 - 8 * value)))
 
 
 def test_first_curve_whose_signals_are_all_known_counts() -> None:

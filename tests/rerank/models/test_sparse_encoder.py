@@ -182,9 +182,6 @@ def with_setting(name: str, value: object) -> Callable[[Path], None]:
     return change
 
 
-_POSITIONS = "bert.embeddings.position_embeddings.weight"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -32,13 +32,6 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     return DenseJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
 
 
-def test_encoded_shards_are_not_encoded_again(job: DenseJob, encoder: Encoder) -> None:
-    encode_shards(job, encoder, workers=1, report=lambda done: None)
-    vectors, _ = allocate_vectors(job.folder, N, encoder.id.dimension)  # a shard that is encoded again is no longer 0
-    encode_shards(job, encoder, workers=1, report=lambda done: None)
-    assert not vectors.any()
-
-
 def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: Encoder) -> None:
     changed = replace(job, encoder=replace(encoder.id, sha256="0" * 64))
     with pytest.raises(ConfigError, match="has changed since the build began"):

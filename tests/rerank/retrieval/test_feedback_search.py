@@ -112,28 +112,28 @@ async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[P
     assert report.reason == UpdateOutcome.TOO_FEW_PASSAGES.value
 
 
-@pytest.mark.parametrize("error", [DeadlineExceeded("late"), Overloaded("full", 1.0)])
-async def test_first_ranking_is_the_answer_when_the_second_fails_and_partial_answers_are_allowed(
-    error: Exception,
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (RankOptions(allow_partial=True), DeadlineExceeded("late")),
+        (RankOptions(allow_partial=True), Overloaded("full", 1.0)),
+        (RankOptions(on_failure="first_stage"), ModelServerUnavailable("dead")),
+        (RankOptions(on_failure="first_stage"), RankerFailure("secret")),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_first_ranking_is_the_answer_when_the_second_fails_and_the_options_allow_it(
+    options: RankOptions, error: Exception
 ) -> None:
-    stages = FakeStages(fails=error)
-    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
-    assert ids(answer) == ["b", "a"]
-    assert report.reason == f"no second ranking: {error}"
-    assert stages.deadlines == [100.0, 100.0 - ANSWER_MARGIN_S, 100.0 - ANSWER_MARGIN_S]
-
-
-@pytest.mark.parametrize("error", [ModelServerUnavailable("dead"), RankerFailure("secret")])
-async def test_first_ranking_is_the_answer_when_the_second_fails_in_any_way_with_on_failure(error: Exception) -> None:
-    options = RankOptions(on_failure="first_stage")
     stages = FakeStages(fails=error)
     answer, report = await stages.search().run(QUERY, (A, B), options, 100.0)
     assert ids(answer) == ["b", "a"]
     assert report.reason.startswith("no second ranking: ")
     assert "secret" not in report.reason
     assert stages.deadlines == [100.0, 100.0 - ANSWER_MARGIN_S, 100.0 - ANSWER_MARGIN_S]
-    with pytest.raises(type(error)):
-        await FakeStages(fails=error).search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
+    for others in (RankOptions(), RankOptions(allow_partial=not options.allow_partial)):
+        with pytest.raises(type(error)):
+            await FakeStages(fails=error).search().run(QUERY, (A, B), others, 100.0)
 
 
 async def test_first_ranking_that_failed_teaches_nothing() -> None:
@@ -147,11 +147,6 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
     answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), math.inf)
     assert (ids(answer), stages.queries) == (["a"], [])
     assert report.reason == "the first ranking was not completed: the queue had no room"
-
-
-async def test_late_second_ranking_is_an_error_without_allow_partial() -> None:
-    with pytest.raises(DeadlineExceeded, match="late"):
-        await FakeStages(fails=DeadlineExceeded("late")).search().run(QUERY, (A, B), RankOptions(), 100.0)
 
 
 async def test_kl_refuses_scores_that_are_ranks() -> None:

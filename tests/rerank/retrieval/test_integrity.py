@@ -27,10 +27,6 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def fill_with_garbage(path: Path) -> None:
-    path.write_bytes(b"\xa5" * path.stat().st_size)
-
-
 def drop_last_vector(path: Path) -> None:
     np.save(path, np.load(path)[:-1])
 

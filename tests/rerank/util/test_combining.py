@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 import pytest
 
 from rerank.util.combining import stream_safe
@@ -25,9 +23,3 @@ JOINER = "\u034f"
 def test_runs_of_more_than_thirty_are_divided(text: str, expected: str) -> None:
     assert stream_safe(text) == expected
     assert stream_safe(expected) == expected
-
-
-def test_normalising_takes_no_minute() -> None:
-    marks = "\u0301\u0316" * 100_000
-    normalised = unicodedata.normalize("NFC", stream_safe(f"x{marks}"))
-    assert len(normalised.replace(JOINER, "")) == len(marks) + 1

@@ -154,12 +154,6 @@ def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> Non
         assert str(caught.value) == f"{path} cannot be read: {problem}"
 
 
-def test_relative_path_that_leads_nowhere_names_the_working_directory() -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_text(Path("missing"))
-    assert str(caught.value).endswith(f" (relative paths begin at the working directory, {Path.cwd()})")
-
-
 def test_text_in_another_encoding_is_refused_with_its_line(out: Path) -> None:
     out.write_bytes("first\nzweitä\n".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"line 2: the byte 0xE4 is not UTF-8; save the file as UTF-8$"):

@@ -11,7 +11,7 @@ import pytest
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
-from rerank.errors import InvalidRequest, Overloaded, RerankError, UsageError
+from rerank.errors import InvalidRequest, Overloaded, UsageError
 from rerank.types import Ranking, RankOptions
 from rerank.util.many import MAX_AHEAD, ConcurrencyLimit, in_order
 
@@ -47,21 +47,6 @@ def test_requests_of_a_batch_are_all_answered_and_use_the_room(room: int) -> Non
     assert outcomes_of(service, 300) == [None] * 300
     assert service.most >= min(room, MAX_AHEAD // 2)
     assert service.refused <= 150
-
-
-def test_error_that_is_not_a_refusal_ends_its_request_only() -> None:
-    async def wrong() -> None:
-        raise InvalidRequest("query", "empty")
-
-    async def run() -> list[Any]:
-        limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
-        return await asyncio.gather(
-            *(limit.run(work) for work in [wrong, Service(9).answer] * 5), return_exceptions=True
-        )
-
-    outcomes = asyncio.run(run())
-    assert outcomes[1::2] == [None] * 5
-    assert all(isinstance(outcome, RerankError) for outcome in outcomes[::2])
 
 
 def started(item: int) -> Future[int]:
