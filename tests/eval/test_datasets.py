@@ -32,11 +32,6 @@ def test_folder_has_judged_queries_and_texts(folder: Path) -> None:
     assert dataset.passages([]) == {}
 
 
-def test_missing_passages_are_named(folder: Path) -> None:
-    with pytest.raises(CollectionError, match=r"1 of 2 passages are not in .*: 'c'"):
-        open_dataset(str(folder)).passages(["a", "c"])
-
-
 def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Collection(
         "small",

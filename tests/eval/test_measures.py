@@ -98,12 +98,6 @@ def by_score(docs: list[ScoredDoc]) -> list[str]:
     return [doc.doc_id for doc in sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)]
 
 
-@pytest.mark.parametrize(("run", "mean"), [({"found": [ScoredDoc("a", 1.0)]}, 0.5), ({}, 0.0)])
-def test_judged_query_without_ranking_counts_as_zero(run: dict[str, list[ScoredDoc]], mean: float) -> None:
-    metrics = measure(measures_from(2), [Qrel("found", "a", 2), Qrel("missing", "a", 2)], run)
-    assert metrics.mean["nDCG@10"] == mean
-
-
 def test_unjudged_query_does_not_count() -> None:
     metrics = measure(
         measures_from(2), [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]}

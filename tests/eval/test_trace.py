@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,25 +14,6 @@ from tests.full_disk import largest_file
 def response(query_id: str) -> Response:
     ranking = RankedList(("a", "b"), (2.0, 1.5), (1, 0), {"windows": 1, "strategy": "sliding(20/10)"})
     return Response(query_id, 12.5, 1000.0, ranking)
-
-
-def test_responses_are_read_as_written_and_the_format_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "trace.jsonl"
-    TraceFile(path, {"depth": 100}).add(response("q"))
-    assert TraceFile(path, {"depth": 100}).responses == {"q": response("q")}
-    header, row = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    assert header == {"settings": {"depth": 100}}
-    assert row == {
-        "query_id": "q",
-        "wall_ms": 12.5,
-        "ended_at": 1000.0,
-        "reply": {
-            "doc_ids": ["a", "b"],
-            "scores": [2.0, 1.5],
-            "positions": [1, 0],
-            "execution": {"windows": 1, "strategy": "sliding(20/10)"},
-        },
-    }
 
 
 def test_incomplete_last_line_is_dropped(tmp_path: Path) -> None:

@@ -71,22 +71,6 @@ def collection(beir_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_lists_of_a_collection_hold_the_nearest_passages_and_a_relevant_one(collection: Path, tmp_path: Path) -> None:
-    lists = built(tmp_path / "out.jsonl", "qrels", collection=str(collection), depth=3, name="mine")
-    assert [item.query.query_id for item in lists] == ["mine/0", "mine/1", "mine/2", "mine/3"]
-    for item in lists:
-        assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
-    (nearest, *_) = built(tmp_path / "fused.jsonl", "fusion", collection=str(collection), depth=12, passages="12")
-    assert list(nearest.relevance) == sorted(nearest.relevance, reverse=True)
-
-
-def test_reranker_grades_lists_by_its_order(requests: Path, tmp_path: Path) -> None:
-    (tmp_path / "models.yaml").write_text("models: [{name: identity, ranker: identity}]", encoding="utf-8")
-    options = {"requests": requests, "config": tmp_path / "models.yaml", "model": "identity", "lists_per_query": 4}
-    lists = built(tmp_path / "out.jsonl", "reranker", **options)
-    assert [item.relevance for item in lists] == [(3.0, 2.0, 1.0)] * 4
-
-
 def test_same_seed_gives_the_same_file_and_another_seed_another(requests: Path, tmp_path: Path) -> None:
     files = {"requests": requests, "qrels": requests.parent / "qrels.txt", "lists_per_query": 10}
     texts = []

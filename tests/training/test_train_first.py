@@ -147,9 +147,6 @@ def test_noise_on_the_embeddings_and_bfloat16_change_the_training(
     assert any(not torch.equal(found[name], expected[name]) for name in found)
 
 
-# --- without being told: saves, evaluations, learning rate
-
-
 # --- manifest
 
 

@@ -10,6 +10,7 @@ import pytest
 from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.judged_lists import check_sources
 from rerank_training.fusion.training import train_fusion
+from rerank_training.fusion.verdict import Verdict
 from rerank_training.trainer.arguments import RunArguments
 
 from rerank.checkpoints.manifest import read_manifest, served_model
@@ -60,11 +61,15 @@ def settings(out: Path, **changed: Any) -> RunArguments:
 
 
 @pytest.fixture(scope="module")
-def trained(
+def verdict(
     inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+) -> Verdict:
     run = tmp_path_factory.mktemp("runs") / "run"
-    verdict = train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+    return train_fusion(arguments(inputs), settings(run), encoder, sparse_encoder)
+
+
+@pytest.fixture(scope="module")
+def trained(verdict: Verdict) -> Path:
     assert verdict.folder is not None
     return verdict.folder
 
@@ -89,23 +94,31 @@ def test_manifest_describes_the_training(trained: Path, encoder: Encoder) -> Non
     assert manifest.metrics["nDCG@10"] > 0.9
 
 
-def test_correction_that_gains_is_proposed_with_its_command(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verdict = train_fusion(arguments(inputs), settings(tmp_path / "gain"), encoder, sparse_encoder)
-    assert verdict.to_serve == "correction"
-    command = f"serve the correction: rerank serve --model default={tmp_path}/gain/final\n"
-    assert capsys.readouterr().out.endswith(command)
+def test_correction_that_gains_is_proposed_with_its_command(verdict: Verdict, trained: Path) -> None:
+    assert verdict.lines(trained.parent)[-1] == f"serve the correction: rerank serve --model default={trained}"
 
 
-def test_correction_that_gains_nothing_is_not_proposed(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
-) -> None:
-    run = settings(tmp_path / "none", max_steps=1, learning_rate=0.0)
-    verdict = train_fusion(arguments(inputs), run, encoder, sparse_encoder)
-    assert verdict.correction is not None
-    assert (verdict.correction.difference, verdict.correction.p) == (0.0, 1.0)
-    assert verdict.to_serve != "correction"
+@pytest.fixture(scope="module")
+def idle(
+    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
+) -> Verdict:
+    """Of a training that learns nothing, with held-out lists; one query has no relevant passage."""
+    folder = tmp_path_factory.mktemp("idle")
+    judged = [line for line in (inputs / "qrels.txt").read_text().splitlines() if not line.startswith("3 ")]
+    (folder / "qrels.txt").write_text("\n".join([*judged, "3 0 other 1"]))
+    given = arguments(inputs, qrels=str(folder / "qrels.txt"), eval_lists=str(inputs / "requests.jsonl"))
+    return train_fusion(given, settings(folder / "run", max_steps=1, learning_rate=0.0), encoder, sparse_encoder)
+
+
+def test_correction_that_gains_nothing_is_not_proposed(idle: Verdict) -> None:
+    assert idle.correction is not None
+    assert (idle.correction.difference, idle.correction.p) == (0.0, 1.0)
+    assert idle.to_serve != "correction"
+
+
+def test_lists_without_a_relevant_passage_are_left_out(idle: Verdict) -> None:
+    assert idle.correction is not None
+    assert (idle.correction.queries, idle.first_stage.queries) == (39, 39 + 39)
 
 
 def test_few_lists_find_weights_and_train_no_correction(
@@ -131,17 +144,6 @@ def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path)
     (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 other 1\n" for number in range(40)))
     with pytest.raises(CollectionError, match="in none of the 40 lists is a passage more relevant than another; check"):
         train_fusion(arguments(inputs, qrels=str(tmp_path / "qrels.txt")), settings(tmp_path / "run"))
-
-
-def test_lists_without_a_relevant_passage_are_left_out(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
-) -> None:
-    judged = [line for line in (inputs / "qrels.txt").read_text().splitlines() if not line.startswith("3 ")]
-    (tmp_path / "qrels.txt").write_text("\n".join([*judged, "3 0 other 1"]))
-    given = arguments(inputs, qrels=str(tmp_path / "qrels.txt"), eval_lists=str(inputs / "requests.jsonl"))
-    verdict = train_fusion(given, settings(tmp_path / "run", max_steps=1), encoder, sparse_encoder)
-    assert verdict.correction is not None
-    assert (verdict.correction.queries, verdict.first_stage.queries) == (39, 39 + 39)
 
 
 def test_too_few_lists_are_refused_with_the_number_that_is_needed(inputs: Path, tmp_path: Path) -> None:

@@ -73,17 +73,6 @@ def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
         read_lists(path)
 
 
-def test_line_that_is_not_an_object_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"lists\.jsonl:2 is .*not an object"):
-        read_lists(write(tmp_path / "lists.jsonl", GOOD, 5))
-
-
-def test_json_array_is_read_like_lines(tmp_path: Path) -> None:
-    path = tmp_path / "lists.json"
-    path.write_text(json.dumps([GOOD, GOOD], indent=1), encoding="utf-8")
-    assert [item.relevance for item in read_lists(path)] == [(2.0, 0.5), (2.0, 0.5)]
-
-
 def conversation(answer: str) -> dict[str, object]:
     prompt = "search query: flea life.\n[1] A flea.\n[2] Deserts.\n\nSearch Query: flea life.\nRank the 2 passages"
     return {"id": "rz-1", "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]}

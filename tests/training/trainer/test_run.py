@@ -6,9 +6,8 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +58,14 @@ def killed(inputs: Path) -> Path:
 
 
 @contextmanager
-def killed_at_batch(batch: int) -> Iterator[list[int]]:
+def killed_at_batch(batch: int, end: type[BaseException] = Killed) -> Iterator[list[int]]:
     """Ends the run when it computes the loss of this batch (-1: never); yields the sizes of the batches before."""
     seen: list[int] = []
     original = FirstObjective.loss
 
     def loss(self: FirstObjective, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if len(seen) == batch:
-            raise Killed
+            raise end
         seen.append(len(inputs["mask"]))
         return original(self, model, inputs)
 
@@ -101,29 +100,12 @@ def test_run_killed_between_saves_ends_with_the_same_weights(
 
 def test_run_that_ctrl_c_stopped_resumes(inputs: Path, tmp_path: Path) -> None:
     flags = [*first_flags(inputs, tmp_path / "run", *FLAGS)]
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FirstObjective, "loss", at_batch(7, stop))
+    with killed_at_batch(7, KeyboardInterrupt):
         outcome = CliRunner().invoke(train_first.args[0], flags)
     assert outcome.exit_code == 130
     outcome = CliRunner().invoke(train_first.args[0], flags)
     assert outcome.exit_code == 0, outcome.output
     assert "resuming at step 3 of 8" in outcome.output
-
-
-def at_batch(number: int, stop: Callable[..., None]) -> Callable[..., torch.Tensor]:
-    """FirstObjective.loss, which stops at this batch."""
-    original, batches = FirstObjective.loss, count()
-
-    def loss(self: FirstObjective, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        if next(batches) == number:
-            stop()
-        return original(self, model, inputs)
-
-    return loss
 
 
 def test_run_killed_while_it_saves_resumes_from_the_save_before(
