@@ -107,12 +107,12 @@ class CohereDialect(Dialect):
     def _reply(self, request: DocumentsRequest, ranking: Ranking, warnings: Sequence[str]) -> bytes:
         results = [
             CohereResult(
-                index=result.index,
+                index=result.position,
                 relevance_score=result.score,
-                ranked=result.ranked,
-                document=as_object(request.documents[result.index]) if request.return_documents else None,
+                ranked=ranked,
+                document=as_object(request.documents[result.position]) if request.return_documents else None,
             )
-            for result in scored(ranking, len(request.documents), request.relative_scores)
+            for result, ranked in scored(ranking, len(request.documents), request.relative_scores)
         ]
         tokens = ranking.trace.tokens
         meta = {

@@ -18,8 +18,8 @@ from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage
 from rerank.ports.http.dialects.documents import as_object, candidates_of, refuse_truncated
 from rerank.ports.http.dialects.options import Options, TextField, validated
-from rerank.ports.http.dialects.scores import Ranked, Scored, scored
-from rerank.types import Passage, Ranking
+from rerank.ports.http.dialects.scores import Ranked, scored
+from rerank.types import Passage, RankedCandidate, Ranking
 
 #: Scores stay this far from 0 and 1, because the logits there are infinite and have no JSON.
 _LEAST = 1e-12
@@ -118,11 +118,12 @@ class Form(Dialect):
                 refuse_truncated(ranking, self.passages_field, f"set {path} to {allows}")
         found = scored(ranking, len(passages), request.relative_scores, is_raw=_at(request, "use_activation") is False)
         if self.in_request_order:
-            found.sort(key=lambda result: result.index)
+            found.sort(key=lambda result: result[0].position)
         asked = _at(request, "return_documents")
         is_shown = self.shows_documents if asked is None else asked
         results = [
-            _filled(self.result, _slots(result, passages[result.index] if is_shown else None)) for result in found
+            _filled(self.result, _slots(result, ranked, passages[result.position] if is_shown else None))
+            for result, ranked in found
         ]
         if not self.envelope:
             return to_json(results)
@@ -138,13 +139,13 @@ class Form(Dialect):
         return to_json(_filled(self.envelope, slots))
 
 
-def _slots(result: Scored, passage: Any) -> dict[Slot, Any]:
+def _slots(result: RankedCandidate, ranked: bool | None, passage: Any) -> dict[Slot, Any]:
     """The values that a result may show, without its passage if that is None."""
     return {
-        Slot.INDEX: result.index,
+        Slot.INDEX: result.position,
         Slot.SCORE: result.score,
         Slot.LOGIT: _logit(result.score),
-        Slot.RANKED: result.ranked,
+        Slot.RANKED: ranked,
         Slot.TEXT: passage,
         Slot.OBJECT: None if passage is None else as_object(passage),
     }

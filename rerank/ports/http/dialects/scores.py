@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
 from rerank.types import Completeness, RankedCandidate, Ranking, ScoreKind
 
-#: The field of a result that has a place, but no score; see `Scored`.
+#: The field of a result that has a place, but no score; see `scored`.
 Ranked: TypeAlias = Annotated[
     bool | None,
     Field(
@@ -22,29 +22,14 @@ Ranked: TypeAlias = Annotated[
 _UNRANKED_RAW = -700.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A result with its score.
-
-    Attributes:
-        index: the place of the passage in the request, from 0.
-        score: see `relevance_scores`.
-        ranked: False if the result has neither a score of the ranking nor a relevance; otherwise None. It is so in an
-            answer in the place of a failure, and where the model kept the order of the first stage. A score made from
-            the place would look like certainty to a client with a threshold.
-        result: the result itself.
-    """
-
-    index: int
-    score: float
-    ranked: bool | None
-    result: RankedCandidate
-
-
 def scored(
     ranking: Ranking, candidates: int, is_relative: bool | None = False, is_raw: bool | None = False
-) -> list[Scored]:
+) -> list[tuple[RankedCandidate, bool | None]]:
     """The results, best first, with scores between 0 and 1, or with those of the ranking if they are to be raw.
+
+    Beside a result stands False if it has neither a score of the ranking nor a relevance, otherwise None. It is so in
+    an answer in the place of a failure, and where the model kept the order of the first stage. A score made from the
+    place would look like certainty to a client with a threshold.
 
     Args:
         ranking: the ranking; it may hold the first results only.
@@ -59,10 +44,7 @@ def scored(
         scores = [_UNRANKED_RAW if mark is False else item.score for item, mark in pairs]
     else:
         scores = relevance_scores(ranking, candidates, is_relative)
-    return [
-        Scored(item.position, score, mark, item)
-        for item, score, mark in zip(ranking.ranked, scores, marks, strict=True)
-    ]
+    return [(replace(item, score=score), mark) for item, score, mark in zip(ranking.ranked, scores, marks, strict=True)]
 
 
 def _has_no_scores(ranking: Ranking) -> bool:
@@ -86,7 +68,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
       1 / (1 + exp(-score)).
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, with ranks from 0.
 
-    Results that no model ranked (see `Scored`) have 0, which every client can read and no threshold lets through.
+    Results that no model ranked (see `scored`) have 0, which every client can read and no threshold lets through.
 
     Args:
         ranking: the ranking; it may hold the first results only.

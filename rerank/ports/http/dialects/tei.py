@@ -77,11 +77,11 @@ def _reply(request: TextsRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
     found = scored(ranking, len(request.texts), request.relative_scores, request.raw_scores)
     ranks = [
         Rank(
-            index=result.index,
+            index=result.position,
             score=result.score,
-            ranked=result.ranked,
-            text=request.texts[result.index] if request.return_text else None,
+            ranked=ranked,
+            text=request.texts[result.position] if request.return_text else None,
         )
-        for result in found
+        for result, ranked in found
     ]
     return to_json(RankList(ranks))
