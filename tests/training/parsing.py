@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from rerank_training.trainer.app import training_app
+from rerank_training.trainer.app import training
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import RunFlags
 
@@ -14,6 +14,6 @@ def parse_arguments(
     arguments_type: type, *given: str, run_flags_type: type[RunFlags] = RunFlags
 ) -> tuple[Any, RunArguments]:
     """The arguments and the run's settings that the flags of a training command give."""
-    app = training_app(arguments_type, run_flags_type, example="train")(lambda *parsed: parsed)
+    (app,) = training(arguments_type, run_flags_type, example="train")(lambda *parsed: parsed).args
     parsed: tuple[Any, RunArguments] = typer.main.get_command(app).main([*given], standalone_mode=False)
     return parsed

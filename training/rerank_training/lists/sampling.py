@@ -32,20 +32,6 @@ class ListOrder(StrEnum):
     RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True)
-class ListSampling:
-    """Parameters of the sampling of a training list from a pool.
-
-    Attributes:
-        min_passages, max_passages: range of the list's length; every length in it is equally likely.
-        order: order of the list; COSINE needs vectors on the query and the passages.
-    """
-
-    min_passages: int
-    max_passages: int
-    order: ListOrder = ListOrder.FIRST_STAGE
-
-
 def make_pool(query: Query, candidates: Sequence[Passage], grades: Mapping[str, float]) -> Pool:
     """A pool without candidates that repeat an earlier one's text; the earlier one gets the higher grade of the two."""
     kept: dict[str, Passage] = {}
@@ -56,22 +42,26 @@ def make_pool(query: Query, candidates: Sequence[Passage], grades: Mapping[str, 
     return Pool(query, tuple(kept.values()), best)
 
 
-def sample_passages(pool: Pool, sampling: ListSampling, random: Random) -> tuple[Passage, ...]:
-    """Passages of one training list: candidates in first-stage order, unless reordered.
+def sample_passages(
+    pool: Pool, sizes: tuple[int, int], random: Random, order: ListOrder = ListOrder.FIRST_STAGE
+) -> tuple[Passage, ...]:
+    """Passages of one training list, which always has one relevant candidate if the pool has any.
 
-    The list always has one relevant candidate if the pool has any. It is shorter than requested when the pool does not
-    have enough passages.
+    Args:
+        sizes: smallest and largest number of passages; every number between is equally likely. The list is shorter when
+            the pool does not have enough passages.
+        order: of the list; COSINE needs vectors on the query and the passages.
     """
-    n = random.randint(sampling.min_passages, sampling.max_passages)
+    n = random.randint(*sizes)
     positions = range(len(pool.candidates))
     relevant = [i for i in positions if pool.grades.get(pool.candidates[i].doc_id, 0.0) > 0]
     required = [random.choice(relevant)] if relevant else []
     others = [i for i in positions if i not in required]
     sampled = random.sample(others, min(n - len(required), len(others)))
     passages = [pool.candidates[i] for i in sorted(required + sampled)]
-    if sampling.order is ListOrder.RANDOM:
+    if order is ListOrder.RANDOM:
         random.shuffle(passages)
-    elif sampling.order is ListOrder.COSINE:
+    elif order is ListOrder.COSINE:
         passages.sort(key=lambda passage: -cosine(pool.query, passage))
     return tuple(passages)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from rerank.errors import ConfigError
-from rerank_training.lists.sampling import ListOrder, ListSampling
+from rerank_training.lists.sampling import ListOrder
 
 
 class TeacherName(StrEnum):
@@ -69,7 +69,7 @@ class BuildListsSettings:
             raise ConfigError("--qrels is for --requests; a collection has its own (--split NAME)")
         if self.requests and self.teacher is TeacherName.QRELS and not self.qrels:
             raise ConfigError("--teacher qrels needs the judgements of the requests; give --qrels")
-        if (largest := self.sampling.max_passages) > self.depth:
+        if (largest := self.sizes[1]) > self.depth:
             raise ConfigError(
                 f"lists of {largest} passages need as many candidates, but --depth {self.depth} gives fewer; raise it "
                 "or lower --passages"
@@ -81,15 +81,15 @@ class BuildListsSettings:
         return self.out.with_name(f"{self.out.stem}-held-out{self.out.suffix}")
 
     @property
-    def sampling(self) -> ListSampling:
-        """Size and order of the lists. Raises: ConfigError when `passages` cannot be parsed."""
+    def sizes(self) -> tuple[int, int]:
+        """Smallest and largest number of passages. Raises: ConfigError when `passages` cannot be parsed."""
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", self.passages)
         smallest, largest = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 2 <= smallest <= largest:
             raise ConfigError(
                 f"--passages {self.passages}: expected a number of at least 2, or a range of such numbers as in 5-20"
             )
-        return ListSampling(smallest, largest, self.order)
+        return smallest, largest
 
     @property
     def needs_vectors(self) -> bool:

@@ -6,24 +6,28 @@ Neither --help nor a value of the wrong type waits for the import of torch and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rerank.commands.app import Command, CommandApp
 from rerank.commands.flags import UNDERSCORES_TOO, flags
-from rerank_training.trainer.command import report_lost_process
+from rerank_training.trainer.command import report_lost_process, run_training
 from rerank_training.trainer.flags import RunFlags
+
+if TYPE_CHECKING:
+    from rerank_training.trainer.arguments import RunArguments
 
 _TRUTH = {"true": True, "false": False}
 _MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --optim adafactor;
 --help-all shows them. A flag without a value may have true or false as its value."""
 
 
-def training_app(
+def training(
     arguments_type: type, run_flags_type: type[RunFlags] = RunFlags, *, example: str
-) -> Callable[[Callable[..., object]], CommandApp]:
-    """Turns a function of arguments and RunArguments into the application of a training command.
+) -> Callable[[Callable[[Any, RunArguments], object]], partial[None]]:
+    """Turns a function of arguments and RunArguments into a training command, which runs an application.
 
     Its flags are the fields of both dataclasses, and all others of transformers' TrainingArguments.
 
@@ -33,7 +37,7 @@ def training_app(
         example: commands that --help shows.
     """
 
-    def decorate(train: Callable[..., object]) -> CommandApp:
+    def decorate(train: Callable[[Any, RunArguments], object]) -> partial[None]:
         def command(arguments: Any, run_flags: RunFlags, others: Any = None) -> object:
             from rerank_training.trainer.arguments import run_arguments  # imports torch and transformers
 
@@ -47,7 +51,7 @@ def training_app(
             return app
 
         command.__doc__ = f"{train.__doc__}\n\n{_MORE_HELP}"
-        return with_flags_of()
+        return partial(run_training, with_flags_of())
 
     return decorate
 
