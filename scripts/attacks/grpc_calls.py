@@ -6,15 +6,13 @@ import asyncio
 import random
 import time
 from collections import Counter
-from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from scripts.attacks.target import LENGTH_S, Target, repeated, status_of
+from scripts.attacks.target import Target, status_of
 from scripts.http2_frames import call, cancel, preface
 from scripts.random_requests import random_request
 
@@ -22,6 +20,8 @@ _METHOD = "/rerank.v1.RerankService/Rerank"
 _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 _WATCH = "/grpc.health.v1.Health/Watch"
 _TIMEOUT_S = 60.0
+#: How long an attack that sends again and again goes on.
+_LENGTH_S = 15.0
 #: Calls that are sent and cancelled with one write, and the pause after it.
 _RESETS, _RESET_PAUSE_S = 50, 0.016
 
@@ -62,7 +62,7 @@ async def health_watches(target: Target) -> Counter[str]:
     request = health_pb2.HealthCheckRequest().SerializeToString()
     methods: list[Any] = [service.channel.unary_stream(_WATCH) for service in targets]
     calls = [method(request) for method in methods for _ in range(1000)]
-    await asyncio.sleep(LENGTH_S)
+    await asyncio.sleep(_LENGTH_S)
     ends = Counter("ended by the service" if watch.done() else "waiting" for watch in calls)
     for service in targets:
         await service.channel.close()
@@ -71,7 +71,7 @@ async def health_watches(target: Target) -> Counter[str]:
 
 async def rapid_resets(target: Target) -> Counter[str]:
     """Four connections that make 3,000 calls/s each and cancel them at once; one that ends is opened again."""
-    end_s, opened = time.monotonic() + LENGTH_S, Counter[str]()
+    end_s, opened = time.monotonic() + _LENGTH_S, Counter[str]()
 
     async def reset() -> None:
         while time.monotonic() < end_s:
@@ -100,7 +100,7 @@ async def rapid_resets(target: Target) -> Counter[str]:
 
 async def batches(target: Target) -> Counter[str]:
     """Eight connections that keep 16 calls each in work, of 200 passages to pe-rank."""
-    end_s, draw = time.monotonic() + LENGTH_S, random.Random(0)
+    end_s, draw = time.monotonic() + _LENGTH_S, random.Random(0)
     message = random_request(draw, "pe-rank", 200, 300)
     ends = Counter[str]()
 
@@ -120,14 +120,22 @@ async def batches(target: Target) -> Counter[str]:
 
 
 async def _silent(target: Target, connections: int, calls: int) -> Counter[str]:
-    async def hold(own: Target) -> str:
-        method: Any = own.channel.stream_unary(_METHOD)
-        return await status_of(method())
+    end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()
 
-    async with AsyncExitStack() as stack:
-        opened = [Target(target.address, target.http_address) for _ in range(connections)]
-        clients = [await stack.enter_async_context(own) for own in opened]
-        return await repeated(partial(hold, own) for own in clients for _ in range(calls))
+    async def hold(own: Target) -> None:
+        while time.monotonic() < end_s:
+            method: Any = own.channel.stream_unary(_METHOD)
+            try:
+                ends[await asyncio.wait_for(status_of(method()), max(0.1, end_s - time.monotonic()))] += 1
+            except TimeoutError:
+                ends["open"] += 1
+
+    async def client() -> None:
+        async with Target(target.address, target.http_address) as own:
+            await asyncio.gather(*(hold(own) for _ in range(calls)))
+
+    await asyncio.gather(*(client() for _ in range(connections)))
+    return ends
 
 
 async def _read_all(reader: asyncio.StreamReader) -> None:

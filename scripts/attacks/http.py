@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
-from functools import partial
 
-from scripts.attacks.target import Target, repeated
+from scripts.attacks.target import Target
 from scripts.random_requests import words
 
 _MB = 2**20
 _TIMEOUT_S = 120.0
+#: How long an attack that sends again and again goes on.
+_LENGTH_S = 15.0
 #: Requests of each attack, on connections of their own, and how many of them at the same time.
 _REQUESTS, _AT_ONCE = 40, 4
 #: Documents of a request that divides them, their length in characters, and the most parts of each.
@@ -54,10 +56,20 @@ async def http_tiny_chunks(target: Target) -> Counter[str]:
 
 async def half_bodies(target: Target) -> Counter[str]:
     """300 connections that announce 100 bytes, send one, and stay; one that ends is opened again."""
+    end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()
     message = (
         b"POST /v2/rerank HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
     )
-    return await repeated([partial(_status, target.http_address, message)] * 300)
+
+    async def hold() -> None:
+        while time.monotonic() < end_s:
+            try:
+                ends[await asyncio.wait_for(_status(target.http_address, message), end_s - time.monotonic())] += 1
+            except TimeoutError:
+                ends["open"] += 1
+
+    await asyncio.gather(*(hold() for _ in range(300)))
+    return ends
 
 
 async def divided_requests(target: Target) -> Counter[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeAlias
@@ -17,8 +16,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
-#: How long an attack that sends again and again goes on.
-LENGTH_S = 15.0
 #: Messages of any length, and a connection of its own for each channel.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -77,21 +74,6 @@ def _http_rerank(address: str, timeout_s: float) -> str:
             return "OK" if status == 200 else str(status)
     except (OSError, HTTPException) as error:
         return type(error).__name__
-
-
-async def repeated(attempts: Iterable[Callable[[], Awaitable[str]]]) -> Counter[str]:
-    """Makes each attempt again and again for 15 s, all at once; counts how they ended, or are still open at the end."""
-    end_s, ends = time.monotonic() + LENGTH_S, Counter[str]()
-
-    async def repeat(attempt: Callable[[], Awaitable[str]]) -> None:
-        while (left_s := end_s - time.monotonic()) > 0:
-            try:
-                ends[await asyncio.wait_for(attempt(), left_s)] += 1
-            except TimeoutError:
-                ends["open"] += 1
-
-    await asyncio.gather(*map(repeat, attempts))
-    return ends
 
 
 #: Runs an attack until it ends; returns how often its calls ended in which way, such as {"OK": 3, "CANCELLED": 1}.
