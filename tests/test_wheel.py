@@ -112,6 +112,11 @@ def test_every_command_prints_its_help_without_extras(without_extras: Path) -> N
     [
         ("rerank index --collection pydoc --out index", "FAISS", "rerank-listwise[cpu]"),
         ("eval-trec-dl --requests requests.jsonl --qrels qrels.txt --out results", "ir_measures", "rerank-listwise"),
+        (
+            "train-first --lists l --base b --output-dir o --report-to tensorboard",
+            "tensorboard",
+            "rerank-listwise[train]",
+        ),
     ],
 )
 def test_missing_package_is_one_line_with_the_way_out(

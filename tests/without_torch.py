@@ -21,6 +21,7 @@ TORCH_FREE = (
     "tests/eval/test_statistics.py",
     "tests/rerank/readers/",
     "tests/rerank/engine/",
+    "tests/rerank/rankers/test_identity.py",
     "tests/rerank/config/test_loading.py",
     "tests/rerank/util/test_files.py",
     "tests/rerank/test_types.py",
@@ -36,6 +37,7 @@ NEED_ALL_PACKAGES = (
     "tests/rerank/service/test_startup.py",
     "tests/training/test_build_lists.py::test_flags_have_two_spellings",
     "tests/test_dependencies.py",
+    "tests/test_integrations.py",
     "tests/test_recipes.py::test_what_a_recipe_adds_works",
     "tests/test_wheel.py",
 )
