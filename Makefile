@@ -14,6 +14,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pyte
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
 	$(BIN)/rerank demo --work build/demo $(if $(STAY),--stay)
+	$(BIN)/eval-beir --collection pydoc --index build/demo/index --model default --model pe-rank --out build/demo/eval
 
 # Lint, types and the whole suite.
 test: lint

@@ -1,26 +1,21 @@
-"""Demonstration on real text: builds an index, starts a service, reranks one query, and compares systems."""
+"""Demonstration on real text: builds an index, starts a service, and reranks one query."""
 
 from __future__ import annotations
 
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import quantiles
 from threading import Event
-from typing import Any
 from urllib.parse import urlencode
 
-import ir_measures
-from ir_measures import RR, nDCG
 from rich.console import Console
 from rich.table import Table
 
 from rerank import __version__
 from rerank.client.client import RerankClient
-from rerank.collections import open_collection, pydoc
+from rerank.collections import open_collection
 from rerank.commands.display import execution_line, one_line
 from rerank.commands.progress import show_progress
 from rerank.commands.service_process import service_process
@@ -29,24 +24,13 @@ from rerank.config.http import HttpConfig
 from rerank.errors import IndexMismatch
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import IndexManifest, read_manifest
-from rerank.types import Query
 
 _HTTP_PORT = 8080
 _EXAMPLE = "parse a date string with a known format"
-_MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
-
-#: The systems that are compared: a first stage, and a model with its default strategy; none: the service's default.
-_SYSTEMS = {
-    "BM25": {"first_stage": "bm25", "model": "identity"},
-    "dense": {"first_stage": "dense", "model": "identity"},
-    "hybrid": {"first_stage": "hybrid-z-score", "model": "identity"},
-    "hybrid + PE-Rank": {"first_stage": "hybrid-z-score", "model": "pe-rank"},
-    "hybrid + default model": {"first_stage": "hybrid-z-score"},
-}
 
 
 def run_demo(work: Path, console: Console, stay: bool = False) -> None:
-    """Reranks one example query, then compares all systems on the queries of the pydoc collection.
+    """Reranks one example query, by a service over an index of Python's documentation.
 
     Args:
         work: folder for the index; an index from an earlier run is reused.
@@ -68,11 +52,12 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
     with service_process(service) as address, RerankClient(address) as client:
         console.print(f"service  gRPC at {address}, in a child process\n")
         _show_example(client, console)
-        console.print(_comparison(client))
         default = client.list_models().models[0]
         console.print(f"default model: {default.name}, {default.default_strategy}")
         minutes, seconds = divmod(round(time.perf_counter() - start_s), 60)
         console.print(f"all of this took {minutes}:{seconds:02} minutes; a second run keeps the index")
+        evaluation = f"eval-beir --collection pydoc --index {work / 'index'} --out {work / 'eval'}"
+        console.print(f"quality and time on judged queries: {evaluation} --model default --model pe-rank")
         if http is None:
             console.print("see what happens to a query, in a browser: add --stay")
             return
@@ -128,37 +113,3 @@ def _show_example(client: RerankClient, console: Console) -> None:
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
     console.print(f"{execution_line(reranked.execution)}\n")
-
-
-def _comparison(client: RerankClient) -> Table:
-    """A table with nDCG@10, reciprocal rank and latency of each system."""
-    queries, judgements = pydoc.queries(), pydoc.qrels()
-    table = Table(title=f"{len(queries)} queries of pydoc, 100 candidates each", title_justify="left")
-    table.add_column("system")
-    for column in (*map(str, _MEASURES), "p50 ms", "p95 ms"):
-        table.add_column(column, justify="right")
-    for name, options in _SYSTEMS.items():
-        run, latencies_ms = _run(client, options, queries)
-        means = ir_measures.calc_aggregate(_MEASURES, judgements, run)
-        table.add_row(name, *(f"{means[measure]:.3f}" for measure in _MEASURES), *_percentiles(latencies_ms))
-    return table
-
-
-def _percentiles(latencies_ms: Sequence[float]) -> tuple[str, str]:
-    """p50 and p95."""
-    percentiles = quantiles(latencies_ms, n=20, method="inclusive")
-    return f"{percentiles[9]:.0f}", f"{percentiles[18]:.0f}"
-
-
-def _run(
-    client: RerankClient, options: Mapping[str, Any], queries: Sequence[Query]
-) -> tuple[list[ir_measures.ScoredDoc], list[float]]:
-    """The results of a system and the latency of each query in milliseconds, after one call that warms it up."""
-    client.search(_EXAMPLE, **options)
-    run, latencies_ms = [], []
-    for query in queries:
-        start = time.perf_counter()
-        response = client.search(query.text, depth=100, **options)
-        latencies_ms.append((time.perf_counter() - start) * 1000)
-        run += [ir_measures.ScoredDoc(query.query_id, hit.doc_id, hit.score) for hit in response.results]
-    return run, latencies_ms

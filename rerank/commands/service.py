@@ -247,9 +247,9 @@ def demo(
         bool, options.flag("--stay", "Keep serving until Ctrl-C, with a page for the browser at / over HTTP.")
     ] = False,
 ) -> None:
-    """Index Python's documentation and compare rankings on it.
+    """Index Python's documentation and rerank a query over it.
 
-    Starts a service of its own, and measures on a small test collection.
+    Starts a service of its own.
     """
     from rerank.commands.demo import run_demo
 

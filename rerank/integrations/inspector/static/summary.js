@@ -56,6 +56,7 @@ function notesOf({ execution, feedback, passages }) {
     execution.kendall_tau !== undefined && `Kendall's tau with the order of the first stage: ${execution.kendall_tau.toFixed(2)}.`,
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
     execution.model_warning && `About the model: ${execution.model_warning}.`,
-    feedback && `Feedback: ${feedback.reason || `the query vector moved to cosine ${feedback.cosine.toFixed(3)}`}.`,
+    feedback?.reason && `Feedback: ${feedback.reason}.`,
+    feedback && !feedback.reason && `Feedback moved the query vector to cosine ${feedback.cosine.toFixed(3)}.`,
   ].filter(Boolean);
 }
