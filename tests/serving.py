@@ -22,8 +22,9 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from rerank.config import FirstStageWeights, PERankModel, ServiceConfig
+from rerank.config import PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
+from rerank.names import FirstStageKind
 from rerank.ports.server import RunningServer, running_server
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
@@ -144,7 +145,7 @@ def service_process(folder: Path, program: Sequence[str] = (), **settings: Any) 
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
-    weights = FirstStageWeights()
+    weights = dict.fromkeys(FirstStageKind, 0.0)
     models = tuple(
         PERankModel(name=name, ranker="pe-rank", window_size=20, first_stage_weight=weights) for name in names
     )

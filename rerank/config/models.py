@@ -134,18 +134,12 @@ class LanguageModel(CheckpointModel):
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=MAX_FIRST_STAGE_WEIGHT, strict=True)]
 
 
-class FirstStageWeights(Settings):
-    """Weights of the first stage's z-scores beside those of the ranker, by the kind of the list, 0 to 100.
+#: Weights of the first stage's z-scores beside those of the ranker, by the kind of the list.
+FirstStageWeights: TypeAlias = Mapping[FirstStageKind, Weight]
 
-    Attributes:
-        lexical: for lists of BM25 and the like.
-        hybrid: for lists of a lexical and a neural first stage together.
-        neural: for lists of a dense, learned sparse or late-interaction model.
-    """
 
-    lexical: Weight = 0.0
-    hybrid: Weight = 0.0
-    neural: Weight = 0.0
+def _weights(**by_kind: float) -> FirstStageWeights:
+    return {FirstStageKind(kind): weight for kind, weight in by_kind.items()}
 
 
 class ScoringModel(ModelSettings):
@@ -153,22 +147,21 @@ class ScoringModel(ModelSettings):
 
     Attributes:
         first_stage_weight: how much the first stage counts in requests that name no number, wherever one window holds
-            all passages that are ranked: one number, or numbers for some of the kinds lexical, hybrid and neural.
-            Default: 0.
+            all passages that are ranked: one number from 0 to 100, or numbers for some of the kinds lexical (BM25 and
+            the like), neural (dense, learned sparse and late-interaction models) and hybrid (both). Default: 0.
     """
 
-    first_stage_weight: FirstStageWeights = FirstStageWeights()
+    first_stage_weight: FirstStageWeights = _weights()
 
     def weight_for(self, kind: FirstStageKind) -> float:
-        return float(getattr(self.first_stage_weight, kind))
+        return self.first_stage_weight.get(kind, 0.0)
 
     @field_validator("first_stage_weight", mode="before")
     @classmethod
     def _kinds_left_out_have_the_default(cls, given: Any) -> Any:
         if isinstance(given, Mapping):
-            default: FirstStageWeights = cls.model_fields["first_stage_weight"].default
-            return default.model_dump() | dict(given)
-        return given if isinstance(given, FirstStageWeights) else dict.fromkeys(FirstStageWeights.model_fields, given)
+            return {**cls.model_fields["first_stage_weight"].default, **given}
+        return dict.fromkeys(FirstStageKind, given)
 
 
 class ServableModel(LanguageModel):
@@ -235,7 +228,7 @@ class PERankModel(ScoringModel, LanguageModel):
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021, pydoc, CACM and vaswani; see docs/evidence/results.md.
-    first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.25, hybrid=0.35, neural=0.25)
+    first_stage_weight: FirstStageWeights = _weights(lexical=0.25, hybrid=0.35, neural=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
 
 
@@ -359,7 +352,7 @@ class FusionModel(WholeListModel, CheckpointModel):
     """
 
     ranker: Literal["fusion"]
-    first_stage_weight: FirstStageWeights = FirstStageWeights(lexical=0.35, hybrid=0.5, neural=1.5)
+    first_stage_weight: FirstStageWeights = _weights(lexical=0.35, hybrid=0.5, neural=1.5)
     sparse_weight: Weight = 0.5
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3

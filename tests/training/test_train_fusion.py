@@ -20,7 +20,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.reranking.load_models import load_ranker
-from rerank.types import Passage, Query, Window
+from rerank.types import FirstStageKind, Passage, Query, Window
 from tests.conftest import PASSAGES
 from tests.training.pe_rank.pe_lists import QUERIES
 
@@ -130,7 +130,7 @@ def test_few_lists_find_weights_and_train_no_correction(
     assert "no correction is trained: " in capsys.readouterr().out
     model = load_config(tmp_path / "run" / "service.yaml").models[0]
     assert isinstance(model, FusionModel)
-    assert (model.name, model.first_stage_weight.lexical) == ("default", verdict.chosen.first_stage)
+    assert (model.name, model.weight_for(FirstStageKind.LEXICAL)) == ("default", verdict.chosen.first_stage)
     assert model.sparse_weight == verdict.chosen.sparse
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rerank.config import FirstStageWeights, IdentityModel, PERankModel
+from rerank.config import IdentityModel, PERankModel
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
@@ -47,7 +47,7 @@ def weighted_registry(**info: Any) -> ModelRegistry:
     """Two models: `number` with weights for lexical and neural lists, and `identity`."""
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, **info)
-    weights = FirstStageWeights(lexical=0.5, neural=1.5)
+    weights = {FirstStageKind.LEXICAL: 0.5, FirstStageKind.HYBRID: 0.0, FirstStageKind.NEURAL: 1.5}
     models = [
         PERankModel(name="number", ranker="pe-rank", window_size=20, first_stage_weight=weights),
         IdentityModel(name="identity", ranker="identity"),

@@ -12,7 +12,7 @@ import pytest
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.config import PERankModel, TelemetryConfig
-from rerank.config.models import FirstStageWeights
+from rerank.names import FirstStageKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
@@ -21,7 +21,11 @@ from tests.rerank.telemetry.test_metrics import value
 from tests.serving import TIMEOUT_S, Served
 
 WEIGHTS = {"lexical": 0.25, "hybrid": 0.5, "neural": 1.5}
-MODEL = PERankModel(name="number", ranker="pe-rank", first_stage_weight=FirstStageWeights(**WEIGHTS))
+MODEL = PERankModel(
+    name="number",
+    ranker="pe-rank",
+    first_stage_weight={FirstStageKind(kind): weight for kind, weight in WEIGHTS.items()},
+)
 
 
 class Service:
