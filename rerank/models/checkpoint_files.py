@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ _TRANSFORMER_PREFIX = "model."
 _TOKEN_EMBEDDINGS = "embed_tokens.weight"
 #: Prefix of the architecture's name in PE-Rank's published checkpoints.
 _EMBED_PREFIX = "embed_"
-_WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
+_WEIGHTS_FILES = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def read_config(checkpoint: Path) -> PretrainedConfig:
@@ -80,32 +79,15 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
 
 
 def weight_files(checkpoint: Path) -> list[Path]:
-    """Returns model.safetensors or the shards that its index names, or else pytorch_model.bin or its shards.
+    """Returns the files of the weights: those in the safetensors format, or else those of torch.
 
     Raises:
-        CheckpointError: there are none, the index cannot be read, or a shard is missing.
+        CheckpointError: there are none.
     """
-    for name in _WEIGHTS_FILES:
-        if (checkpoint / name).is_file():
-            return [checkpoint / name]
-        if (checkpoint / f"{name}.index.json").is_file():
-            return _shards(checkpoint / f"{name}.index.json")
-    raise CheckpointError(
-        f"{checkpoint} holds no {', '.join(_WEIGHTS_FILES)} or {_WEIGHTS_FILES[0]}.index.json; give the folder of a "
-        "checkpoint"
-    )
-
-
-def _shards(index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{index} names no files in a weight_map; download the checkpoint again") from error
-    if missing := [name for name in names if not (index.parent / name).is_file()]:
-        raise CheckpointError(
-            f"{index.parent} holds no {', '.join(missing)}, which {index.name} names; download the checkpoint again"
-        )
-    return [index.parent / name for name in names]
+    for pattern in _WEIGHTS_FILES:
+        if found := sorted(checkpoint.glob(pattern)):
+            return found
+    raise CheckpointError(f"{checkpoint} holds no {' or '.join(_WEIGHTS_FILES)}; give the folder of a checkpoint")
 
 
 def build_transformer(
