@@ -8,13 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-)
 
 from rerank.errors import ConfigError
 from rerank.util.files import is_missing_folder
@@ -40,29 +33,11 @@ def check_findable(name: str, what: str, instead: str) -> None:
         return
     if is_missing_folder(name):
         raise ConfigError(f"there is no folder {name}; {instead}")
-    if problem := _problem_with_hub(name):
-        raise ConfigError(
-            f"{what}: there is no folder {name}, and {name} is not in the local cache of the Hugging Face hub; "
-            f"{problem}; {instead}"
-        )
-
-
-def _problem_with_hub(name: str) -> str:
-    """Returns why the model can neither be read from the cache nor be downloaded, or an empty text."""
     try:
-        if any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
-            return ""
-        HfApi().model_info(name, timeout=_TIMEOUT_S)
-    except HFValidationError:
-        return "it is not a name of a model on the hub either (MODEL or ORGANISATION/MODEL)"
-    except OfflineModeIsEnabled:
-        return "the hub is not asked, because HF_HUB_OFFLINE is set"
-    except GatedRepoError:
-        return ""  # the download says which licence is to be accepted
-    except RepositoryNotFoundError:
-        return "the hub has no such model, or hides it from you (`hf auth login`)"
-    except HfHubHTTPError:
-        return ""  # the hub can be reached; the download says more
-    except Exception as error:  # of the HTTP library, which is another one in other versions of huggingface_hub
-        return f"the hub cannot be reached ({error})"
-    return ""
+        if not any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
+            HfApi().model_info(name, timeout=_TIMEOUT_S)
+    except Exception as error:  # also of the HTTP library
+        raise ConfigError(
+            f"{what}: {name} is neither a folder nor in the local cache of the Hugging Face hub, and the hub does not "
+            f"have it or cannot be asked ({' '.join(str(error).split())[:300]}); {instead}"
+        ) from error

@@ -185,7 +185,7 @@ def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: s
     ("base", "encoder", "message"),
     [
         ("gpt2-nope", "", "--base: there is no folder gpt2-nope, and train-pe-rank takes no names"),
-        (".", "org/nope", r"--encoder: there is no folder org/nope, .*HF_HUB_OFFLINE is set"),
+        (".", "org/nope", r"--encoder: org/nope is neither .*HF_HUB_OFFLINE"),
     ],
 )
 def test_base_or_encoder_that_cannot_be_had_is_refused_before_the_lists_are_read(
