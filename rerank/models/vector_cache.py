@@ -3,48 +3,89 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from cachetools import LRUCache
 
 from rerank.types import Passage, Vector
-from rerank.util.byte_cache import ByteCache, text_key
 from rerank.util.sparse_vectors import SparseText
+
+V = TypeVar("V")
 
 #: Estimate of the memory of an entry besides its numbers, in bytes.
 _ENTRY_BYTES = 700
 
 
-class VectorCache(ByteCache[bytes, tuple[Vector, bool]]):
+class _TextCache(Generic[V]):
+    """What was computed of the texts that were used last. Safe between threads.
+
+    A text is known by its SHA-256, so that the key of a long text is as small as that of a short one.
+
+    Args:
+        max_bytes: bound on the memory of all entries; 0: nothing is kept.
+
+    Attributes:
+        hits, misses: the number of texts that were looked up so far and found, or not.
+    """
+
+    def __init__(self, max_bytes: int = 0) -> None:
+        self.max_bytes = max_bytes
+        self.hits = self.misses = 0
+        self._lock = Lock()
+        self._entries: Any = LRUCache(max_bytes, getsizeof=lambda entry: entry[1])
+
+    def get(self, text: str) -> V | None:
+        """Returns what is known of a text, or None."""
+        with self._lock:
+            found = self._entries.get(_key(text))
+            self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
+        return None if found is None else found[0]
+
+    def keep(self, text: str, value: V, nbytes: int) -> None:
+        """Keeps a value, whose numbers take so many bytes, unless it alone exceeds the bound."""
+        size = _ENTRY_BYTES + nbytes
+        if size > self.max_bytes:
+            return
+        with self._lock:
+            self._entries[_key(text)] = value, size
+
+
+class VectorCache(_TextCache[tuple[Vector, bool]]):
     """The vectors of the texts that one encoder encoded last.
 
-    A text is known by its SHA-256. Its title is part of the text. A vector is returned bit by bit as it was stored.
+    The title of a text is part of it. A vector is returned bit by bit as it was stored.
     """
 
     def put(self, text: str, vector: Vector, is_truncated: bool) -> None:
         """Keeps the vector of a text. It covers only the beginning if `is_truncated`."""
         entry = vector.copy(), is_truncated  # a row of a matrix would keep the whole matrix in memory
         entry[0].flags.writeable = False
-        self.keep(text_key(text), entry, _ENTRY_BYTES + vector.nbytes)
+        self.keep(text, entry, vector.nbytes)
 
     def with_cached_vector(self, passage: Passage) -> Passage:
         """Gives a passage without a vector that of its text, if it is known."""
-        if passage.vector is not None:
-            return passage
-        if (found := self.get(text_key(passage.text))) is None:
+        if passage.vector is not None or (found := self.get(passage.text)) is None:
             return passage
         vector, is_truncated = found
         return replace(passage, vector=vector, vector_truncated=is_truncated, vector_cached=True)
 
 
-class SparseCache(ByteCache[bytes, SparseText]):
-    """Keeps one sparse encoder's results for the texts that it read last. The key is the text's SHA-256."""
+class SparseCache(_TextCache[SparseText]):
+    """Keeps one sparse encoder's results for the texts that it read last."""
 
     def put(self, text: str, sparse: SparseText) -> None:
         """Keeps the states or the vector of a text. Its arrays must own their memory, and can be changed no more."""
         sparse.freeze()
-        self.keep(text_key(text), sparse, _ENTRY_BYTES + sparse.nbytes)
+        self.keep(text, sparse, sparse.nbytes)
 
     def with_cached_vector(self, passage: Passage) -> Passage:
         """Gives a passage without `sparse` that of its text, if it is known."""
-        if passage.sparse is not None:
+        if passage.sparse is not None or (found := self.get(passage.text)) is None:
             return passage
-        found = self.get(text_key(passage.text))
-        return passage if found is None else replace(passage, sparse=found)
+        return replace(passage, sparse=found)
+
+
+def _key(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()

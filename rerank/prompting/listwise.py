@@ -22,7 +22,6 @@ from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import SLACK_TOKENS, beginning, first_tokens, passage_limit
 from rerank.types import Passage, Prepared, Query, Window, with_text
-from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 _NO_CHAT = (
@@ -55,7 +54,6 @@ class ListwiseRenderer:
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
         warning: why prompts may differ from those of the training; empty if nothing is known to differ.
-        token_ends: text → the end of each of its tokens, in characters.
     """
 
     def __init__(
@@ -87,7 +85,6 @@ class ListwiseRenderer:
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share theirs
-        self.token_ends = cached_by_bytes(self._token_ends, _bytes_of_ends)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the texts, and cuts those that are never shown whole."""
@@ -177,27 +174,25 @@ class ListwiseRenderer:
         """Returns the token ids of a text, without the offsets that other calls compute as well."""
         return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
-    def _token_ends(self, text: str) -> tuple[int, ...]:
+    def token_ends(self, text: str) -> tuple[int, ...]:
+        """Returns the end of each token of a text, in characters."""
         return tuple(end for _, end in self._backend.encode(text, add_special_tokens=False).offsets)
 
     def _fitting(self, texts: Sequence[str], prompt_tokens: int, empty_tokens: int) -> Sequence[str]:
         """Truncates texts to `passage_tokens`, and so that all of them fit into the prompt."""
-        lengths = [len(self.token_ends(text)) for text in texts]
+        ends = [self.token_ends(text) for text in texts]
+        lengths = [len(of_text) for of_text in ends]
         room, shown = prompt_tokens - empty_tokens, [min(length, self.passage_tokens) for length in lengths]
         fits = sum(shown) + SLACK_TOKENS * len(shown) <= max(0, room)
         if fits and shown == lengths:
             return texts
         limit = self.passage_tokens if fits else min(self.passage_tokens, passage_limit(shown, room, prompt_tokens))
         return [
-            text if length <= limit else text[: self.token_ends(text)[limit - 1]]
-            for text, length in zip(texts, lengths, strict=True)
+            text if len(of_text) <= limit else text[: of_text[limit - 1]]
+            for text, of_text in zip(texts, ends, strict=True)
         ]
 
 
 def fill_fields(part: str, values: dict[str, str]) -> str:
     """Returns the template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
-
-
-def _bytes_of_ends(ends: Sequence[int], text: str) -> int:
-    return 4 * len(text) + BYTES_PER_TOKEN * len(ends)

@@ -14,7 +14,6 @@ from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import beginning, first_tokens
 from rerank.types import Passage, Query
-from rerank.util.byte_cache import BYTES_PER_TOKEN, cached_by_bytes
 
 #: Stand in for token ids where the next passage's vector and the query's vector go.
 PASSAGE_SLOT = -1
@@ -56,7 +55,6 @@ class VectorPrompts:
         self._renderer = ListwiseRenderer(_with_markers(template), tokenizer, context_tokens=0, answer_tokens=0)
         self._sanitize = self._renderer.sanitize
         self._render = self._render_chat if in_chat else self._render_plain
-        self._cached = cached_by_bytes(self._render, _prompt_bytes)
 
     def sanitize(self, query: Query) -> Query:
         """Returns the query as the prompt may contain it. Without chat markup, no text can imitate any."""
@@ -89,7 +87,7 @@ class VectorPrompts:
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Returns token ids and slots of a sanitized query, and of passages with their `shown_text`, in their order."""
         texts = tuple(passage.text for passage in passages) if self.reads_text else ("",) * len(passages)
-        return self._cached(query.text, query.instruction, texts)  # windows of a request share theirs
+        return self._render(query.text, query.instruction, texts)
 
     def length(self, n: int) -> int:
         """Returns the number of positions of a prompt with an empty query and n passages without text."""
@@ -120,10 +118,6 @@ class VectorPrompts:
             )
         next_slot = iter(slots)
         return tuple(next(next_slot) if token == marker else token for token in ids)
-
-
-def _prompt_bytes(ids: Sequence[int], text: str, instruction: str, texts: Sequence[str]) -> int:
-    return 4 * (len(text) + len(instruction) + sum(map(len, texts))) + BYTES_PER_TOKEN * len(ids)
 
 
 def _slots(part: str) -> list[int]:
