@@ -239,7 +239,7 @@ class FirstModel(ScoringModel, ListwiseModel):
     those with which it was trained.
 
     Attributes:
-        path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: the bundled adapter, which was
+        path: folder of the causal LM or of a LoRA adapter. Default: the bundled adapter, which was
             trained on windows of 20 passages, over SmolLM2-135M. For a served model: the folder of its tokenizer,
             template and golden scores; its weights are not read.
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
@@ -301,7 +301,7 @@ class GenerationModel(ListwiseModel):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
     Attributes:
-        path: folder of the causal LM or of a LoRA adapter, or a GGUF file.
+        path: folder of the causal LM or of a LoRA adapter.
         template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
             trained. Default: first.
         thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model

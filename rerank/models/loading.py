@@ -20,7 +20,6 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import check_vocabulary, merged
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
-from rerank.models.gguf import gguf_options
 from rerank.models.hub import check_findable
 from rerank.models.precision import pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
@@ -77,7 +76,7 @@ class CausalLM:
 
 
 def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision = "auto") -> CausalLM:
-    """Loads a full checkpoint, a GGUF file, or a LoRA adapter merged into its base model.
+    """Loads a full checkpoint, or a LoRA adapter merged into its base model.
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
@@ -88,7 +87,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
 
 
 def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision) -> CausalLM:
-    gguf, is_adapter = gguf_options(checkpoint), (checkpoint / ADAPTER_FILE).is_file()
+    is_adapter = (checkpoint / ADAPTER_FILE).is_file()
     base = locate_causal_lm(base_model_of(checkpoint))
     if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
@@ -98,10 +97,9 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
         dtype=weights_dtype(device, precision),
         output_loading_info=True,
         trust_remote_code=False,
-        **gguf,
     )
-    check_complete(checkpoint if gguf else base, loading_info)
-    tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base, **gguf)
+    check_complete(base, loading_info)
+    tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base)
     if is_adapter:
         check_vocabulary(tokenizer, model, checkpoint)
         model = merged(model, checkpoint, "CAUSAL_LM")
@@ -110,13 +108,13 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if context_tokens < 1:
         raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
-    revision = sha256_of_files([checkpoint] if gguf else weights)
+    revision = sha256_of_files(weights)
     model = model.eval().requires_grad_(False).to(device)
     return CausalLM(model, tokenizer, revision, context_tokens, pick_precision(model, precision))
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a checkpoint, a GGUF file, a LoRA adapter or a model on the hub, without the weights.
+    """Loads the tokenizer of a checkpoint, a LoRA adapter or a model on the hub, without the weights.
 
     Raises:
         CheckpointError: there is none that can be loaded.
@@ -124,21 +122,20 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
     """
     folder = Path(checkpoint)
     with loading("tokenizer", folder):
-        gguf = gguf_options(folder)
         source = checkpoint if has_tokenizer(folder) else locate_causal_lm(base_model_of(folder))
         check_findable(str(source), "tokenizer", "give the folder of a checkpoint")
-        return load_tokenizer(source, **gguf)
+        return load_tokenizer(source)
 
 
 def base_model_of(checkpoint: Path) -> str:
-    """Returns the base model of a LoRA adapter, the folder of a GGUF file, or the checkpoint itself.
+    """Returns the base model of a LoRA adapter, or the checkpoint itself.
 
     Raises:
         CheckpointError: the adapter's configuration names no base model.
     """
     adapter = checkpoint / ADAPTER_FILE
     if not adapter.is_file():
-        return str(checkpoint.parent if gguf_options(checkpoint) else checkpoint)
+        return str(checkpoint)
     if not isinstance(base := read_settings(adapter).get("base_model_name_or_path"), str):
         raise CheckpointError(f"{adapter} names no base_model_name_or_path; add the base model's name")
     return base

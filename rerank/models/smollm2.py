@@ -17,13 +17,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.errors import CheckpointError
-from rerank.models.gguf import gguf_options
 from rerank.util.files import atomic_folder, cached_folder, sha256_of_files
 
 logger = logging.getLogger(__name__)
@@ -101,10 +101,9 @@ def _checked(folder: Path) -> Path:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    dequantised = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, **gguf_options(gguf), dtype=torch.float32, trust_remote_code=False
-    )
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **gguf_options(gguf), trust_remote_code=False)
+    options: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
+    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
     config = copy.deepcopy(dequantised.config)
     del config.quantization_config  # transformers saves no model that was read from GGUF, so this is a plain one
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

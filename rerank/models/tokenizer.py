@@ -50,7 +50,7 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
     """
     folder = Path(source)
     options |= {"trust_remote_code": False}
-    if "gguf_file" in options or not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
+    if not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
         return AutoTokenizer.from_pretrained(source, **options)
     reference, settings = _sentencepiece(folder), _settings(folder)
     if settings.get("tokenizer_class") in _LLAMA_CLASSES:

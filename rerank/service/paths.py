@@ -10,7 +10,7 @@ from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.config import LanguageModel, ModelConfig, PERankModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
-from rerank.util.files import check_file, is_missing_folder, looked_for_model
+from rerank.util.files import is_missing_folder, looked_for_model
 
 
 def check_model_files(model: ModelConfig) -> None:
@@ -38,8 +38,6 @@ def check_model_files(model: ModelConfig) -> None:
 
 
 def _check_folder(path: Path, may_be_a_name: bool) -> None:
-    """Raises: ConfigError unless the path is a folder, a GGUF file, or a name that a model hub can know, if it may."""
-    if path.suffix == ".gguf":
-        check_file(path)
-    elif not os.path.isdir(path) and (not may_be_a_name or is_missing_folder(str(path))):
+    """Raises: ConfigError unless the path is a folder, or a name that a model hub can know, if it may."""
+    if not os.path.isdir(path) and (not may_be_a_name or is_missing_folder(str(path))):
         raise ConfigError(f"there is no folder {path}{looked_for_model(path)}")

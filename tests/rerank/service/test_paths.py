@@ -41,7 +41,6 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
             "model mine: there is no folder organisation/model; if it is a model of the Hugging Face hub, download it: "
             "hf download organisation/model --local-dir organisation/model",
         ),
-        (model(path="nowhere.gguf"), "model mine: nowhere.gguf cannot be read: No such file or directory"),
         (
             model(template="nowhere.yaml"),
             "model mine: template 'nowhere.yaml' is neither a file nor one of e2rank, ",
