@@ -44,7 +44,7 @@ def pack(
         float, typer.Option(min=0, max=1, help="Share of the trained weights in the interpolation with --start, 0-1.")
     ] = 1.0,
 ) -> None:
-    """Pack a trained checkpoint for distribution: weights in float16, in files of limited size."""
+    """Pack a trained checkpoint for distribution: weights in float16."""
     from rerank.models.checkpoint_packing import pack as write_packed
     from rerank.util.files import atomic_folder
 

@@ -1,4 +1,4 @@
-"""Packs a trained checkpoint for distribution: weights in float16, in files of limited size.
+"""Packs a trained checkpoint for distribution: weights in float16, in one file.
 
 With a `start` and a `share` the weights are interpolated between the start and the end of the training (WiSE-FT,
 Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's.
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints.manifest import MANIFEST_FILE, read_manifest, write_manifest
@@ -26,9 +25,7 @@ Weights: TypeAlias = dict[str, torch.Tensor]
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-def pack(
-    checkpoint: Path, out: Path, start: Path | None = None, share: float = 1.0, max_shard_size: str = "36MB"
-) -> None:
+def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 1.0) -> None:
     """Writes the packed checkpoint to the empty folder `out`, with the hash of the new weights in its manifest.
 
     Raises:
@@ -42,24 +39,18 @@ def pack(
     if start is not None:
         trained = _interpolated(trained, _read(start), share)
         command = f"{manifest.command} && rerank checkpoint pack --start {start.name} --share {share}"
-        manifest = manifest.model_copy(
-            update={"command": command, "metrics": {}}
-        )  # which are those of the last weights
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # those of the last weights
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
-    if _is_adapter(checkpoint):
-        save_file(weights, out / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    else:
-        save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
+    written = out / (_ADAPTER_WEIGHTS if _is_adapter(checkpoint) else "model.safetensors")
+    save_file(weights, written, metadata={"format": "pt"})
+    written.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
     replaced = {MANIFEST_FILE, "model.safetensors.index.json"}
     if _is_adapter(checkpoint):  # the tokenizer is that of its base
         replaced |= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in replaced and path.suffix != ".safetensors":
             shutil.copyfile(path, out / path.name)
-    for path in out.glob("*.safetensors"):
-        path.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
-    hashed = sha256_of_files(sorted(out.glob("*.safetensors")))
-    write_manifest(out, manifest.model_copy(update={"weights_sha256": hashed}))
+    write_manifest(out, manifest.model_copy(update={"weights_sha256": sha256_of_files([written])}))
 
 
 def _read(checkpoint: Path) -> Weights:
