@@ -82,10 +82,3 @@ class ServerApi(ABC):
     @abstractmethod
     def models(self, answer: Any) -> list[ModelCard]:
         """Returns the models in an answer to GET /v1/models."""
-
-
-def cards_with_adapters(answer: Any) -> list[tuple[str, str | None, int | None]]:
-    """Name, name of the adapted model and length of each model; an adapter has the length of the model it adapts."""
-    lengths = {card["id"]: card.get("max_model_len") for card in answer["data"]}
-    parents = {card["id"]: card.get("parent") for card in answer["data"]}
-    return [(name, parent, lengths[name] or lengths.get(parent)) for name, parent in parents.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rerank.inference_servers.api import LogProbs, ModelCard, Post, ServerApi, cards_with_adapters
+from rerank.inference_servers.api import LogProbs, ModelCard, Post, ServerApi
 
 #: Greedy, whatever sampling the checkpoint's generation_config.json asks for.
 _GREEDY = {"temperature": 0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -37,7 +37,11 @@ class VllmApi(ServerApi):
         return Post("/tokenize", {"model": self._model, "prompt": text, "add_special_tokens": False})
 
     def models(self, answer: Any) -> list[ModelCard]:
-        return [ModelCard(name, length) for name, _, length in cards_with_adapters(answer)]
+        """An adapter has the length of the model that it adapts."""
+        lengths = {card["id"]: card.get("max_model_len") for card in answer["data"]}
+        return [
+            ModelCard(card["id"], lengths[card["id"]] or lengths.get(card.get("parent"))) for card in answer["data"]
+        ]
 
     def _completion(self, prompt: Sequence[int], fields: dict[str, Any]) -> Post:
         return Post("/v1/completions", {"model": self._model, "prompt": list(prompt), **_GREEDY, **fields})

@@ -32,8 +32,6 @@ class TextPrompts(ABC):
     """
 
     kind: ClassVar[str]
-    #: A template must have one field of each of these groups; see `load_template`.
-    needed_fields: ClassVar[Sequence[Sequence[str]]] = TEXT_FIELDS
     score_kind: ClassVar[ScoreKind]
     max_window_size: int
     max_window_tokens: int
@@ -48,7 +46,7 @@ class TextPrompts(ABC):
         thinks: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
-        loaded = load_template(template, self.needed_fields)
+        loaded = load_template(template, TEXT_FIELDS)
         self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
         if self.renderer.opens_reasoning and not thinks:
             raise CheckpointError(
