@@ -38,11 +38,11 @@ class WatchedServer:
 
     Args:
         model: the name of the model in the configuration, for the log.
-        server: is sent the calls.
-        check: checks the server in full before it is used. Raises NoAnswer, or a RerankError that says what is wrong.
+        server: its address, and whether it is there.
+        check: checks it in full before it is used. Raises NoAnswer, or a RerankError that says what is wrong.
     """
 
-    def __init__(self, model: str, server: Server, check: Callable[[Server], Awaitable[None]]) -> None:
+    def __init__(self, model: str, server: Server, check: Callable[[], Awaitable[None]]) -> None:
         self._model, self._server, self._check = model, server, check
         self._problem: RerankError | None = ModelServerUnavailable(f"{server.url} has not answered yet")
         self._doubt = asyncio.Event()  # a call lost its connection, so that the server is looked at
@@ -69,8 +69,8 @@ class WatchedServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def call(self, use: Callable[[Server], Awaitable[T]]) -> T:
-        """Returns the result of `use` on the server. A call without an answer is sent again.
+    async def call(self, use: Callable[[], Awaitable[T]]) -> T:
+        """Returns the result of `use`, which calls the server. A call without an answer is sent again.
 
         Waits for the first look if it has not ended yet.
 
@@ -86,7 +86,7 @@ class WatchedServer:
                 kind = ModelServerUnavailable if is_away else ModelServerUnfit
                 raise kind(f"the server of model {self._model} cannot be used: {self._problem}")
             try:
-                return await use(self._server)
+                return await use()
             except NoAnswer as error:
                 if error.lost:
                     self._doubt.set()
@@ -113,7 +113,7 @@ class WatchedServer:
         try:
             await self._server.check_health()
             if before:
-                await self._check(self._server)
+                await self._check()
             self._problem = None
         except NoAnswer as error:
             self._problem = ModelServerUnavailable(f"{error}; start the server, or correct served_by.url")

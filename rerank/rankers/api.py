@@ -10,9 +10,8 @@ from itertools import chain
 
 from rerank.config.served import RerankServers
 from rerank.inference_servers.rerank_apis import RERANK_APIS
-from rerank.inference_servers.server import Server
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.remote_servers import RemoteServers, read_answer
+from rerank.rankers.remote_server import OnServer
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: The largest window of a pointwise API.
@@ -21,7 +20,7 @@ _MOST_PASSAGES = 10_000
 _SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
 
 
-class ApiRanker(RemoteServers):
+class ApiRanker(OnServer):
     """Ranks a window by the scores of a rerank API: in one call, or in several of a pointwise one with a smaller limit.
 
     Args:
@@ -71,19 +70,19 @@ class ApiRanker(RemoteServers):
 
     async def _call(self, query: Query, texts: Sequence[str]) -> list[float]:
         async with self._free:
-            return await self._server.call(partial(self._scores, query, texts))
+            return await self._watched.call(partial(self._scores, query, texts))
 
-    async def _scores(self, query: Query, texts: Sequence[str], server: Server) -> list[float]:
-        """Returns the scores of texts by one server. Raises: NoAnswer, ModelServerUnfit."""
+    async def _scores(self, query: Query, texts: Sequence[str]) -> list[float]:
+        """Returns the scores of texts. Raises: NoAnswer, ModelServerUnfit."""
         sent = [_as_utf8(text) for text in texts]
         asked = self._api.ask(
             self._servers.model, _as_utf8(query.text), sent, self._servers.fields, _as_utf8(query.instruction)
         )
-        return read_answer(server, partial(self._api.scores, n=len(texts)), await server.post(asked))
+        return await self._ask(asked, partial(self._api.scores, n=len(texts)))
 
-    async def _check(self, server: Server) -> None:
+    async def _check(self) -> None:
         """Lets the server score two passages, which shows a wrong kind, model or key."""
-        await self._scores(*_SAMPLE, server)
+        await self._scores(*_SAMPLE)
 
 
 def _as_utf8(text: str) -> str:

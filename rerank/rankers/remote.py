@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.config.served import ServedBy
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.inference_servers.kinds import APIS
-from rerank.inference_servers.server import NoAnswer, Server
+from rerank.inference_servers.server import NoAnswer
 from rerank.models.encoder import Encoder
 from rerank.models.tokenizer import splitter_of
 from rerank.prompting.truncate import beginning
@@ -33,7 +33,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.e2rank import E2RankPrompts, by_cosine
 from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
-from rerank.rankers.remote_servers import RemoteServers, read_answer
+from rerank.rankers.remote_server import OnServer
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Passage, Prepared, Query, Vector, Window, WindowRanking
 
@@ -71,8 +71,8 @@ class RemoteModel:
     self_test: Callable[[Ranker], None]
 
 
-class _RemotePromptRanker(RemoteServers, Generic[P]):
-    """Sends the windows of a ranker to its servers; see `rerank.rankers.base.RemoteRanker`.
+class _RemotePromptRanker(OnServer, Generic[P]):
+    """Sends the windows of a ranker to its server; see `rerank.rankers.base.RemoteRanker`.
 
     Args:
         model: the model and its servers.
@@ -96,40 +96,43 @@ class _RemotePromptRanker(RemoteServers, Generic[P]):
         return self._prompts.encode(window)
 
     async def rank_window(self, window: Window) -> WindowRanking:
-        return await self._server.call(partial(self.rank_on, window))
+        return await self._watched.call(partial(self.rank_checked, window))
 
     @abstractmethod
-    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
-        """Returns the ranking of a window by one server. Raises: NoAnswer, ModelServerUnfit."""
+    async def rank_checked(self, window: Window) -> WindowRanking:
+        """Returns the ranking of a window by a server that fits, or is being checked.
+
+        Raises: NoAnswer, ModelServerUnfit.
+        """
 
     @abstractmethod
-    async def _check_answers(self, server: Server) -> None:
+    async def _check_answers(self) -> None:
         """Raises: NoAnswer, ModelServerUnfit if the server's answers lack what the ranking needs."""
 
-    async def _check(self, server: Server) -> None:
+    async def _check(self) -> None:
         """Raises: NoAnswer, ModelServerUnfit, SelfTestFailed."""
-        await self._check_name_and_length(server)
-        await self._check_tokenizer(server)
-        await self._check_answers(server)
-        on_server = _OnOneServer(self._for_self_test(), server, asyncio.get_running_loop())
+        await self._check_name_and_length()
+        await self._check_tokenizer()
+        await self._check_answers()
+        on_server = _ForSelfTest(self._for_self_test(), asyncio.get_running_loop())
         try:
             await asyncio.to_thread(self._model.self_test, on_server)
         except SelfTestFailed as error:
             if isinstance(error.__cause__, NoAnswer | RerankError):
                 raise error.__cause__ from error
-            raise SelfTestFailed(f"{server.url}: {error}") from error
+            raise SelfTestFailed(f"{self._server.url}: {error}") from error
         finally:
             on_server.stop()
 
     def _for_self_test(self) -> Self:
         return self
 
-    async def _check_name_and_length(self, server: Server) -> None:
+    async def _check_name_and_length(self) -> None:
         name = self._model.served_by.model
-        cards = {card.name: card for card in read_answer(server, self._api.models, await server.get("/v1/models"))}
+        cards = {card.name: card for card in await self._ask("/v1/models", self._api.models)}
         if name not in cards:
-            raise ModelServerUnfit(
-                f"{server.url} serves {', '.join(cards) or 'no model'}, not {name}; correct served_by.model, or the "
+            raise self._unfit(
+                f"serves {', '.join(cards) or 'no model'}, not {name}; correct served_by.model, or the "
                 "name with which the server was started"
             )
         length = cards[name].max_tokens
@@ -141,20 +144,21 @@ class _RemotePromptRanker(RemoteServers, Generic[P]):
                 self.info, max_passage_tokens=limits.max_passage_tokens, max_window_tokens=limits.max_window_tokens
             )
 
-    async def _check_tokenizer(self, server: Server) -> None:
+    async def _check_tokenizer(self) -> None:
         """Compares the tokens of a text if the server offers to tokenise."""
         try:
-            answer = await server.post(self._api.tokenize(_SAMPLE))
+            found = await self._ask(self._api.tokenize(_SAMPLE), self._api.tokens)
         except ModelServerUnfit as error:
             if error.metadata.get("status") not in _NOT_OFFERED:
                 raise
-            log.info("model %s: %s does not tokenise, so its tokens are not compared", self._model.name, server.url)
+            log.info(
+                "model %s: %s does not tokenise, so its tokens are not compared", self._model.name, self._server.url
+            )
             return
-        found = read_answer(server, self._api.tokens, answer)
         expected = self._model.tokenizer(_SAMPLE, add_special_tokens=False, verbose=False)["input_ids"]
         if found != expected:
-            raise ModelServerUnfit(
-                f"{server.url} splits {_SAMPLE!r} into the tokens {found}, and the tokenizer of model "
+            raise self._unfit(
+                f"splits {_SAMPLE!r} into the tokens {found}, and the tokenizer of model "
                 f"{self._model.name} into {expected}; set `path` to the tokenizer of the served model"
             )
 
@@ -172,30 +176,29 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
         limit = min(self.info.max_window_size, self._api.most_token_ids)
         self.info = replace(self.info, max_window_size=limit)
 
-    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
+    async def rank_checked(self, window: Window) -> WindowRanking:
         """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
         (prompt,) = window.prompts
-        row = await self._row(prompt, len(window.passages), server)
+        row = await self._row(prompt, len(window.passages))
         return self._prompts.ranking(window, [torch.tensor(row)])
 
-    async def _check_answers(self, server: Server) -> None:
+    async def _check_answers(self) -> None:
         """Asks for all identifiers at once."""
         (prompt,) = self._prompts.encode(Window(Query("N/A"), (Passage("0", "N/A"), Passage("1", "N/A")))).prompts
-        await self._row(prompt, self.info.max_window_size, server)
+        await self._row(prompt, self.info.max_window_size)
 
-    async def _row(self, prompt: Sequence[int], n: int, server: Server) -> list[float]:
+    async def _row(self, prompt: Sequence[int], n: int) -> list[float]:
         """Returns the log-probability of each of n identifiers after a prompt."""
         asked = self._prompts.identifiers.token_ids[:n]
-        log_probs = read_answer(server, self._api.log_probs, await server.post(self._api.score(prompt, asked)))
+        log_probs = await self._ask(self._api.score(prompt, asked), self._api.log_probs)
         row = [log_probs[token_id] for token_id in asked if token_id in log_probs]
         if len(row) < len(asked):
-            raise ModelServerUnfit(
-                f"{server.url} answered with the log-probabilities of {len(row)} of {len(asked)} identifiers; "
-                f"{self._api.lacks}"
+            raise self._unfit(
+                f"answered with the log-probabilities of {len(row)} of {len(asked)} identifiers; {self._api.lacks}"
             )
         if not all(map(math.isfinite, row)):
-            raise ModelServerUnfit(
-                f"{server.url} answered with a log-probability that is not finite; the weights or the number format of "
+            raise self._unfit(
+                "answered with a log-probability that is not finite; the weights or the number format of "
                 "its model are broken"
             )
         return row
@@ -204,13 +207,12 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
 class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
     """Ranks by the permutation that a served model generates."""
 
-    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
+    async def rank_checked(self, window: Window) -> WindowRanking:
         n = len(window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
-        text = read_answer(server, self._api.text, await server.post(post))
-        return self._prompts.ranking(window, [self._prompts.answer(text)])
+        return self._prompts.ranking(window, [self._prompts.answer(await self._ask(post, self._api.text))])
 
-    async def _check_answers(self, server: Server) -> None:
+    async def _check_answers(self) -> None:
         """Checks nothing, because the self-test generates."""
 
     def _for_self_test(self) -> Self:
@@ -259,9 +261,9 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         prompts = (*encoded.prompts, *((*tokens, self._end) for tokens in ids))
         return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
 
-    async def rank_on(self, window: Window, server: Server) -> WindowRanking:
+    async def rank_checked(self, window: Window) -> WindowRanking:
         """Ranks a window by cosines; see `by_cosine`."""
-        of_prompt, *of_texts = await self._vectors(window.prompts, server)
+        of_prompt, *of_texts = await self._vectors(window.prompts)
         new = iter(of_texts)
         passages = window.passages
         return by_cosine(
@@ -272,41 +274,39 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
     def _has_vector(self, passage: Passage) -> bool:
         return self._encoder is not None and passage.vector is not None
 
-    async def _check_answers(self, server: Server) -> None:
+    async def _check_answers(self) -> None:
         """Compares the server's vector of a text with the encoder's, if it has the same weights."""
         window = Window(Query("N/A", instruction="N/A"), (Passage("0", _SAMPLE),))
-        _, found = await self._vectors(self.encode(window).prompts, server)
+        _, found = await self._vectors(self.encode(window).prompts)
         if self._encoder is None:
             return
         (expected,) = await asyncio.to_thread(self._encoder.encode_passages, [_SAMPLE])
         if found.shape != expected.shape or float(found @ expected) < _LEAST_COSINE:
-            raise ModelServerUnfit(
-                f"{server.url} gives another vector of a text than the encoder of the service; serve the same weights, "
+            raise self._unfit(
+                "gives another vector of a text than the encoder of the service; serve the same weights, "
                 "with pooling LAST"
             )
 
-    async def _vectors(self, inputs: Sequence[Sequence[int]], server: Server) -> list[Vector]:
+    async def _vectors(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
         """Returns the unit vector of each input."""
-        rows = read_answer(server, self._api.vectors, await server.post(self._api.embed(inputs)))
-        vectors = np.array(rows, dtype=np.float32)
+        vectors = np.array(await self._ask(self._api.embed(inputs), self._api.vectors), dtype=np.float32)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True) if vectors.ndim == 2 else np.zeros(1)
         if len(vectors) != len(inputs) or not (np.isfinite(lengths) & (lengths > 0)).all():
-            raise ModelServerUnfit(
-                f"{server.url} answered with {len(vectors)} vectors for {len(inputs)} texts, or with some that are not "
+            raise self._unfit(
+                f"answered with {len(vectors)} vectors for {len(inputs)} texts, or with some that are not "
                 "finite; run vLLM with --runner pooling, and the weights in a number format that they bear"
             )
         return list(vectors / lengths)
 
 
-class _OnOneServer:
-    """A served ranker on one of its servers, for the self-test, which runs on a thread."""
+class _ForSelfTest:
+    """A served ranker whose server is being checked, for the self-test, which runs on a thread."""
 
-    def __init__(self, ranker: _RemotePromptRanker[Any], server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, ranker: _RemotePromptRanker[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.info = ranker.info
         self.prepare = ranker.prepare
         self.encode = ranker.encode
-        self._rank_on = ranker.rank_on
-        self._server = server
+        self._rank = ranker.rank_checked
         self._loop = loop
         self._asked: Future[list[WindowRanking]] | None = None
         self._has_stopped = False
@@ -315,7 +315,7 @@ class _OnOneServer:
         return results[0]
 
     def read(self, pieces: Sequence[Window]) -> list[WindowRanking]:
-        self._asked = asyncio.run_coroutine_threadsafe(self._rank(pieces), self._loop)
+        self._asked = asyncio.run_coroutine_threadsafe(self._rank_all(pieces), self._loop)
         if self._has_stopped:
             self._asked.cancel()
         return self._asked.result()
@@ -326,5 +326,5 @@ class _OnOneServer:
         if self._asked is not None:
             self._asked.cancel()
 
-    async def _rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        return list(await asyncio.gather(*(self._rank_on(window, self._server) for window in windows)))
+    async def _rank_all(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        return list(await asyncio.gather(*map(self._rank, windows)))

@@ -88,15 +88,16 @@ async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_
 async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "_OPEN_S", 0.1)
 
-    async def check(_: Server) -> None:
+    async def check() -> None:
         await asyncio.sleep(0.5)
 
     async with hostile(OK) as url, client_of("") as client:
-        servers = watched.WatchedServer("zephyr", Server(url, client), check)
-        await servers.open()
-        assert servers.problem
-        assert await servers.call(lambda server: server.post(ASK)) == {}
-        await servers.close()
+        server = Server(url, client)
+        watch = watched.WatchedServer("zephyr", server, check)
+        await watch.open()
+        assert watch.problem
+        assert await watch.call(lambda: server.post(ASK)) == {}
+        await watch.close()
 
 
 @pytest.mark.parametrize("name", ENDLESS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -16,34 +17,34 @@ from rerank.inference_servers.server import Server, client_of
 from rerank.inference_servers.watched import WatchedServer
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in, until
 
+#: Sends a question by way of the watched server.
+Ask: TypeAlias = Callable[[], Awaitable[Any]]
+
 ASK = Post("/ask", {})
 REPLIES = {"GET /health null": Reply(), "POST /ask {}": Reply(200, "done")}
 
 
 class Checks:
-    """Counts the full checks of servers; fails with `error` if it is set."""
+    """Counts the full checks of the server; fails with `error` if it is set."""
 
     def __init__(self) -> None:
-        self.urls: list[str] = []
+        self.number = 0
         self.error: RerankError | None = None
 
-    async def __call__(self, server: Server) -> None:
-        self.urls.append(server.url)
+    async def __call__(self) -> None:
+        self.number += 1
         if self.error:
             raise self.error
 
 
 @asynccontextmanager
-async def served(checks: Checks | None = None) -> AsyncIterator[tuple[StandIn, WatchedServer]]:
+async def served(checks: Checks | None = None) -> AsyncIterator[tuple[StandIn, WatchedServer, Ask]]:
     async with stand_in(REPLIES) as server, client_of("") as client:
-        watched = WatchedServer("zephyr", Server(server.url, client), checks or Checks())
+        sent_to = Server(server.url, client)
+        watched = WatchedServer("zephyr", sent_to, checks or Checks())
         await watched.open()
-        yield server, watched
+        yield server, watched, partial(watched.call, partial(sent_to.post, ASK))
         await watched.close()
-
-
-async def ask(server: Server) -> Any:
-    return await server.post(ASK)
 
 
 def asked(server: StandIn) -> int:
@@ -66,60 +67,60 @@ def always(reply: Reply) -> Callable[[str, Any], Reply | None]:
     ids=["429", "500", "503", "connection breaks in the answer", "half an answer"],
 )
 async def test_call_without_an_answer_is_sent_again(reply: Reply) -> None:
-    async with served() as (server, watched):
+    async with served() as (server, _, ask):
         server.fault = once(reply)
-        assert await watched.call(ask) == "done"
+        assert await ask() == "done"
         assert asked(server) == 2
 
 
 async def test_attempts_are_bounded_and_the_error_says_what_the_server_said() -> None:
-    async with served() as (server, watched):
+    async with served() as (server, _, ask):
         server.fault = always(Reply(503, {"error": "out of blocks"}))
         with pytest.raises(ModelServerUnavailable, match=f"{server.url}/ask answered 503: .*out of blocks.*3 attempts"):
-            await watched.call(ask)
+            await ask()
         assert asked(server) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
 async def test_refused_request_is_not_sent_again(status: int) -> None:
-    async with served() as (server, watched):
+    async with served() as (server, _, ask):
         server.fault = always(Reply(status, {"error": "no such model"}))
         with pytest.raises(ModelServerUnfit, match=rf"/ask answered {status}: .*no such model"):
-            await watched.call(ask)
+            await ask()
         assert asked(server) == 1
 
 
 async def test_killed_server_is_left_out_and_checked_in_full_when_it_is_back() -> None:
     checks = Checks()
-    async with served(checks) as (server, watched):
-        assert checks.urls == [server.url]
+    async with served(checks) as (server, watched, ask):
+        assert checks.number == 1
         await server.kill()
         with pytest.raises(ModelServerUnavailable, match=server.url):
-            await watched.call(ask)
+            await ask()
         await until(lambda: watched.problem != "")
         start_s = time.perf_counter()
         with pytest.raises(ModelServerUnavailable, match="start the server"):
-            await watched.call(ask)
+            await ask()
         assert time.perf_counter() - start_s < 0.5  # without an attempt
         await server.start()
         await until(lambda: watched.problem == "")
-        assert await watched.call(ask) == "done"
-        assert checks.urls == [server.url] * 2
+        assert await ask() == "done"
+        assert checks.number == 2
 
 
 async def test_server_that_does_not_fit_is_not_used() -> None:
     checks = Checks()
     checks.error = ModelServerUnfit("it serves another model")
-    async with served(checks) as (server, watched):
+    async with served(checks) as (server, _, ask):
         with pytest.raises(ModelServerUnfit, match=r"zephyr.*another model"):
-            await watched.call(ask)
+            await ask()
         assert asked(server) == 0
 
 
 async def test_cancelled_call_ends_at_the_server() -> None:
-    async with served() as (server, watched):
+    async with served() as (server, _, ask):
         server.fault = always(Reply(200, "late", delay_s=60))
-        call = asyncio.create_task(watched.call(ask))
+        call = asyncio.ensure_future(ask())
         await until(lambda: server.running == 1)
         call.cancel()
         await until(lambda: server.running == 0, within_s=1.0)
