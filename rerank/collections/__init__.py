@@ -54,24 +54,12 @@ def open_collection(name_or_folder: str) -> Collection:
     Raises:
         CollectionError: the argument is neither.
     """
+    if name_or_folder in NAMED:
+        return NAMED[name_or_folder]()
     if not is_collection(name_or_folder):
         names = ", ".join(map(repr, NAMED))
         raise CollectionError(f"collection {name_or_folder!r} is neither {names} nor a folder with a corpus.jsonl")
-    if name_or_folder not in NAMED:
-        beir.checked_folder(name_or_folder)
-    return find_collection(name_or_folder)
-
-
-def is_collection(name_or_folder: str) -> bool:
-    """True for a named collection, and for a folder with a corpus.jsonl."""
-    return name_or_folder in NAMED or beir.corpus_file(Path(name_or_folder)).is_file()
-
-
-def find_collection(name_or_folder: str) -> Collection:
-    """A named collection, or a folder in BEIR layout. Some files may be missing: none is read yet."""
-    if name_or_folder in NAMED:
-        return NAMED[name_or_folder]()
-    folder = Path(name_or_folder).absolute()
+    folder = beir.checked_folder(name_or_folder)
     return Collection(
         folder.name,
         partial(beir.passages, folder),
@@ -80,3 +68,8 @@ def find_collection(name_or_folder: str) -> Collection:
         partial(beir.queries, folder),
         partial(beir.qrels, folder),
     )
+
+
+def is_collection(name_or_folder: str) -> bool:
+    """True for a named collection, and for a folder with a corpus.jsonl."""
+    return name_or_folder in NAMED or beir.corpus_file(Path(name_or_folder)).is_file()
