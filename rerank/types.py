@@ -45,8 +45,6 @@ Matrix: TypeAlias = npt.NDArray[np.float32]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 #: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
 InSlices: TypeAlias = Generator[None, None, T]
-#: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.
-Batching: TypeAlias = Literal["packed", "one_by_one"]
 
 
 @dataclass(frozen=True, slots=True)

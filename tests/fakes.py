@@ -24,7 +24,7 @@ class NumberRanker:
 
     def __init__(self, max_window_size: int = 100) -> None:
         self.info = RankerInfo(
-            "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, batching="packed"
+            "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, reads_together=True
         )
         self.batches: list[int] = []
         self.encoded: list[Window] = []

@@ -1,4 +1,4 @@
-"""Small random transformers of many architectures, those whose sequences can be packed and those whose cannot."""
+"""Small random causal transformers of many architectures."""
 
 from __future__ import annotations
 
@@ -44,48 +44,33 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 512,
     "initializer_range": 0.2,
 }
-GROUPED_QUERIES = _SHAPE | {"num_key_value_heads": 2, "head_dim": 16}
-_WINDOWED = GROUPED_QUERIES | {"sliding_window": 16}
+_GROUPED_QUERIES = _SHAPE | {"num_key_value_heads": 2, "head_dim": 16}
+_WINDOWED = _GROUPED_QUERIES | {"sliding_window": 16}
 _GPT: dict[str, Any] = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 3, "n_head": 4, "initializer_range": 0.2}
 _OPT = _SHAPE | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.2}
 _ALIBI: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 64, "initializer_range": 0.2}
 _DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
-PACKABLE: dict[str, PretrainedConfig] = {
-    "llama": LlamaConfig(**GROUPED_QUERIES),
+DECODERS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**_GROUPED_QUERIES),
     "mistral": MistralConfig(**_WINDOWED),
-    "qwen2": Qwen2Config(**GROUPED_QUERIES),
+    "qwen2": Qwen2Config(**_GROUPED_QUERIES),
     "qwen2 with a window in one layer": Qwen2Config(**_WINDOWED, use_sliding_window=True, max_window_layers=2),
-    "qwen3": Qwen3Config(**GROUPED_QUERIES),
-    "gemma": GemmaConfig(**GROUPED_QUERIES),
+    "qwen3": Qwen3Config(**_GROUPED_QUERIES),
+    "gemma": GemmaConfig(**_GROUPED_QUERIES),
     "gemma3": Gemma3TextConfig(**_WINDOWED),
-    "granite": GraniteConfig(**GROUPED_QUERIES, residual_multiplier=0.3, logits_scaling=2.0),
+    "granite": GraniteConfig(**_GROUPED_QUERIES, residual_multiplier=0.3, logits_scaling=2.0),
     "bert": BertConfig(**_SHAPE, is_decoder=True),
     "opt": OPTConfig(**_OPT),
     "gpt2": GPT2Config(**_GPT),
+    "gemma2": Gemma2Config(**_WINDOWED, attn_logit_softcapping=2.0, final_logit_softcapping=5.0),
+    "gpt-oss": GptOssConfig(**_WINDOWED, num_local_experts=4, num_experts_per_tok=2),
+    "bloom": BloomConfig(**_ALIBI, n_layer=3, n_head=4),
+    "falcon": FalconConfig(**_ALIBI, num_hidden_layers=3, num_attention_heads=4),
+    "gpt-j": GPTJConfig(**_GPT, rotary_dim=8),
+    "roberta": RobertaConfig(**_SHAPE, is_decoder=True),
+    "llama with dynamic positions": LlamaConfig(**_GROUPED_QUERIES, rope_parameters=_DYNAMIC_ROPE),
 }
-#: With the reason why they cannot be packed.
-NOT_PACKABLE: dict[str, tuple[PretrainedConfig, str]] = {
-    "gemma2": (
-        Gemma2Config(**_WINDOWED, attn_logit_softcapping=2.0, final_logit_softcapping=5.0),
-        "computes neither soft caps nor attention sinks",
-    ),
-    "gpt-oss": (
-        GptOssConfig(**_WINDOWED, num_local_experts=4, num_experts_per_tok=2),
-        "computes neither soft caps nor attention sinks",
-    ),
-    "bloom": (BloomConfig(**_ALIBI, n_layer=3, n_head=4), "ran in 0 of its 3 layers"),
-    "falcon": (FalconConfig(**_ALIBI, num_hidden_layers=3, num_attention_heads=4), "ran in 0 of its 3 layers"),
-    "gpt-j": (GPTJConfig(**_GPT, rotary_dim=8), "ran in 0 of its 3 layers"),
-    "roberta": (RobertaConfig(**_SHAPE, is_decoder=True), "packed sequences differ by"),
-    "bidirectional bert": (BertConfig(**_SHAPE, is_decoder=False), "packed sequences differ by"),
-    "llama with dynamic positions": (
-        LlamaConfig(**GROUPED_QUERIES, rope_parameters=_DYNAMIC_ROPE),
-        "dynamic position embeddings",
-    ),
-}
-#: Those whose last layer is computed at the last positions only.
-SHORTENED = {"llama", "mistral", "qwen2", "qwen2 with a window in one layer", "qwen3", "gemma"}
 
 
 def random_model(config: PretrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

@@ -58,7 +58,7 @@ class ModelThreads:
         self.prepare_stage: ThreadStage[_Slice, Prepared] = ThreadStage(
             ModelStage(Stage.PREPARE, model), self._prepared, throughput, max_batch_tokens=1, observers=observers
         )
-        most = max_batch_tokens or (1 if ranker.info.batching == "one_by_one" else _device_batch_tokens(ranker.info))
+        most = max_batch_tokens or (_device_batch_tokens(ranker.info) if ranker.info.reads_together else 1)
         self.rank_stage = _rank_stage(ModelStage(Stage.RANK, model), ranker, throughput, most, observers)
         self._encoding = Worker(f"encode {model}")
 
@@ -157,7 +157,7 @@ def _rank_stage(
     """Makes the stage that reads pieces of windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, RemoteRanker):
         return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight, observers)
-    pauses = isinstance(ranker, PausingRanker) and ranker.info.batching == "packed"
+    pauses = isinstance(ranker, PausingRanker) and ranker.info.reads_together
     stage = ThreadStage(model_stage, partial(_read, ranker), throughput, max_batch_tokens, observers, pauses)
     if isinstance(ranker, PausingRanker) and pauses:
         ranker.call_between_layers(stage.worker.run_waiting)

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any, Protocol, runtime_checkable
 
 from rerank.checkpoints.relevance import RelevanceCurves
-from rerank.types import Batching, Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class RankerInfo:
     score_kind: ScoreKind
     #: False for a ranker that keeps the order without reading the passages.
     reads_passages: bool = True
-    #: How the ranker runs a batch of windows.
-    batching: Batching = "one_by_one"
+    #: True if several windows, or pieces of them, run through the model together.
+    reads_together: bool = False
     #: The most tokens of a passage's text that `prepare` reads; the work for longer texts is estimated by it.
     max_passage_tokens: int = 1_000_000
     #: The most tokens of a window.
@@ -116,7 +116,7 @@ class PausingRanker(Protocol):
     info: RankerInfo
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
-        """Makes `read` call the function in each layer of a model that packs windows. It may call `read` again."""
+        """Makes `read` call the function before each layer of the model. It may call `read` again."""
         ...
 
 

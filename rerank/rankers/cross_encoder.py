@@ -64,7 +64,7 @@ class CrossEncoderRanker:
             template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
             max_window_size=_MOST_PASSAGES,
             score_kind=ScoreKind.POINTWISE_PROBABILITY if scorer.gives_probabilities else ScoreKind.POINTWISE,
-            batching="packed",
+            reads_together=True,
             max_passage_tokens=scorer.max_tokens,
             max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
             on_accelerator=scorer.device.type == "cuda",

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerBase
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
+from rerank.models.last_token import LastTokenReader
 from rerank.models.out_of_memory import translate_out_of_memory
-from rerank.models.packing_check import checked_reader, make_last_token_reader
-from rerank.models.precision import copy_sharing_weights, pick_precision
+from rerank.models.precision import pick_precision
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template
 from rerank.rankers.text_prompts import TextPrompts
@@ -111,14 +111,10 @@ class E2RankRanker(E2RankPrompts):
         super().__init__(load_tokenizer(encoder.folder), encoder.id.max_tokens, template, instruction, prompt_passages)
         self._encoder, self._reads_index = encoder, reads_index
         picked = pick_precision(encoder.transformer, precision)
-        if picked == "float32":
-            self._reader = checked_reader(encoder.transformer_in(picked))
-        else:  # plain weights, which can be checked before they are rounded
-            self._reader = make_last_token_reader(copy_sharing_weights(encoder.transformer), picked)
-            self._reader.autocast = True  # on a GPU, too, where the encoder's weights are in float32
+        self._reader = LastTokenReader(encoder.transformer_in(picked), autocast=picked == "bfloat16")
         self.info = replace(
             self.describe(encoder.id.name, encoder.id.sha256),
-            batching=self._reader.batching,
+            reads_together=self._reader.reads_together,
             max_passage_tokens=encoder.max_text_tokens,
             reads_vectors=reads_index,
             on_accelerator=encoder.device.type == "cuda",

@@ -18,9 +18,10 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.early_exit import exit_after
 from rerank.models.identifier_head import IdentifierHead
+from rerank.models.last_token import LastTokenReader
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
-from rerank.models.packing_check import make_last_token_reader
+from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, find_identifiers
 from rerank.prompting.templates import Template
 from rerank.rankers.text_prompts import TextPrompts
@@ -115,11 +116,12 @@ class FirstRanker(FirstPrompts):
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, order_prior, passage_tokens)
         self._replace_head(lm.model)
-        self._reader = make_last_token_reader(lm.model, lm.precision)
+        compute_in(lm.model, lm.precision)
+        self._reader = LastTokenReader(lm.model, uses_autocast(self._device, lm.precision))
         self.info = replace(
             self.describe(model_id(checkpoint), lm.revision),
             precision=lm.precision,
-            batching=self._reader.batching,
+            reads_together=self._reader.reads_together,
             on_accelerator=self._device.type == "cuda",
         )
 

@@ -78,7 +78,7 @@ class FusionRanker:
             template_sha256="",
             max_window_size=settings.window_size,
             score_kind=ScoreKind.WINDOW_SCORE,
-            batching="packed",  # the texts of several windows run through the encoder together
+            reads_together=True,  # the texts of several windows run through the encoder together
             max_passage_tokens=encoder.max_text_tokens,
             reads_vectors=True,
             reads_sparse=sparse_encoder is not None,

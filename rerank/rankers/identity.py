@@ -20,7 +20,7 @@ class IdentityRanker:
         max_window_size=1_000_000,
         score_kind=ScoreKind.RANK,
         reads_passages=False,
-        batching="packed",
+        reads_together=True,
         max_passage_tokens=0,
         max_window_tokens=0,
     )

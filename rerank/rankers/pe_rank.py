@@ -16,10 +16,10 @@ import torch
 
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
 from rerank.models.encoder import Encoder
+from rerank.models.last_token import LastTokenReader
 from rerank.models.loading import pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
-from rerank.models.packing_check import make_last_token_reader
-from rerank.models.precision import pick_precision
+from rerank.models.precision import compute_in, pick_precision, uses_autocast
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
@@ -79,7 +79,8 @@ class PERankRanker:
         self._projector = loaded.projector
         picked = pick_precision(loaded.transformer, precision)
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
-        self._reader = make_last_token_reader(loaded.transformer, picked)
+        compute_in(loaded.transformer, picked)
+        self._reader = LastTokenReader(loaded.transformer, uses_autocast(self._device, picked))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         self._query_repeats = prompt.query_repeats
@@ -95,7 +96,7 @@ class PERankRanker:
                 range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._max_positions
             ),
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
-            batching=self._reader.batching,
+            reads_together=self._reader.reads_together,
             max_passage_tokens=encoder.max_text_tokens,
             max_window_tokens=loaded.context_tokens,
             reads_vectors=True,

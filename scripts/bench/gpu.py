@@ -1,4 +1,4 @@
-"""Proof of a device: every ranker against its results on the CPU, packed against alone, speed, a training step, memory.
+"""Proof of a device: every ranker against its CPU results, windows together against alone, speed, training, memory.
 
 Weights are random, but for those of a folder that is given. Seconds are elapsed time, after the device has finished.
 """
@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast
 from rerank.config import EncoderConfig, FusionModel, Precision
 from rerank.models.encoder import Encoder
 from rerank.models.identifier_head import IdentifierHead
-from rerank.models.packing_check import make_last_token_reader
+from rerank.models.last_token import LastTokenReader
 from rerank.models.precision import weights_dtype
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.e2rank import E2RankRanker
@@ -40,7 +40,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 #: Largest difference of a score, in standard deviations of the window's scores on the CPU in float32.
 TOLERANCES: dict[Precision, float] = {"float32": 1e-2, "bfloat16": 0.5}
-#: Lengths of the eight windows that are packed, as shares of the longest; published windows have some 2,000 tokens.
+#: Lengths of eight windows, as shares of the longest; published windows have some 2,000 tokens.
 _LENGTHS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)
 #: Passages of a window, and tokens of an order of them that is written.
 _PASSAGES, _ORDER_TOKENS = 20, 79
@@ -233,13 +233,13 @@ def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
         {
             "generating the permutation / FIRST": lambda: model.generate(**one, **options),
             "logits at all positions / FIRST": lambda: model(**one, use_cache=False),
-            "eight windows padded / packed": lambda: model(rows, masks, use_cache=False, logits_to_keep=1),
+            "eight windows padded / together": lambda: model(rows, masks, use_cache=False, logits_to_keep=1),
         }
     )
     model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(_PASSAGES)).to(model.device))
-    reader = make_last_token_reader(model)
-    ours = proof.seconds({"FIRST": lambda: reader.read(windows[:1]), "packed": lambda: reader.read(windows)})
-    tokens = {"FIRST": len(windows[0]), "packed": sum(map(len, windows))}
+    reader = LastTokenReader(model)
+    ours = proof.seconds({"FIRST": lambda: reader.read(windows[:1]), "together": lambda: reader.read(windows)})
+    tokens = {"FIRST": len(windows[0]), "together": sum(map(len, windows))}
     return {
         "FIRST, ms": [1000 * second for second in ours["FIRST"]],
         **{name: ratios(seconds, ours[name.split()[-1]]) for name, seconds in others.items()},

@@ -80,7 +80,7 @@ async def test_each_method_of_a_ranker_has_its_own_thread() -> None:
 
 async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, batching="one_by_one")
+    ranker.info = replace(ranker.info, reads_together=False)
     async with engine_for(ranker, EngineConfig()) as engine:
         await engine.run(request_for(shuffled(30), Blocks(5)))
     assert ranker.batches == [1] * 6

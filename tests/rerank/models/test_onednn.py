@@ -12,9 +12,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from rerank.models.onednn import compute_by_onednn, use_onednn
-from tests.random_models import PACKABLE, random_model, random_sequences
+from tests.random_models import DECODERS, random_model, random_sequences
 
-CONFIG = PACKABLE["llama"]
+CONFIG = DECODERS["llama"]
 
 
 def changed(model: PreTrainedModel) -> list[str]:

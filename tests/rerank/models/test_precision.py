@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rerank.models.packing_check import make_last_token_reader
-from rerank.models.precision import has_bfloat16, pick_precision
-from tests.random_models import PACKABLE, random_model, random_sequences
+from rerank.models.last_token import LastTokenReader
+from rerank.models.precision import compute_in, has_bfloat16, pick_precision
+from tests.random_models import DECODERS, random_model, random_sequences
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="the processor has no AVX512_BF16")
@@ -34,11 +34,8 @@ def test_auto_on_a_cpu_is_bfloat16_where_it_gains(
 
 
 @needs_bfloat16
-def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = make_last_token_reader(random_model(PACKABLE["qwen2"]), "bfloat16")  # its layers have biases
-    with monkeypatch.context() as patched:
-        patched.setattr("rerank.models.precision.has_bfloat16", lambda: False)
-        plain = make_last_token_reader(random_model(PACKABLE["qwen2"]), "bfloat16")
-    assert (reader.autocast, plain.autocast) == (True, True)
-    logits, expected = reader.read(random_sequences()), plain.read(random_sequences())
+def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once() -> None:
+    rounded, plain = (random_model(DECODERS["qwen2"]) for _ in range(2))  # its layers have biases
+    compute_in(rounded, "bfloat16")
+    logits, expected = (LastTokenReader(model, autocast=True).read(random_sequences()) for model in (rounded, plain))
     torch.testing.assert_close(logits, expected, atol=0.02 * expected.std().item(), rtol=0)
