@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -82,10 +83,14 @@ def weight_files(checkpoint: Path) -> list[Path]:
     """Returns the files of the weights: those in the safetensors format, or else those of torch.
 
     Raises:
-        CheckpointError: there are none.
+        CheckpointError: there are none, or fewer than their names say: model-00001-of-00002.safetensors.
     """
     for pattern in _WEIGHTS_FILES:
         if found := sorted(checkpoint.glob(pattern)):
+            stated = re.search(r"-of-(\d+)\.", found[0].name)
+            if stated and len(found) < int(stated[1]):
+                names = ", ".join(path.name for path in found)
+                raise CheckpointError(f"{checkpoint} holds {names} alone; download the checkpoint again")
             return found
     raise CheckpointError(f"{checkpoint} holds no {' or '.join(_WEIGHTS_FILES)}; give the folder of a checkpoint")
 
