@@ -134,30 +134,20 @@ def _encoder(proof: Proof, device: str) -> Encoder:
     return Encoder(EncoderConfig(name=str(proof.checkpoint), pooling="lasttoken"), device)
 
 
-def _first(proof: Proof, device: str, precision: Precision) -> Ranker:
-    return FirstRanker(proof.weights or proof.checkpoint, "first", device=device, precision=precision)
-
-
-def _pe_rank(proof: Proof, device: str, precision: Precision) -> Ranker:
-    return PERankRanker(
-        proof.checkpoint, _encoder(proof, device), device, "one_step", "pe_rank_text", precision=precision
-    )
-
-
-def _e2rank(proof: Proof, device: str, precision: Precision) -> Ranker:
-    return E2RankRanker(_encoder(proof, device), False, "e2rank", "Order these:", _PASSAGES, precision)
-
-
-def _fusion(proof: Proof, device: str, precision: Precision) -> Ranker:
-    """It computes in the precision that its encoder picks: bfloat16 on a CPU that has it."""
-    return FusionRanker(FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0), _encoder(proof, device), None)
-
-
+#: Loads a ranker on a device. The fusion computes in the precision that its encoder picks.
 RANKERS: dict[str, Callable[[Proof, str, Precision], Ranker]] = {
-    "FIRST": _first,
-    "PE-Rank": _pe_rank,
-    "E2Rank": _e2rank,
-    "fusion": _fusion,
+    "FIRST": lambda proof, device, precision: FirstRanker(
+        proof.weights or proof.checkpoint, "first", device=device, precision=precision
+    ),
+    "PE-Rank": lambda proof, device, precision: PERankRanker(
+        proof.checkpoint, _encoder(proof, device), device, "one_step", "pe_rank_text", precision=precision
+    ),
+    "E2Rank": lambda proof, device, precision: E2RankRanker(
+        _encoder(proof, device), False, "e2rank", "Order these:", _PASSAGES, precision
+    ),
+    "fusion": lambda proof, device, _: FusionRanker(
+        FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0), _encoder(proof, device), None
+    ),
 }
 
 
@@ -171,7 +161,7 @@ def measure_agreement(proof: Proof) -> Values:
     for name, load in RANKERS.items():
         on_cpu = load(proof, "cpu", "float32")
         expected = [_scores(on_cpu, [window])[0] for window in proof.texts]
-        precisions: Iterable[Precision] = ("bfloat16",) if load is _fusion else TOLERANCES
+        precisions: Iterable[Precision] = ("bfloat16",) if name == "fusion" else TOLERANCES
         for precision in precisions:
             figures = _compare(proof, load(proof, proof.device.type, precision), expected, TOLERANCES[precision])
             values |= {f"{name}, {precision}: {figure}": found for figure, found in figures.items()}
