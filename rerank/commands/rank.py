@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -153,14 +153,6 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
             raise typer.Exit(1)
 
 
-class RankedTexts(NamedTuple):
-    """The response to a request that was ranked in this process, with the seconds of its two parts."""
-
-    response: pb.RerankResponse
-    load_s: float
-    rank_s: float
-
-
 def file_among(given: Sequence[str]) -> Path | None:
     """The file of candidates, if that is what was given; None for passages.
 
@@ -186,8 +178,10 @@ def _looks_like_a_file(text: str) -> bool:
     return len(text.split()) == 1 and (text.lower().endswith(_FILE_ENDS) or text.startswith(_PATH_STARTS))
 
 
-def rank_here(query: str, passages: Sequence[tuple[str, str]], model: str, fields: Mapping[str, Any]) -> RankedTexts:
-    """Loads a model and ranks passages, pairs of doc_id and text.
+def rank_here(
+    query: str, passages: Sequence[tuple[str, str]], model: str, fields: Mapping[str, Any]
+) -> tuple[pb.RerankResponse, float, float]:
+    """Loads a model and ranks passages, pairs of doc_id and text; with the seconds to load and to rank.
 
     Args:
         model: see `config_of_model`; empty: the default model.
@@ -211,4 +205,4 @@ def rank_here(query: str, passages: Sequence[tuple[str, str]], model: str, field
         loaded_s = time.perf_counter()
         ranking = reranker.rerank(request.query, request.candidates, request.options)
         end_s = time.perf_counter()
-    return RankedTexts(replies.rerank_response(ranking, message), loaded_s - start_s, end_s - loaded_s)
+    return replies.rerank_response(ranking, message), loaded_s - start_s, end_s - loaded_s

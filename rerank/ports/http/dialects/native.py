@@ -24,7 +24,7 @@ M = TypeVar("M", pb.RerankRequest, pb.SearchRequest)
 
 
 class _NativeDialect(Dialect):
-    passages_field = "candidates"
+    reply, passages_field = pb.RerankResponse, "candidates"
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """Returns the google.rpc.Status that a gRPC client gets."""
@@ -34,7 +34,7 @@ class _NativeDialect(Dialect):
 class RerankDialect(_NativeDialect):
     """The dialect of this service for Rerank."""
 
-    name, request, reply = "candidates (gRPC's Rerank)", pb.RerankRequest, pb.RerankResponse
+    name, request = "candidates (gRPC's Rerank)", pb.RerankRequest
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.RerankRequest, body)
@@ -44,7 +44,7 @@ class RerankDialect(_NativeDialect):
 class SearchDialect(_NativeDialect):
     """The dialect of this service for Search."""
 
-    name, request, reply = "a query to the index (gRPC's Search)", pb.SearchRequest, pb.RerankResponse
+    name, request = "a query to the index (gRPC's Search)", pb.SearchRequest
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.SearchRequest, body)
