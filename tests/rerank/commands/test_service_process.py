@@ -100,11 +100,13 @@ def test_second_signal_ends_the_service_at_once(ended: Ended) -> None:
 
 
 @pytest.mark.slow
-def test_successor_at_the_same_address_answers_and_ends_with_its_killed_parent(
-    ended: Ended, tmp_path: Path, checkpoint: Path
+def test_fresh_service_at_the_address_of_another_answers_and_ends_with_its_killed_parent(
+    ended: Ended, tmp_path: Path
 ) -> None:
+    """It answers as the guide has it: the language model is loaded by the first request for it."""
+    passages = ["glaciers flow", "bread rises", "an adult flea lives a hundred days"]
     config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump({**settings_of(checkpoint), "listen": ended.address, "device": "cpu"}))
+    config.write_text(yaml.safe_dump({"listen": ended.address, "device": "cpu"}))
     command = [sys.executable, "-c", PARENT, str(config)]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with (
@@ -114,7 +116,13 @@ def test_successor_at_the_same_address_answers_and_ends_with_its_killed_parent(
         try:
             assert parent.stdout is not None
             assert parent.stdout.readline().strip() == ended.address
-            assert client.rerank(QUERY, ["glaciers flow", "a flea lives a year"], TIMEOUT_S).results[0].doc_id == "1"
+            models = client.list_models(TIMEOUT_S).models
+            assert {model.name for model in models if model.is_loaded} == {"default", "pe-rank", "identity"}
+            for model in ("default", "pe-rank", "first"):
+                assert client.rerank(QUERY, passages, 10 * TIMEOUT_S, model=model).results[0].doc_id == "2"
+            memory = {model.name: model.memory_bytes for model in client.list_models(TIMEOUT_S).models}
+            assert memory["first"] > 3e8
+            assert memory["pe-rank-first"] == 0
         finally:
             parent.kill()
         wait_for(lambda: is_unavailable(client))
@@ -129,22 +137,6 @@ def is_unavailable(client: RerankClient) -> bool:
     except ServiceError as error:
         return error.code is grpc.StatusCode.UNAVAILABLE
     return False
-
-
-@pytest.mark.slow
-def test_fresh_service_answers_default_pe_rank_and_first() -> None:
-    """As the guide has it: the language model is loaded by the first request for it."""
-    passages = ["glaciers flow", "bread rises", "an adult flea lives a hundred days"]
-    config = load_config(None, listen="127.0.0.1:0", device="cpu")
-    with service_process(config) as address, RerankClient(address) as client:
-        before = {model.name: model.is_loaded for model in client.list_models(TIMEOUT_S).models}
-        assert before == {"default": True, "pe-rank": True, "first": False, "pe-rank-first": False, "identity": True}
-        for model in ("default", "pe-rank", "first"):
-            assert client.rerank(QUERY, passages, 10 * TIMEOUT_S, model=model).results[0].doc_id == "2"
-        after = {model.name: model for model in client.list_models(TIMEOUT_S).models}
-        assert after["first"].is_loaded
-        assert after["first"].memory_bytes > 3e8
-        assert not after["pe-rank-first"].is_loaded
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-import yaml
 
-from rerank.config import ApiModel, RerankServers
+from rerank.config import ApiModel, RerankServers, load_config
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, ModelServerUnfit
 from rerank.inference_servers import server, watched
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import NoAnswer, Server, client_of
+from rerank.ports.server import serve
 from rerank.reranking.load_models import load_remote
 from rerank.types import Passage
 from tests.rerank.inference_servers.cases import QUERY
@@ -130,18 +129,7 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
     assert max(pauses_s) < 1.0
 
 
-def service_with(url: str, folder: Path) -> subprocess.Popen[str]:
-    """`rerank serve` of a model at this URL, and of one that is well."""
-    served_by = {"kind": "infinity", "url": url, "model": "x"}
-    models = [{"name": "identity", "ranker": "identity"}, {"name": "far", "ranker": "api", "served_by": served_by}]
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump({"models": models, "listen": "127.0.0.1:0", "device": "cpu"}))
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-@pytest.mark.slow
-async def test_sigterm_ends_a_start_that_waits_for_a_server(tmp_path: Path) -> None:
+async def test_sigterm_ends_a_start_that_waits_for_a_server() -> None:
     asked = asyncio.Event()
 
     async def silent(writer: asyncio.StreamWriter) -> None:
@@ -149,9 +137,13 @@ async def test_sigterm_ends_a_start_that_waits_for_a_server(tmp_path: Path) -> N
         await asyncio.sleep(600)
 
     async with hostile(silent, health=OK) as url, asyncio.timeout(60):
-        with service_with(url, tmp_path) as process:
-            await asked.wait()
-            start_s = time.monotonic()
-            process.terminate()
-            assert await asyncio.to_thread(process.wait) == 0
-            assert time.monotonic() - start_s < SOON_S
+        served_by = {"kind": "infinity", "url": url, "model": "x"}
+        models = [{"name": "identity", "ranker": "identity"}, {"name": "far", "ranker": "api", "served_by": served_by}]
+        config = load_config(None, models=models, listen="127.0.0.1:0", device="cpu")
+        announced: list[str] = []
+        serving = asyncio.create_task(serve(config, announced.append))
+        await asked.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(SOON_S):
+            await serving
+        assert not announced

@@ -45,7 +45,7 @@ def test_model_stays_as_it_is_where_torch_has_no_onednn(monkeypatch: pytest.Monk
     assert not changed(model)
 
 
-#: Prints how many MB the layers of an MLP keep after 300 numbers of rows.
+#: Prints how many MB the layers of an MLP keep after 100 numbers of rows.
 _MEMORY = """
 import psutil, torch
 from torch import nn
@@ -54,9 +54,9 @@ layers = nn.Sequential(nn.Linear(384, 1536), nn.Linear(1536, 384)).requires_grad
 for layer in layers:
     compute_by_onednn(layer)
 resident_mb = lambda: psutil.Process().memory_info().rss / 1e6
-layers(torch.rand(300, 384))
+layers(torch.rand(100, 384))
 before_mb = resident_mb()
-for rows in range(1, 300):
+for rows in range(1, 100):
     layers(torch.rand(rows, 384))
 print(resident_mb() - before_mb)
 """
@@ -66,4 +66,4 @@ def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
     capacities = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     env = {name: value for name, value in os.environ.items() if name not in capacities}
     run = subprocess.run([sys.executable, "-c", _MEMORY], env=env, capture_output=True, text=True, check=True)
-    assert float(run.stdout) < 150
+    assert float(run.stdout) < 50  # 125 with the cache that oneDNN has otherwise

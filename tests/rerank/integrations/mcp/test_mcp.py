@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,45 +121,19 @@ def test_command_in_the_settings_of_mcp_clients_exists() -> None:
         check_command([server["command"], *server["args"]])
 
 
-@pytest.fixture
-def stdio(tmp_path: Path) -> Callable[..., Any]:
-    """Connects to `rerank mcp ARGUMENTS…`, whose standard error goes to a file."""
-
-    @asynccontextmanager
-    async def start(*arguments: str, **environment: str) -> AsyncIterator[Any]:
-        from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
-
-        command = ["-m", "rerank.commands.cli", "mcp", *arguments]
-        inherited = get_default_environment() | {"OMP_NUM_THREADS": "1"} | environment
-        parameters = StdioServerParameters(command=sys.executable, args=command, env=inherited)
-        with (tmp_path / "stderr").open("w") as errors:
-            async with mcp.Client(stdio_client(parameters, errlog=errors)) as client:
-                yield client
-
-    return start
-
-
 @pytest.mark.slow
-async def test_stdio_with_models_and_index_of_its_own(
-    stdio: Callable[..., Any], index_folder: Path, tmp_path: Path
-) -> None:
-    settings = tmp_path / "service.yaml"
-    settings.write_text("models: [{name: identity, ranker: identity}]\nlimits: {max_candidates: 3}\ndevice: cpu\n")
-    async with stdio("--index", str(index_folder), "--config", str(settings)) as client:
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "rerank"]
-        found = content_of(await client.call_tool("search", {"query": "flea life cycle", "first_stage": "bm25"}))
-        assert found["results"][0]["doc_id"] == "flea"
-        refused = refusal(await client.call_tool("rerank", {"query": "q", "candidates": ["a"] * 4}))
-        assert refused.startswith("INVALID_ARGUMENT: candidates: 4 ")
+async def test_stdio_of_a_running_service_without_an_index_uses_its_key(encoder: Encoder, tmp_path: Path) -> None:
+    from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
-
-@pytest.mark.slow
-async def test_stdio_of_a_running_service_without_an_index_uses_its_key(
-    stdio: Callable[..., Any], encoder: Encoder, tmp_path: Path
-) -> None:
     key = add_key(tmp_path / "keys.yaml", "assistant", CallerLimits())
-    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
-        async with stdio("--target", served.address, RERANK_API_KEY=key) as client:
+    with (
+        identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _),
+        (tmp_path / "stderr").open("w") as errors,
+    ):
+        command = ["-m", "rerank.commands.cli", "mcp", "--target", served.address]
+        environment = get_default_environment() | {"OMP_NUM_THREADS": "1", "RERANK_API_KEY": key}
+        process = StdioServerParameters(command=sys.executable, args=command, env=environment)
+        async with mcp.Client(stdio_client(process, errlog=errors)) as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["rerank"]
             arguments = {"query": "q", "candidates": ["a", {"doc_id": "7", "text": "b"}], "ordered": True}
             answer = content_of(await client.call_tool("rerank", arguments))
