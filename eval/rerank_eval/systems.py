@@ -16,7 +16,7 @@ from rerank.client.client import RerankClient
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
 from rerank.commands.service_process import service_process
-from rerank.config import LanguageModel, ModelConfig, ServiceConfig, load_config
+from rerank.config import ModelConfig, ServiceConfig, load_config
 from rerank.config.named import BUNDLED, named_model
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
@@ -86,6 +86,8 @@ def open_systems(
         ConfigError: a service did not start, or does not serve a model.
     """
     config = None if settings.target else service_config(specs, settings, index)
+    if config and settings.precision and (others := without_precision(config)):
+        console.print(f"--precision {settings.precision} has no effect on {', '.join(others)}")
     with _client(settings.target, config) as client:
         listed = client.list_models()
         searched = MessageToDict(listed.index, preserving_proto_field_name=True)
@@ -143,9 +145,18 @@ def baseline(name: str) -> dict[str, object]:
 
 
 def _in_precision(model: ModelConfig, settings: EvaluationSettings) -> ModelConfig:
-    if settings.precision is None or not isinstance(model, LanguageModel):
+    if settings.precision is None or not _has_precision(model):
         return model
     return model.model_copy(update={"precision": settings.precision})
+
+
+def without_precision(config: ServiceConfig) -> list[str]:
+    """The models that compute, and have no setting for the number format."""
+    return [model.name for model in config.models if not (_has_precision(model) or model.ranker == "identity")]
+
+
+def _has_precision(model: ModelConfig) -> bool:
+    return "precision" in type(model).model_fields
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from rerank_eval.settings import EvaluationSettings
-from rerank_eval.systems import baseline, open_systems, parse_systems, service_config
+from rerank_eval.systems import baseline, open_systems, parse_systems, service_config, without_precision
 
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
@@ -117,6 +117,18 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         systems["default"].rerank(Query("q"), [Passage("a", "1"), Passage("b", "2")])
         systems["default"].search(Query("q"), first_stage=FirstStage.BM25, depth=2)
     assert min(timeouts_s) >= 3600
+
+
+def test_precision_is_that_of_every_model_that_has_one_and_others_are_named(tmp_path: Path) -> None:
+    file = file_with(tmp_path, {"name": "ce", "ranker": "cross-encoder", "path": str(tmp_path)})
+    config = config_of("default", "pe-rank", "ce", "identity", config=file, precision="float32")
+    assert {model.name: getattr(model, "precision", None) for model in config.models} == {
+        "default": None,
+        "pe-rank": "float32",
+        "ce": "float32",
+        "identity": None,
+    }
+    assert without_precision(config) == ["default"]
 
 
 def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models() -> None:
