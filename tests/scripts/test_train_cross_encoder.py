@@ -16,7 +16,7 @@ def test_trained_folder_scores_as_its_lists_say(tmp_path: Path) -> None:
     texts = ["Fleas live a hundred days.", "Deserts are dry."]
     passages = [{"doc_id": str(number), "text": text} for number, text in enumerate(texts)]
     row = {"query_id": "q", "query": "How long does a flea live?", "passages": passages, "relevance": [0.0, 1.0]}
-    (tmp_path / "lists.jsonl").write_text(f"{json.dumps(row)}\n" * 20, encoding="utf-8")
+    (tmp_path / "lists.jsonl").write_text(f"{json.dumps(row)}\n" * 8, encoding="utf-8")
     main(tmp_path / "lists.jsonl", tmp_path / "trained", max_tokens=32, batch_size=1, learning_rate=1e-3)
     natural, taught = CrossEncoder(str(tmp_path / "trained")).predict([(row["query"], text) for text in texts])
     assert natural < taught

@@ -24,10 +24,10 @@ from tests.training.pe_rank.pe_lists import write_training_lists
 pytestmark = pytest.mark.slow
 
 
-def trained(base: str, out: Path, lists: Path, **changed: object) -> Path:
+def trained(base: str, out: Path, lists: Path, steps: int = 12, **changed: object) -> Path:
     arguments = E2RankArguments(lists=str(lists), base=base, passage_tokens=64, **changed)  # type: ignore[arg-type]
     flags = E2RankRunFlags(
-        output_dir=str(out), max_steps=12, per_device_train_batch_size=4, learning_rate=1e-2, save_steps=12,
+        output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-2, save_steps=steps,
         use_cpu=True,
     )  # fmt: skip
     return train_e2rank(arguments, RunArguments(**vars(flags), logging_steps=1))
@@ -71,8 +71,8 @@ def test_noise_on_the_embeddings_changes_the_training(tmp_path: Path, lists: Pat
 
 def test_further_training_keeps_window_size_and_instruction(tmp_path: Path, lists: Path) -> None:
     base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
-    first = trained(base, tmp_path / "first", lists, window_size=3, instruction="rank them")
-    manifest = read_manifest(trained(str(first), tmp_path / "second", lists))
+    first = trained(base, tmp_path / "first", lists, 1, window_size=3, instruction="rank them")
+    manifest = read_manifest(trained(str(first), tmp_path / "second", lists, 1))
     assert manifest is not None
     assert (manifest.base, manifest.window_size, manifest.instruction) == (str(first), 3, "rank them")
 

@@ -32,11 +32,11 @@ RELEVANT = {"flea", "flea-bite", "violin", "cello"}
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Requests of 40 queries, each with all passages in another order, and their judgements."""
+    """Requests of 24 queries, each with all passages in another order, and their judgements."""
     folder = tmp_path_factory.mktemp("inputs")
     names = sorted(PASSAGES)
     with (folder / "requests.jsonl").open("w") as requests, (folder / "qrels.txt").open("w") as qrels:
-        for number in range(40):
+        for number in range(24):
             order = names[number % len(names) :] + names[: number % len(names)]
             candidates = [
                 {"docid": name, "score": float(-rank), "doc": {"text": PASSAGES[name][1]}}
@@ -118,7 +118,7 @@ def test_correction_that_gains_nothing_is_not_proposed(idle: Verdict) -> None:
 
 def test_lists_without_a_relevant_passage_are_left_out(idle: Verdict) -> None:
     assert idle.correction is not None
-    assert (idle.correction.queries, idle.first_stage.queries) == (39, 39 + 39)
+    assert (idle.correction.queries, idle.first_stage.queries) == (23, 23 + 23)
 
 
 def test_few_lists_find_weights_and_train_no_correction(
@@ -141,8 +141,8 @@ def test_flags_for_transformers_are_refused(inputs: Path, tmp_path: Path, flag: 
 
 
 def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path) -> None:
-    (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 other 1\n" for number in range(40)))
-    with pytest.raises(CollectionError, match="in none of the 40 lists is a passage more relevant than another; check"):
+    (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 other 1\n" for number in range(24)))
+    with pytest.raises(CollectionError, match="in none of the 24 lists is a passage more relevant than another; check"):
         train_fusion(arguments(inputs, qrels=str(tmp_path / "qrels.txt")), settings(tmp_path / "run"))
 
 
