@@ -190,7 +190,7 @@ def pe_rank(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 @pytest.fixture(scope="module")
 def fusion(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl", 30))
+    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl", 22))
     return [*FUSION, "--lists", lists, "--eval-lists", lists]
 
 
