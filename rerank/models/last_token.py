@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
-from rerank.models.bfloat16_attention import use_block_attention
 from rerank.models.decode_state import DecodeState
 
 #: Tokens that a GPU reads together, with padding.
@@ -41,8 +40,6 @@ class LastTokenReader:
         self._model, self._autocast = model, autocast
         self.reads_together = not _depends_on_length(model)
         self.between_layers: Callable[[], None] = lambda: None
-        if autocast and model.device.type == "cpu":
-            use_block_attention(model)
         self._read_at: tuple[torch.Tensor, torch.Tensor] | None = None
         layers: Any = getattr(model.base_model, "layers", ())
         for layer in layers:
