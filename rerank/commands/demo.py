@@ -47,7 +47,7 @@ def run_demo(work: Path, console: Console, stay: bool = False) -> None:
         f"index    {manifest.passages:,} passages of {manifest.collection}; "
         + ", ".join(f"{stage} {speed:,.0f}/s" for stage, speed in speeds.items())
     )
-    http = HttpConfig(listen=f"127.0.0.1:{_free_port(_HTTP_PORT)}") if stay else None
+    http = HttpConfig(listen=f"127.0.0.1:{_free_port(_HTTP_PORT)}", qrels="pydoc") if stay else None
     service = ServiceConfig(listen="127.0.0.1:0", index=work / "index", http=http)
     with service_process(service) as address, RerankClient(address) as client:
         console.print(f"service  gRPC at {address}, in a child process\n")

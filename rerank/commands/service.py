@@ -49,6 +49,10 @@ class ServeSettings:
             "host.docker.internal. Repeatable."
         ),
     ] = None
+    qrels: Annotated[
+        str | None,
+        typer.Option(help="Judgements that the page at / of the HTTP port shows: pydoc, or a folder in BEIR layout."),
+    ] = None
     keys: Annotated[
         Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
     ] = None
@@ -72,7 +76,11 @@ class ServeSettings:
     def overrides(self) -> dict[str, object]:
         """The settings of the service that the options give; None where they give none."""
         names = ("listen", "index", "encoder", "device", "keys")
-        http = {"listen": self.http or None, "allowed_hosts": self.allowed_host or None}
+        http = {
+            "listen": self.http or None,
+            "allowed_hosts": self.allowed_host or None,
+            "qrels": self.qrels,
+        }
         given = {name: value for name, value in http.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in names},

@@ -18,12 +18,14 @@ class HttpConfig(Settings):
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
             their vendor. "*" stands for all names that no model has. Replies and the log name the model that ran.
             Default: none.
+        qrels: relevance judgements that the page at / shows: "pydoc", or a folder in BEIR layout. Default: none.
         allowed_hosts: names of this machine under which requests without a key are answered, beside those of the
             loopback, such as host.docker.internal. Default: none.
     """
 
     listen: Address = "127.0.0.1:8080"
     model_aliases: Mapping[str, str] = {}
+    qrels: str | None = None
     allowed_hosts: tuple[str, ...] = ()
 
     @model_validator(mode="before")

@@ -12,6 +12,7 @@ from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
 from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
+from rerank.collections.judgements import read_judgements
 from rerank.config import ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import reads_sparse
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
-    """Checks addresses, folders, keys and certificates of a configuration, without importing torch.
+    """Checks addresses, folders, keys, certificates and judgements of a configuration, without importing torch.
 
     Relative paths begin at the working directory.
 
@@ -37,6 +38,7 @@ def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
         ConfigError: an address cannot be bound or is open to strangers, a file of the keys or of TLS cannot be used, or
             a folder or template of a model or the folder of the encoder is missing.
         IndexMismatch: the folder of the index holds no index of this version, or a file of it has another size.
+        CollectionError: the judgements cannot be read.
     """
     check_address(config.listen, "--listen", binds)
     if config.http is not None:
@@ -123,6 +125,8 @@ def _check_http(http: HttpConfig, binds: bool) -> None:
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
     check_address(http.listen, "--http", binds)
+    if http.qrels is not None:
+        read_judgements(http.qrels)
 
 
 def _check_access(config: ServiceConfig) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rerank_eval.datasets import open_dataset, open_qrels
 
 from rerank.collections import NAMED, Collection
+from rerank.collections.judgements import read_judgements
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
@@ -41,6 +42,7 @@ def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.M
     monkeypatch.setitem(NAMED, "small", lambda: small)
     dataset = open_dataset("small")
     assert (dataset.queries, dataset.passages(["a"])) == ({"1": Query("x", "1")}, {"a": Passage("a", "one")})
+    assert read_judgements("small").of_query("x") == {"a": 1}
 
 
 def test_missing_package_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path
     keys = tmp_path / "keys.yaml"
     rerank("keys", "add", "a", "--keys", keys)
     (config := tmp_path / "config.yaml").write_text("models: [{name: a, ranker: identity}]\nlisten: 0.0.0.0:0\n")
-    outcome = rerank("serve", "--check", "--config", config, "--keys", keys, "--http")
+    outcome = rerank("serve", "--check", "--config", config, "--keys", keys, "--http", "--qrels", "pydoc")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.strip() == "the settings can be used: 1 models at 0.0.0.0:0"
 

@@ -103,13 +103,13 @@ def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
 
 
 def test_each_problem_names_the_file_or_the_command_line(path: Path) -> None:
-    path.write_text("http:\n  listen: 3\n  model_aliases: 4\nmodels:\n- {name: b, ranker: x}")
+    path.write_text("http:\n  listen: 3\n  qrels: 4\nmodels:\n- {name: b, ranker: x}")
     with pytest.raises(ConfigError) as caught:
         load_config(path, [{"name": "a", "ranker": "y"}], http={"listen": 5}, drain_s="soon")
     places = {problem.rpartition(": ")[0].removeprefix(str(path)) for problem in str(caught.value).split("; ")}
     assert places == {
         "command line: http.listen",
-        ": line 3: http.model_aliases",
+        ": line 3: http.qrels",
         "command line: models[0]",
         ": line 5: models[1]",
         "command line: drain_s",

@@ -53,6 +53,7 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
             {"tls": {"certificate": "nowhere", "key": "nowhere"}},
             "tls: nowhere cannot be read: No such file or directory",
         ),
+        ({"http": {"listen": "127.0.0.1:0", "qrels": "nowhere"}}, "--qrels nowhere: there is no such folder"),
         ({"listen": "x" * 100 + ".org:1"}, "cannot listen on xxx"),
     ],
 )

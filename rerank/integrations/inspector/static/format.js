@@ -16,6 +16,12 @@ export function duration(ms) {
   return `${ms < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
 }
 
+/** A difference with its sign: +0.135, −0.020, ±0.000. */
+export function signed(difference) {
+  const sign = difference < 0 ? "−" : difference > 0 ? "+" : "±";
+  return `${sign}${Math.abs(difference).toFixed(3)}`;
+}
+
 export function count(number, singular, plural = `${singular}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? singular : plural}`;
 }

@@ -3,7 +3,7 @@
 import { element } from "./dom.js";
 import { Form } from "./form.js";
 import { count } from "./format.js";
-import { outcomeOf } from "./outcome.js";
+import { byId, outcomeOf } from "./outcome.js";
 import { openPassage } from "./passage.js";
 import { reportView } from "./report.js";
 import { requestOf } from "./requests.js";
@@ -16,7 +16,7 @@ const [status, problem, report, result] = ["status", "problem", "report", "resul
 let form;
 let firstSource = "index";
 let state = emptyState();
-let outcomes = [];
+let answers = { outcomes: [], grades: {} };
 let running = new AbortController();
 
 async function start() {
@@ -53,11 +53,12 @@ function enterKey(event) {
   start();
 }
 
-function setUp(service) {
+function setUp({ service, judged_queries: judged }) {
   const index = service.index;
   at("about").textContent = index
     ? `${count(Number(index.passages), "passage")} of ${index.collection}`
     : "no index: paste passages to rank them";
+  at("judged").replaceChildren(...judged.map((query) => element("option", { value: query })));
   form = new Form(at("form"), service.models);
   for (const radio of at("form").elements.source) radio.disabled = radio.value === "index" && !index;
   if (!index) state.source = firstSource = "pasted";
@@ -93,10 +94,11 @@ async function ask() {
   status.textContent = "Ranking…";
   result.setAttribute("aria-busy", "true");
   try {
-    const answered = [];
-    for (const [place, system] of state.systems.entries()) answered.push(await answerOf(system, place, signal));
+    const outcomes = [];
+    for (const [place, system] of state.systems.entries()) outcomes.push(await answerOf(system, place, signal));
+    const { grades } = await get(`/inspector/judgements?${new URLSearchParams({ query: state.query })}`);
     if (signal.aborted) return;
-    outcomes = answered;
+    answers = { outcomes, grades: byId(grades) };
     render();
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
@@ -115,11 +117,12 @@ async function answerOf(system, place, signal) {
 }
 
 function render() {
+  const { outcomes, grades } = answers;
   document.title = `${state.query} · rerank inspector`;
   const sizes = outcomes.map((outcome) => count(outcome.result.length, "passage"));
   const found = outcomes.some((outcome) => outcome.result.length);
   status.textContent = found ? `Ranked ${sizes.join(" and ")}.` : "The first stage found no passage.";
-  report.replaceChildren(...(found ? reportView(outcomes, state, change, openDialog) : []));
+  report.replaceChildren(...(found ? reportView(outcomes, grades, state, change, openDialog) : []));
 }
 
 function change(parts) {
@@ -132,7 +135,7 @@ function change(parts) {
 }
 
 function openDialog(docId) {
-  openPassage(at("passage"), docId, outcomes);
+  openPassage(at("passage"), docId, answers.outcomes, answers.grades[docId]);
 }
 
 /** Shows an error in the place of a ranking; null removes it. */

@@ -54,6 +54,11 @@ function spanOf({ span, text = "" }, sent = text) {
   return [span.start + added, span.end + added];
 }
 
+/** An object whose keys are ids, without those that every object has: an id may be "constructor". */
+export function byId(values) {
+  return { __proto__: null, ...values };
+}
+
 /** A window with its passages in the order in which the model read them. `after` is the 1-based place it gave them. */
 function windowOf(window, byPosition, truncated) {
   const after = new Map(window.permutation.map((place, rank) => [place, rank + 1]));

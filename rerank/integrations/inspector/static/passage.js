@@ -7,12 +7,14 @@ import { score } from "./format.js";
  * Fills and opens the dialog.
  *
  * @param outcomes the answers whose passage it is, one for each system
+ * @param grade of its judgement; undefined if nobody judged it
  */
-export function openPassage(dialog, docId, outcomes) {
+export function openPassage(dialog, docId, outcomes, grade) {
   const found = outcomes.map((outcome) => outcome.passages.get(docId)).filter((passage) => passage?.text);
   const close = element("button", { type: "button", class: "plain", click: () => dialog.close() }, "Close");
   dialog.replaceChildren(
     element("header", {}, element("h2", { id: "passage-title" }, docId), close),
+    element("p", { class: "quiet" }, grade === undefined ? "" : `Judged with grade ${grade}.`),
     ...outcomes.map((outcome) => historyView(outcome, docId)),
     element("p", { class: "full-text" }, ...(found.length ? marked(found) : ["The text of this passage is not at hand."])),
   );

@@ -6,7 +6,7 @@ import { beginning, score } from "./format.js";
 /**
  * The two orders.
  *
- * @param before, after {title, note, rows}: rows are {docId, text, score, badges: [{text, title}]}
+ * @param before, after {title, note, rows}: rows are {docId, text, score, badges: [{text, title}], grade}
  * @param shown number of rows of each order; lines to further rows leave the picture at its lower edge
  * @param open called with the docId of a passage that was chosen
  */
@@ -60,12 +60,13 @@ function linesBetween(before, after, height) {
 
 function rowView(row, rank, was, open) {
   const move = was === undefined ? null : moveView(was, rank);
+  const grade = row.grade === undefined ? "" : ` g${Math.min(row.grade, 3)}`;
   return element(
     "li",
     { class: row.isNew ? "row new" : "row" },
     element(
       "button",
-      { type: "button", class: "passage", click: () => open(row.docId) },
+      { type: "button", class: `passage${grade}`, click: () => open(row.docId) },
       element("span", { class: "rank" }, unseen("Rank "), String(rank)),
       element(
         "span",
@@ -73,6 +74,9 @@ function rowView(row, rank, was, open) {
         element(
           "span",
           { class: "id" },
+          row.grade === undefined
+            ? null
+            : element("span", { class: "grade", title: "Grade of the judgement" }, unseen("grade "), String(row.grade)),
           element("span", { class: "name" }, row.docId),
           row.badges.map((badge) => element("span", { class: "badge", title: badge.title }, badge.text)),
         ),

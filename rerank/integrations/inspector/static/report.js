@@ -40,13 +40,13 @@ function resultOrder(outcome) {
   return { title: outcome.name, note: scoreMeaning(outcome.scoreKind), outcome, docIds: outcome.result, scoreOf: (passage) => passage.score };
 }
 
-function rowsOf({ outcome, docIds, scoreOf }) {
+function rowsOf({ outcome, docIds, scoreOf }, grades) {
   return docIds.map((docId) => {
     const passage = outcome.passages.get(docId);
     const badges = [];
     if (passage.isNew) badges.push({ text: "feedback", title: "Found by the second retrieval" });
     if (passage.truncated) badges.push({ text: "cut", title: "The model read the beginning only" });
-    return { ...passage, score: scoreOf(passage), badges };
+    return { ...passage, score: scoreOf(passage), grade: grades[docId], badges };
   });
 }
 
@@ -54,20 +54,21 @@ function rowsOf({ outcome, docIds, scoreOf }) {
  * The whole report.
  *
  * @param outcomes of one or two systems
+ * @param grades doc_id → grade
  * @param state what is shown: `view` names a pair of orders, `all` shows all rows
  * @param change called with the parts of the state that the reader changed
  * @param open called with a docId
  */
-export function reportView(outcomes, state, change, open) {
+export function reportView(outcomes, grades, state, change, open) {
   const pairs = pairsOf(outcomes);
   const name = Object.hasOwn(pairs, state.view) ? state.view : "a";
   const { before, after } = pairs[name];
   const detailed = name === "ab" ? outcomes : [after.outcome];
-  const orders = [before, after].map((order) => ({ ...order, rows: rowsOf(order) }));
+  const orders = [before, after].map((order) => ({ ...order, rows: rowsOf(order, grades) }));
   const total = Math.max(...orders.map((order) => order.rows.length));
   const shown = state.all ? total : SHOWN;
   return [
-    element("div", { class: "summaries" }, outcomes.map(summaryView)),
+    element("div", { class: "summaries" }, outcomes.map((outcome) => summaryView(outcome, grades))),
     Object.keys(pairs).length > 1 ? viewSwitch(pairs, name, change) : null,
     rankingView(...orders, shown, open),
     total > SHOWN ? allSwitch(total, Boolean(state.all), change) : null,

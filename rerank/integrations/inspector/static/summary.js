@@ -1,11 +1,13 @@
 // What an answer amounts to, in a few figures and notes.
 
 import { element } from "./dom.js";
-import { count, duration } from "./format.js";
+import { count, duration, signed } from "./format.js";
+import { ndcg } from "./measures.js";
 import { pathOf } from "./outcome.js";
 
 /** A list of figures, and the notes on what was left out or deviates. */
-export function summaryView(outcome) {
+export function summaryView(outcome, grades) {
+  const figures = [...quality(outcome, grades), ...changes(outcome)];
   return element(
     "section",
     { class: "summary" },
@@ -13,10 +15,21 @@ export function summaryView(outcome) {
     element(
       "dl",
       {},
-      changes(outcome).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
+      figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
     ),
     notesOf(outcome).map((note) => element("p", { class: "note" }, note)),
   );
+}
+
+function quality(outcome, grades) {
+  const [before, after] = [outcome.firstStage, outcome.result].map((order) => ndcg(order, grades));
+  if (after === null) return [];
+  const judged = outcome.result.slice(0, 10).filter((docId) => docId in grades).length;
+  const change = element("span", { class: after > before ? "gain" : after < before ? "loss" : "quiet" }, ` ${signed(after - before)}`);
+  return [
+    ["nDCG@10", [`${before.toFixed(3)} → `, element("b", {}, after.toFixed(3)), change]],
+    ["judged in the top 10", String(judged)],
+  ];
 }
 
 function changes(outcome) {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rerank.config.http import HttpConfig
 from rerank.rankers.identity import IdentityRanker
+from tests.eval.data import judged_collection
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 from tests.rerank.integrations.inspector.browser.tabs import chromium as chromium
@@ -20,12 +23,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def base(encoder: Encoder, index: Index) -> Iterator[str]:
-    """The address of a service over `index` with the models number (the default) and identity."""
+def collection(beir_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PASSAGES in BEIR layout, with queries and judgements."""
+    queries = {"q1": "tides of the moon", "q2": "who bites whom"}
+    grades = {"q1": {"moon": 1, "tides": 2, "desert": 0}, "q2": {"flea-bite": 1}}
+    folder = tmp_path_factory.mktemp("judged") / "twelve"
+    return judged_collection(folder, beir_folder / "corpus.jsonl", queries, grades)
+
+
+@pytest.fixture(scope="session")
+def base(encoder: Encoder, index: Index, collection: Path) -> Iterator[str]:
+    """The address of a service over `index` with judgements and the models number (the default) and identity."""
     from tests.http_client import http_service
 
     rankers: dict[str, Any] = {"number": NumberRanker(), "identity": IdentityRanker()}
-    with http_service(encoder, rankers, index) as (_, client):
+    http = HttpConfig(listen="127.0.0.1:0", qrels=str(collection))
+    with http_service(encoder, rankers, index, http=http) as (_, client):
         yield f"http://{client.address}"
 
 

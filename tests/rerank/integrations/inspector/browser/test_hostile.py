@@ -1,4 +1,4 @@
-"""Hostile queries, ids, titles, texts and model names in a browser: shown as written, and nothing more.
+"""Hostile queries, ids, titles, texts, model names and judgements in a browser: shown as written, and nothing more.
 
 On a page that took them for markup, for an address or for a script, they would run a script or ask another origin.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rerank.config.http import HttpConfig
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 
@@ -96,7 +97,7 @@ def watched(chromium: Browser, base: str) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a service whose index and models are hostile."""
+    """The address of a service whose index, models and judgements are hostile."""
     from rerank.collections import open_collection
     from rerank.rankers.identity import IdentityRanker
     from rerank.retrieval.build import build_index
@@ -108,17 +109,23 @@ def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     number = NumberRanker()
     number.info = replace(number.info, reads_instruction=True)
     rankers: dict[str, Any] = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
-    with http_service(encoder, rankers, Index(folder / "index", encoder)) as (_, client):
+    http = HttpConfig(listen="127.0.0.1:0", qrels=str(folder))
+    with http_service(encoder, rankers, Index(folder / "index", encoder), http=http) as (_, client):
         yield f"http://{client.address}"
 
 
 def write_hostile_collection(folder: Path) -> Path:
-    """A collection in BEIR layout with a passage for each id."""
+    """A collection in BEIR layout with a passage for each id, a query for each text, and grades for half of the ids."""
     rows = [
         {"_id": doc_id, "title": text, "text": f"{text} water {number}"}
         for number, (doc_id, text) in enumerate(zip(IDS.values(), [*HOSTILE.values()] * 2, strict=False))
     ]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    queries = [{"_id": f"q{number}", "text": f"water {text}"} for number, text in enumerate(HOSTILE.values())]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
+    (folder / "qrels").mkdir()
+    judged = [f"{query['_id']}\t{doc_id}\t{1}" for query in queries for doc_id in [*IDS.values()][::2]]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(("query-id\tcorpus-id\tscore", *judged)), encoding="utf-8")
     return folder
 
 

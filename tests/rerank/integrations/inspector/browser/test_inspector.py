@@ -8,8 +8,11 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ir_measures
 import pytest
+from ir_measures import ScoredDoc, nDCG
 
+from rerank.readers.qrels import Qrel
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 
 pytestmark = pytest.mark.browser
@@ -112,6 +115,19 @@ def test_refusal_is_shown_and_the_next_search_works(tab: Tab, state: Mapping[str
     tab.open(query="moon")
     assert page.get_by_role("alert").inner_text() == ""
     assert page.locator(".ranking").count() == 1
+
+
+def test_judged_passages_have_grades_and_both_orders_ndcg(tab: Tab) -> None:
+    page = tab.open(query="Tides of the  moon", a__stage="dense")
+    qrels = [Qrel("q", "moon", 1), Qrel("q", "tides", 2), Qrel("q", "desert", 0)]
+    values = []
+    for side in ("before", "after"):
+        run = [ScoredDoc("q", doc_id, -rank) for rank, doc_id in enumerate(tab.names(side))]
+        values.append(f"{ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]:.3f}")
+    assert " → ".join(values) in page.locator(".summary").inner_text()
+    grades = page.locator(".order.before li").filter(has=page.locator(".grade"))
+    assert {row.locator(".name").inner_text() for row in grades.all()} == {"moon", "tides", "desert"}
+    assert page.locator(".order.before .g2 .name").all_text_contents() == ["tides"]
 
 
 def test_windows_are_shown_round_by_round(tab: Tab) -> None:

@@ -1,0 +1,52 @@
+"""Relevance judgements by the text of their query, with which a page colours passages and measures orders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rerank.collections import NAMED, open_collection
+from rerank.errors import ConfigError
+from rerank.readers.qrels import grades_by_query
+from rerank.util.files import looked_for
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """The judged queries of a test collection.
+
+    Attributes:
+        grades: text of a query, as `normalized` makes it → doc_id → grade; grades below 0 count as 0.
+        queries: their texts as they were written, in the order of the collection.
+    """
+
+    grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    queries: tuple[str, ...] = ()
+
+    def of_query(self, text: str) -> Mapping[str, int]:
+        """The grades of the judged passages of a query by doc_id; empty if nobody judged the query."""
+        return self.grades.get(normalized(text), {})
+
+
+def normalized(text: str) -> str:
+    """The text in lower case with single spaces: queries that differ only in these are the same query."""
+    return " ".join(text.lower().split())
+
+
+def read_judgements(qrels: str) -> Judgements:
+    """The judgements of a named collection, such as "pydoc", or of a folder in BEIR layout (qrels/test.tsv).
+
+    Raises:
+        ConfigError: there is no such folder.
+        CollectionError: a file cannot be read; the message names the line.
+    """
+    if qrels not in NAMED and not os.path.isdir(qrels):
+        names = " or ".join(NAMED)
+        raise ConfigError(f"--qrels {qrels}: there is no such folder{looked_for(Path(qrels))}; or give {names}")
+    collection = open_collection(qrels)
+    by_id = grades_by_query(collection.qrels("test"))
+    judged = [query for query in collection.queries() if query.query_id in by_id]
+    grades = {normalized(query.text): by_id[query.query_id] for query in judged}
+    return Judgements(grades, tuple(query.text for query in judged))
