@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from scripts.bench.__main__ import app
 
-GROUPS = ("first", "e2rank")
+GROUPS = ("first", "pe", "e2rank")
 FIGURES = {
     *(f"e2rank_vs_{other}, {n}" for other in ("first", "pe_rank", "new texts") for n in (20, 100)),
+    *(f"pe_{what}, {n}" for what in ("dynamic_vs_generate", "one_step_vs_text twin") for n in (1, 8)),
     "first_vs_generating the permutation",
     "first_vs_generate one token",
     "first_vs_all-position logits",
