@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rerank.commands import progress as module
-from rerank.commands.progress import ProgressLines, with_progress
+from rerank.commands.progress import ProgressLines, show_progress, with_progress
 
 
 @dataclass
@@ -51,3 +51,10 @@ def test_piped_output_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         "queries: 1 of 2 (50%)",
         "queries: 2 of 2 (100%)",
     ]
+
+
+def test_terminal_gets_a_bar_with_the_elapsed_time() -> None:
+    file = io.StringIO()
+    with show_progress(Console(file=file, force_terminal=True, width=80), "passages") as progress:
+        progress.report("vectors", 1, 2)
+    assert all(part in file.getvalue() for part in ("vectors", "1/2", "0:00:00"))
