@@ -63,10 +63,18 @@ def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Cal
     servicer = FailingServicer(BUSY, BUSY)
     with serving_servicer(servicer) as target:
         start_s = time.perf_counter()
-        assert call(target, 2.0).models[0].name == "m"
+        assert call(target).models[0].name == "m"
         assert time.perf_counter() - start_s >= 0.1
     assert len(servicer.deadlines_s) == 3
-    assert servicer.deadlines_s[0] - servicer.deadlines_s[2] >= 0.1, "the attempts share one deadline"
+
+
+def test_attempts_share_one_deadline() -> None:
+    """By a clock of its own: what the server sees of a deadline is some 50 ms off on a busy machine."""
+    now_s = 100.0
+    attempts = Attempts(30.0, 4, clock=lambda: now_s)
+    assert attempts.remaining_s == 30
+    now_s = 112.0
+    assert attempts.remaining_s == 18
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("query", "empty"), grpc.StatusCode.RESOURCE_EXHAUSTED])
