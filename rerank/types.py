@@ -189,7 +189,7 @@ class RankOptions:
 
     @property
     def answer_margin_s(self) -> float:
-        """How long before its deadline a request is answered, in seconds."""
+        """The seconds before its deadline in which a late request is still answered; 0 if it ends with an error."""
         return ANSWER_MARGIN_S if self.is_answered_late else 0.0
 
     def __post_init__(self) -> None:

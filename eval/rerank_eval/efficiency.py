@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -27,7 +28,7 @@ _NAMED = 20
 
 
 def efficiency(responses: Sequence[Response]) -> dict[str, float]:
-    """The value of each of COLUMNS, over all queries with results; empty if there are none."""
+    """Maps the names in COLUMNS to their values over all queries with results; empty without results."""
     responses = [response for response in responses if response.reply.doc_ids]
     if not responses:
         return {}
@@ -46,14 +47,17 @@ def efficiency(responses: Sequence[Response]) -> dict[str, float]:
 def warnings(responses: Sequence[Response]) -> Iterator[str]:
     """Facts that change how the figures are read: partial lists, truncated texts, repairs."""
     executions = [response.reply.execution for response in responses]
-    incomplete = sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions)
+    completeness = Counter(row.get("completeness") for row in executions)
     truncated = sum(len(row.get("truncated_doc_ids", ())) for row in executions)
     repaired = sum(int(row.get("repaired_identifiers", 0)) for row in executions)
-    if incomplete or truncated or repaired:
-        yield (
-            f"{incomplete} lists were reranked only in part, {truncated} passages were truncated, {repaired} "
-            "identifiers of generated permutations were repaired."
-        )
+    facts = (
+        (completeness["COMPLETENESS_PARTIAL"], "lists were reranked only in part"),
+        (completeness["COMPLETENESS_NONE"], "lists kept the order of their first stage"),
+        (truncated, "passages were truncated"),
+        (repaired, "identifiers of generated permutations were repaired"),
+    )
+    if said := ", ".join(f"{count} {what}" for count, what in facts if count):
+        yield f"{said}."
     if queries := [response.query_id for response in responses if response.reply.execution.get("query_truncated")]:
         yield (
             f"{len(queries)} queries are longer than a model reads and were truncated: {', '.join(queries[:_NAMED])}"

@@ -22,7 +22,7 @@ MAIN_MEASURE = str(nDCG @ 10)
 
 
 def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
-    """Documents, best first, with scores by rank."""
+    """Gives documents, best first, the scores that ir_measures sorts by."""
     return [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(doc_ids)]
 
 

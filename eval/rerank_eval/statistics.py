@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def is_better(self) -> bool:
-        """True if a gain is shown."""
+        """True if the difference is above 0, and significant."""
         return self.p < SIGNIFICANT and self.interval[0] > 0
 
 

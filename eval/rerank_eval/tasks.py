@@ -60,7 +60,7 @@ class Task:
     index: Path | None
 
     def ask(self, system: ServedSystem, query_id: str, feedback: Mapping[str, object] | None = None) -> RankedList:
-        """A system's ranking of a query's candidates; with `feedback` after a second search."""
+        """Asks a system to rank the candidates of a query; with `feedback`, after a second search."""
         query = self.queries[query_id]
         candidates = self.lists[query_id] if self.lists is not None else None
         if not query.text.strip() or (candidates is not None and not candidates):
@@ -160,6 +160,7 @@ def _open(given: _Given, settings: _Settings) -> Task:
         check_index(given.index, qrels, origin)
     name = given.name or (dataset.name if dataset else "")
     rel = least_relevant_grade(qrels, settings.rel)
+    feedback, without_feedback = _feedback(given, settings)
     searched = given.first_stage.value if given.first_stage else Path(origin).name
     return Task(
         name=name,
@@ -169,12 +170,12 @@ def _open(given: _Given, settings: _Settings) -> Task:
         first_stage=given.first_stage,
         depth=settings.depth,
         fingerprint=_fingerprint(given, dataset, settings),
-        feedback=_feedback(given, settings),
+        feedback=feedback,
         evaluator=Evaluator(measures_from(rel), counted, qrels if dataset else ()),
         qrels=qrels,
         qrels_sha256=sha256,
         rel=rel,
-        notes=notes,
+        notes=(*notes, *without_feedback),
         index=given.index,
     )
 
@@ -201,10 +202,15 @@ def _doc_ids(lists: Iterable[Sequence[Passage]]) -> set[str]:
     return {passage.doc_id for candidates in lists for passage in candidates}
 
 
-def _feedback(given: _Given, settings: _Settings) -> Mapping[str, object] | None:
-    """The second search, for which the first stage needs a query vector to update."""
-    reads_vectors = given.first_stage is not None and given.first_stage.reads_vectors
-    return settings.second_search if isinstance(settings, BeirSettings) and reads_vectors else None
+def _feedback(given: _Given, settings: _Settings) -> tuple[Mapping[str, object] | None, tuple[str, ...]]:
+    """Returns the settings of the second search, or None, with a note if the first stage cannot have the one asked for.
+
+    It must have a query vector to update.
+    """
+    asked = settings.second_search if isinstance(settings, BeirSettings) else None
+    if asked is None or (given.first_stage and given.first_stage.reads_vectors):
+        return asked, ()
+    return None, (f"{given.first_stage or 'a run'} has no query vector to update, so there is no second search.",)
 
 
 def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) -> dict[str, object]:

@@ -181,9 +181,10 @@ def _looks_like_a_file(text: str) -> bool:
 def rank_here(
     query: str, passages: Sequence[tuple[str, str]], model: str, fields: Mapping[str, Any]
 ) -> tuple[pb.RerankResponse, float, float]:
-    """Loads a model and ranks passages, pairs of doc_id and text; with the seconds to load and to rank.
+    """Loads a model and ranks passages; returns the reply, and the seconds to load and to rank.
 
     Args:
+        passages: pairs of doc_id and text.
         model: see `config_of_model`; empty: the default model.
         fields: further fields of RerankRequest.
 

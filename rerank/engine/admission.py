@@ -110,7 +110,7 @@ class AdmissionController:
         held = Counter(admitted.caller for admitted in by_turn)
         work_s: dict[str, float] = defaultdict(float)
         for admitted in by_turn:
-            work_s[admitted.caller] += self._throughput.seconds(admitted)
+            work_s[admitted.caller] += float(seconds[admitted].sum())
         protected = {
             caller
             for caller in held

@@ -143,7 +143,7 @@ class ModelThreads:
 
 
 def queued_tokens(window: Window) -> int:
-    """The tokens by which the queue counts a window: those of its pieces, with a least number for each."""
+    """Sums the tokens of a window's pieces, each counted as MIN_WINDOW_TOKENS at least."""
     return sum(max(MIN_WINDOW_TOKENS, piece.tokens) for piece in window.pieces)
 
 

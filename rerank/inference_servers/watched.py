@@ -50,7 +50,7 @@ class WatchedServer:
 
     @property
     def problem(self) -> str:
-        """The reason why the server is not used; empty if it is used."""
+        """Says why no requests are sent to the server; empty if they are."""
         return str(self._problem or "")
 
     async def open(self) -> None:

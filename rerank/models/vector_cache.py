@@ -19,7 +19,7 @@ _ENTRY_BYTES = 700
 
 
 class _TextCache(Generic[V]):
-    """What was computed of the texts that were used last. Safe between threads.
+    """Keeps what was computed of the texts that were used last, within a bound of memory. Threads may share it.
 
     A text is known by its SHA-256, so that the key of a long text is as small as that of a short one.
 

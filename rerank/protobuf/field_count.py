@@ -49,7 +49,7 @@ def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
 
 
 def count_fields(message: bytes, kind: Descriptor, limit: int) -> int:
-    """The number of fields of a serialized message of a type, with those of the messages within, up to `limit` + 1.
+    """Counts the fields of a serialized message and of the messages within it; stops at `limit` + 1.
 
     Counting ends where the message is damaged, which the parser reports.
 

@@ -134,7 +134,7 @@ class FeedbackSearch:
 
 
 def by_model(query: Query, ranking: Ranking) -> QueryUpdates:
-    """The vector that the ranker made of the query and the passages (E2Rank), as updates."""
+    """Makes the updates of a query whose new vector the ranker made (E2Rank)."""
     if query.vector is None:
         raise ValueError("the query has no vector to update; this is a bug")
     found = ranking.trace.query_vector

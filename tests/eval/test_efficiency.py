@@ -57,3 +57,5 @@ def test_costs_are_means_and_warnings_are_sums() -> None:
     counts, queries = warnings(responses)
     assert counts.startswith("1 lists were reranked only in part, 2 passages were truncated, 3 identifiers")
     assert queries.startswith("1 queries are longer")
+    (kept,) = warnings([response(1, 1, **served | {"completeness": "COMPLETENESS_NONE"})])
+    assert kept == "1 lists kept the order of their first stage."

@@ -11,7 +11,7 @@ from rerank_eval.feedback import DenseSearch, Teacher
 from rerank_eval.settings import BeirSettings
 from rerank_eval.tasks import open_tasks
 
-from rerank.types import FeedbackMethod, ScoreKind
+from rerank.types import FeedbackMethod, FirstStage, ScoreKind
 from tests.conftest import PASSAGES
 from tests.eval.data import evaluate, judged_collection
 from tests.eval.test_report import rows
@@ -75,6 +75,18 @@ def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int
     assert settings.second_search is not None
     assert (settings.second_search["steps"], settings.second_search["learning_rate"]) == (steps, rate)
     assert settings_of(Path("c"), Path("i"), feedback_ranking=False).second_search is None
+
+
+def test_first_stage_without_a_query_vector_has_no_second_search_and_the_report_says_so(
+    collection: Path, index_folder: Path
+) -> None:
+    note = "bm25 has no query vector to update, so there is no second search."
+    (bm25,) = open_tasks(settings_of(collection, index_folder, first_stage=FirstStage.BM25))
+    assert bm25.feedback is None
+    assert note in bm25.notes
+    (dense,) = open_tasks(settings_of(collection, index_folder, first_stage=FirstStage.DENSE))
+    assert dense.feedback is not None
+    assert note not in dense.notes
 
 
 def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_search(

@@ -135,7 +135,7 @@ class RequestFitter:
     def fitted(
         self, translated: Translated, max_candidates: int
     ) -> tuple[Sequence[RerankRequest | SearchRequest], list[str]]:
-        """The requests with the name of a model of this service, and a warning about each change.
+        """Returns the requests as this service can answer them, and a warning about each change.
 
         Raises:
             InvalidRequest: there are several requests, and the scores of the model compare within a request only.

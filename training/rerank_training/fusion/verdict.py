@@ -1,4 +1,4 @@
-"""What to serve after `train-fusion`: the default, its weights changed, or with the trained correction."""
+"""Chooses what to serve after `train-fusion`: the default, the default with other weights, or with the correction."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Verdict:
         return "weights" if self.weights.is_better else "default"
 
     def lines(self, out: Path) -> list[str]:
-        """What the command prints: one line each comparison, the reason and the command."""
+        """Returns the lines that `train-fusion` prints: the comparisons, the reason, and the command that serves."""
         compared = {
             "the first stage": self.first_stage,
             f"{self.chosen}, by cross-validation": self.weights,

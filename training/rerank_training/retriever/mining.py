@@ -52,7 +52,7 @@ def mined_lists(
         depth: number of passages that BM25 and dense retrieval each find per query.
 
     Raises:
-        CollectionError: there is no such query.
+        CollectionError: none of the queries finds two passages.
     """
     mined = 0
     for query in queries:
