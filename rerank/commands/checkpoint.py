@@ -60,9 +60,6 @@ def pack(
 def golden(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint with a manifest.")],
     encoder: options.Encoder = None,
-    bundled: Annotated[
-        str, typer.Option(help="Write golden-NAME.json, with the settings of the bundled model of this name.")
-    ] = "",
 ) -> None:
     """Write a checkpoint's reference scores, with which the self-test compares the loaded model.
 
@@ -70,19 +67,12 @@ def golden(
     """
     from rerank.checkpoints.manifest import model_in
     from rerank.config import load_config
-    from rerank.config.named import BUNDLED
-    from rerank.errors import ConfigError
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
     from rerank.rankers.self_test import GOLDEN, write_golden
     from rerank.reranking.load_models import load_ranker, scoring_settings
 
-    if bundled and bundled not in BUNDLED:
-        raise ConfigError(f"--bundled {bundled!r} is not one of {', '.join(BUNDLED)}")
-    if bundled:
-        model, name = BUNDLED[bundled].model_copy(update={"path": checkpoint}), f"golden-{bundled}.json"
-    else:
-        model, name = load_config(None, [model_in(str(checkpoint), "golden")]).models[0], GOLDEN
+    model = load_config(None, [model_in(str(checkpoint), "golden")]).models[0]
     model = model.model_copy(update={"precision": "float32"})
     ranker = load_ranker(model, Encoder(encoder or DEFAULT_ENCODER, "cpu"), "cpu")
-    write_golden(ranker, scoring_settings(model), checkpoint, name)
-    print(checkpoint / name)
+    write_golden(ranker, scoring_settings(model), checkpoint)
+    print(checkpoint / GOLDEN)

@@ -1,8 +1,7 @@
 """Tests a model at load: ranks a few small windows alone and in one batch, and compares the scores.
 
 It finds wrong attention masks or positions, scores that are not finite, and weights whose scores differ from those in
-`golden.json`, in well under a second. A checkpoint that is served with several kinds of settings has a
-`golden-NAME.json` for each further one. Checks of a single part, such as its tokenizer, belong in that part's
+`golden.json`, in well under a second. Checks of a single part, such as its tokenizer, belong in that part's
 constructor.
 """
 
@@ -23,7 +22,6 @@ from rerank.util.files import atomic_file
 log = logging.getLogger(__name__)
 
 GOLDEN = "golden.json"
-_GOLDEN_FILES = "golden*.json"
 #: Tolerances of log-probabilities in float32 between one batch and another, on a CPU and on CUDA.
 CPU_TOLERANCE = 1e-4
 CUDA_TOLERANCE = 1e-2
@@ -48,7 +46,7 @@ Scores = tuple[tuple[float, ...], ...]
 
 
 class Golden(BaseModel):
-    """Holds the expected scores of the self-test with one kind of settings, written together with the checkpoint."""
+    """Holds the expected scores of the self-test, written together with the checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,8 +72,7 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
     Args:
         settings: the settings of the ranker that its scores depend on.
-        folder: its checkpoint. If its golden files were all written with other settings, this is logged and nothing is
-            compared.
+        folder: its checkpoint. If its `golden.json` was written with other settings, this is logged and nothing is compared.
         allowed: the largest accepted difference of scores; see `tolerance`.
 
     Raises:
@@ -85,24 +82,16 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
     if not ranker.info.reads_passages:
         return
     scores = _scores(ranker, allowed)
-    if folder is not None and (paths := golden_files(folder)):
-        _check_golden({path.name: _read_golden(path) for path in paths}, scores, ranker, settings, allowed)
+    if folder is not None and (path := folder / GOLDEN).is_file():
+        _check_golden(_read_golden(path), scores, ranker, settings, allowed)
 
 
-def golden_files(folder: Path) -> list[Path]:
-    """Returns the golden files of a checkpoint folder, one for each kind of settings; none if it is not a folder."""
-    return sorted(folder.glob(_GOLDEN_FILES))
-
-
-def write_golden(
-    ranker: Ranker, settings: Mapping[str, object], folder: Path, name: str = GOLDEN, within: float = 1e-3
-) -> None:
-    """Writes a golden file into the checkpoint folder of a ranker that was loaded on the CPU in float32.
+def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path, within: float = 1e-3) -> None:
+    """Writes `golden.json` into the checkpoint folder of a ranker that was loaded on the CPU in float32.
 
     Args:
         ranker: passes the self-test.
         settings: as for `check`.
-        name: of the file.
         within: the largest accepted difference: other processors and library versions round differently.
 
     Raises:
@@ -126,7 +115,7 @@ def write_golden(
         scores=_scores(ranker, CPU_TOLERANCE),
         tolerance=within,
     )
-    with atomic_file(folder / name) as temporary:
+    with atomic_file(folder / GOLDEN) as temporary:
         temporary.write_text(golden.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
@@ -171,41 +160,31 @@ def _read_golden(path: Path) -> Golden:
 
 
 def _check_golden(
-    goldens: Mapping[str, Golden], scores: Scores, ranker: Ranker, settings: Mapping[str, object], allowed: float
+    golden: Golden, scores: Scores, ranker: Ranker, settings: Mapping[str, object], allowed: float
 ) -> None:
-    """Compares the scores with those of the file that was written with the same settings."""
-    for name, golden in goldens.items():
-        if golden.model_revision != ranker.info.model_revision:
-            raise SelfTestFailed(
-                f"self-test: {name} belongs to weights {golden.model_revision}, the checkpoint holds "
-                f"{ranker.info.model_revision}; restore the checkpoint, or write {name} again"
-            )
-    fingerprint = _fingerprint(ranker, settings)
-    fitting = {name: golden for name, golden in goldens.items() if golden.made_with == fingerprint}
-    for name, golden in fitting.items():
-        _compare(name, golden, scores, allowed)
-    if not fitting:
-        changed = sorted(
-            {key for golden in goldens.values() for key, _ in golden.made_with.items() ^ fingerprint.items()}
+    """Compares the scores with the golden ones, if these were written with the same settings."""
+    if golden.model_revision != ranker.info.model_revision:
+        raise SelfTestFailed(
+            f"self-test: {GOLDEN} belongs to weights {golden.model_revision}, the checkpoint holds "
+            f"{ranker.info.model_revision}; restore the checkpoint, or write {GOLDEN} again"
         )
+    if changed := sorted({key for key, _ in golden.made_with.items() ^ _fingerprint(ranker, settings).items()}):
         log.info(
             "%s: %s was written with other settings (%s); its scores are not compared",
             ranker.info.model_id,
-            " or ".join(goldens),
+            GOLDEN,
             ", ".join(changed),
         )
-
-
-def _compare(name: str, golden: Golden, scores: Scores, allowed: float) -> None:
+        return
     sizes, expected = [len(row) for row in golden.scores], [len(row) for row in scores]
     if sizes != expected:
         raise SelfTestFailed(
-            f"self-test: {name} holds rows of {sizes} scores, the self-test has rows of {expected}; write it again"
+            f"self-test: {GOLDEN} holds rows of {sizes} scores, the self-test has rows of {expected}; write it again"
         )
     allowed = max(golden.tolerance, allowed)
     if (gap := _max_difference(golden.scores, scores)) > allowed:
         raise SelfTestFailed(
-            f"self-test: scores differ from {name} by {gap:.2g}, {allowed:.2g} is allowed; the checkpoint does not "
+            f"self-test: scores differ from {GOLDEN} by {gap:.2g}, {allowed:.2g} is allowed; the checkpoint does not "
             "fit this version of torch or transformers"
         )
 

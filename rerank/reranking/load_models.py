@@ -327,7 +327,7 @@ def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> RemoteMode
     if model.served_by is None or model.path is None:
         raise ConfigError(f"model {model.name} has no served_by or no path; this is a bug")
     tokenizer = load_tokenizer_of(model.path)
-    has_golden = self_test.golden_files(model.path)
+    has_golden = (model.path / self_test.GOLDEN).is_file()
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)
     check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)

@@ -28,7 +28,3 @@ def test_share_without_a_start_is_refused(rerank: Command, tmp_path: Path) -> No
     refused = rerank("checkpoint", "pack", tmp_path, "--out", tmp_path / "out", "--share", 0.5)
     assert refused.code == 2
     assert "give --start and a --share below 1 together, or neither" in refused.err
-
-
-def test_unknown_bundled_model_is_named(rerank: Command, tmp_path: Path) -> None:
-    assert "--bundled 'mine' is not one of " in rerank("checkpoint", "golden", tmp_path, "--bundled", "mine").error

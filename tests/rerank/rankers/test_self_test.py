@@ -136,18 +136,11 @@ def test_golden_scores_of_other_weights_fail(first: FirstRanker, tmp_path: Path)
         run(first, tmp_path)
 
 
-def test_golden_scores_are_those_of_the_file_with_the_same_settings(
+def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_so(
     first: FirstRanker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_golden(first, SETTINGS | {"passage_tokens": 64}, tmp_path)
     change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
-    write_golden(first, SETTINGS, tmp_path, "golden-once.json")
     with caplog.at_level("INFO"):
         run(first, tmp_path)
-    assert not caplog.text
-    (tmp_path / "golden-once.json").write_bytes((tmp_path / GOLDEN).read_bytes())
-    change_golden(
-        tmp_path, made_with=json.loads((tmp_path / GOLDEN).read_text())["made_with"] | {"passage_tokens": "48"}
-    )
-    with pytest.raises(SelfTestFailed, match=r"scores differ from golden\.json by"):
-        run(first, tmp_path)
+    assert "golden.json was written with other settings (passage_tokens); its scores are not compared" in caplog.text
