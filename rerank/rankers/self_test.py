@@ -72,7 +72,8 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
     Args:
         settings: the settings of the ranker that its scores depend on.
-        folder: its checkpoint. If its `golden.json` was written with other settings, this is logged and nothing is compared.
+        folder: its checkpoint. If its `golden.json` was written with other settings, this is logged and no scores are
+            compared with it.
         allowed: the largest accepted difference of scores; see `tolerance`.
 
     Raises:
