@@ -38,7 +38,6 @@ NEED_ALL_PACKAGES = (
     "tests/training/test_build_lists.py::test_flags_have_two_spellings",
     "tests/test_dependencies.py",
     "tests/test_integrations.py",
-    "tests/test_recipes.py::test_what_a_recipe_adds_works",
     "tests/test_wheel.py",
 )
 
