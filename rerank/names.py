@@ -152,13 +152,6 @@ class OnFailure(Name):
     FIRST_STAGE = "first-stage"
 
 
-class NearDuplicates(Name):
-    """The treatment of passages that nearly repeat a better one, see `rerank.reranking.diversity`."""
-
-    KEEP = "keep"
-    DROP = "drop"
-
-
 #: Class → the word for its members in messages.
 _KINDS = {
     "StrategyKind": "strategy",
@@ -166,7 +159,6 @@ _KINDS = {
     "FirstStageKind": "kind of first stage",
     "FeedbackMethod": "feedback method",
     "OnFailure": "choice",
-    "NearDuplicates": "choice",
 }
 
 #: A longer word is not a misspelt name, and comparing it would take time.

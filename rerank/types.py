@@ -18,7 +18,6 @@ from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import FirstStageKind as FirstStageKind
 from rerank.names import FirstStageWeight as FirstStageWeight
-from rerank.names import NearDuplicates as NearDuplicates
 from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
 from rerank.names import first_stage_weight
@@ -165,22 +164,13 @@ class RankOptions:
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
     #: ranking, and equal texts get equal scores; see `rerank.reranking.unordered`.
     ordered: bool = True
-    #: Leave out results with less relevance, 0 to 1; None: none is left out.
+    #: Leave out results with less relevance, 0 to 1, before `top_n` counts; None: none is left out.
     min_relevance: float | None = None
     #: The most parts into which a longer document is divided; its best part counts, see `rerank.reranking.chunks`.
     #: Below 2, its beginning is read.
     max_chunks_per_doc: int = 0
     #: Error or answer in the place of a failure, see OnFailure; empty: the error.
     on_failure: OnFailure | str = ""
-    #: How much results differ from one another, 0 to 1: 0 is the order of relevance; see `rerank.reranking.diversity`.
-    diversity: float = 0.0
-    #: Whether results that nearly repeat a better one are dropped; empty: they are kept.
-    near_duplicates: NearDuplicates | str = ""
-
-    @property
-    def compares_passages(self) -> bool:
-        """True if results are compared with one another after the ranking."""
-        return self.diversity > 0 or self.near_duplicates == NearDuplicates.DROP
 
     @property
     def is_answered_late(self) -> bool:
@@ -197,14 +187,7 @@ class RankOptions:
         for name, number in (numbers | {"max_chunks_per_doc": self.max_chunks_per_doc}).items():
             if number < 0:
                 raise InvalidRequest(name, f"{number} is negative; use 0 or more", {"value": str(number)})
-        if not 0 <= self.diversity <= 1:  # also true for nan
-            problem = f"{self.diversity} is not between 0 and 1; use 0 for the order of relevance"
-            raise InvalidRequest("diversity", problem, {"value": str(self.diversity), "limit": "0 to 1"})
-        enums = (
-            ("strategy", StrategyKind, "strategy.kind"),
-            ("on_failure", OnFailure, "on_failure"),
-            ("near_duplicates", NearDuplicates, "near_duplicates"),
-        )
+        enums = (("strategy", StrategyKind, "strategy.kind"), ("on_failure", OnFailure, "on_failure"))
         for name, kind, path in enums:
             if given := getattr(self, name):
                 object.__setattr__(self, name, kind.of(path, given))
@@ -427,8 +410,6 @@ class Trace:
     input_order: tuple[int, ...] = ()
     #: The class of the error in whose place the ranking stands; None if there was no error.
     failure: type[Exception] | None = None
-    #: Near duplicates that were dropped: doc_id → that of the passage that was kept.
-    dropped: Mapping[str, str] = field(default_factory=dict)
     #: A model or the first stage read only the beginning of the query.
     query_truncated: bool = False
     #: That of the last window, see WindowRanking.

@@ -83,7 +83,6 @@ def execution_line(execution: pb.Execution) -> str:
         execution.model_warning,
         "query truncated" if execution.query_truncated else "",
         f"{truncated} truncated" if truncated else "",
-        f"{len(execution.dropped)} near duplicates dropped" if execution.dropped else "",
         f"{execution.repaired_identifiers} repaired" if execution.repaired_identifiers else "",
     ]
     return " · ".join(note for note in notes if note)
@@ -149,8 +148,6 @@ def _in_words(fields: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _formatted(value: object) -> str:
-    if isinstance(value, Mapping):
-        return _formatted([f"{doc_id} (like {kept})" for doc_id, kept in value.items()])
     if isinstance(value, list):
         return ", ".join(map(_formatted, value)) or "none"
     if isinstance(value, bool):

@@ -14,7 +14,6 @@ from rerank.names import (
     FirstStage,
     FirstStageKind,
     Name,
-    NearDuplicates,
     OnFailure,
     StrategyKind,
     first_stage_weight,
@@ -120,25 +119,8 @@ Ordered = Annotated[
 MinRelevance = Annotated[
     float | None,
     typer.Option(
-        help="Leave out results with less relevance, 0 to 1; for models that give it, see `rerank models`.",
-    ),
-]
-Diversity = Annotated[
-    float,
-    typer.Option(
-        min=0.0,
-        max=1.0,
-        help="How strongly to spread similar results apart (0 to 1). Above 0, scores are ranks, and results that say "
-        "the same as a better one stand further down.",
-    ),
-]
-NearDuplicatesOption = Annotated[
-    NearDuplicates | None,
-    typer.Option(
-        "--near-duplicates",
-        parser=_parser(NearDuplicates),
-        metavar=_metavar(NearDuplicates),
-        help="Keep or drop results that nearly repeat a better one; default: keep.",
+        help="Leave out results with less relevance, 0 to 1, before --top-n counts; for models that give it, see "
+        "`rerank models`.",
     ),
 ]
 MaxChunksPerDoc = Annotated[

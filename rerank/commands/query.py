@@ -33,8 +33,6 @@ class RankingSettings:
     first_stage_weight: options.FirstStageWeightOption = None
     instruction: options.Instruction = ""
     min_relevance: options.MinRelevance = None
-    diversity: options.Diversity = 0.0
-    near_duplicates: options.NearDuplicatesOption = None
     timeout_s: options.TimeoutS = 60.0
     tls_ca: options.TLSCA = None
     max_chunks_per_doc: options.MaxChunksPerDoc = 0
@@ -56,8 +54,6 @@ class RankingSettings:
             "first_stage_weight": self.first_stage_weight,
             "instruction": self.instruction,
             "min_relevance": self.min_relevance,
-            "diversity": self.diversity,
-            "near_duplicates": self.near_duplicates,
             "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
             "on_failure": self.on_failure,

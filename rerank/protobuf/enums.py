@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, TypeVar
 
-from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, NearDuplicates, OnFailure, StrategyKind
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, OnFailure, StrategyKind
 from rerank.types import Completeness, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 
@@ -21,6 +21,5 @@ FIRST_STAGES = _values(FirstStage, pb.FirstStage, "FIRST_STAGE")
 FIRST_STAGE_KINDS = _values(FirstStageKind, pb.FirstStageKind, "FIRST_STAGE_KIND")
 FEEDBACK_METHODS = _values(FeedbackMethod, pb.FeedbackMethod, "FEEDBACK_METHOD")
 ON_FAILURE = _values(OnFailure, pb.OnFailure, "ON_FAILURE")
-NEAR_DUPLICATES = _values(NearDuplicates, pb.NearDuplicates, "NEAR_DUPLICATES")
 SCORE_KINDS = _values(ScoreKind, pb.ScoreKind, "SCORE_KIND")
 COMPLETENESS = _values(Completeness, pb.Completeness, "COMPLETENESS")

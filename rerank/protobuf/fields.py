@@ -19,7 +19,6 @@ from rerank.names import (
     FirstStage,
     FirstStageKind,
     Name,
-    NearDuplicates,
     OnFailure,
     StrategyKind,
     did_you_mean,
@@ -28,7 +27,6 @@ from rerank.protobuf.enums import (
     FEEDBACK_METHODS,
     FIRST_STAGE_KINDS,
     FIRST_STAGES,
-    NEAR_DUPLICATES,
     ON_FAILURE,
     STRATEGIES,
 )
@@ -41,7 +39,6 @@ _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.FirstStage": (FirstStage, FIRST_STAGES),
     "rerank.v1.FeedbackMethod": (FeedbackMethod, FEEDBACK_METHODS),
     "rerank.v1.OnFailure": (OnFailure, ON_FAILURE),
-    "rerank.v1.NearDuplicates": (NearDuplicates, NEAR_DUPLICATES),
     "rerank.v1.FirstStageKind": (FirstStageKind, FIRST_STAGE_KINDS),
 }
 #: Names that the fields of a candidate have in Python's dicts, and their names in rerank.proto.

@@ -82,7 +82,6 @@ def _execution(trace: Trace) -> pb.Execution:
         kendall_tau=trace.kendall_tau,
         model_warning=trace.model_warning,
         failure=reason_of(trace.failure) if trace.failure else "",
-        dropped=trace.dropped,
         query_truncated=trace.query_truncated,
     )
 

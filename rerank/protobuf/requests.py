@@ -12,7 +12,6 @@ from rerank.protobuf.enums import (
     FEEDBACK_METHODS,
     FIRST_STAGE_KINDS,
     FIRST_STAGES,
-    NEAR_DUPLICATES,
     ON_FAILURE,
     STRATEGIES,
 )
@@ -67,8 +66,6 @@ def _options(message: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         first_stage_weight=_first_stage_weight(message.first_stage_weight),
         min_relevance=message.min_relevance if message.HasField("min_relevance") else None,
         max_chunks_per_doc=message.max_chunks_per_doc,
-        diversity=message.diversity,
-        near_duplicates=_enum_member("near_duplicates", message.near_duplicates, NEAR_DUPLICATES, ""),
     )
 
 

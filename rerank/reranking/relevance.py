@@ -112,19 +112,19 @@ def with_relevance(ranking: Ranking, curves: RelevanceCurves, passages: Sequence
     return replace(ranking, ranked=tuple(ranked))
 
 
-def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
-    """Drops the results whose relevance is lower, or not known.
+def at_least(ranking: Ranking, min_relevance: float, top_n: int = 0) -> Ranking:
+    """Drops the results whose relevance is lower, or not known, and keeps the first `top_n` (0: all) of the others.
 
     A ranking in the place of a failure keeps those of unknown relevance, which no model may have read, and says so. If
     nothing is left, a warning names the highest relevance.
     """
     unknown = {item.position for item in ranking.ranked if item.relevance is None}
-    kept = unknown if ranking.trace.failure else set()
+    kept = unknown if ranking.trace.failure else set[int]()
     ranked = tuple(
         item
         for item in ranking.ranked
         if item.position in kept or (item.relevance is not None and item.relevance >= min_relevance)
-    )
+    )[: top_n or None]
     trace = ranking.trace
     if kept:
         note = f"min_relevance {min_relevance:g} is not applied to {len(kept)} results, whose relevance is unknown"

@@ -23,7 +23,7 @@ from rerank.readers.candidates import passage_of
 from rerank.reranking.lazy_models import LazyModels
 from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
-from rerank.reranking.steps import RerankerSteps, without_top_n
+from rerank.reranking.steps import RerankerSteps, chosen, without_top_n
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
@@ -163,7 +163,7 @@ class AsyncReranker:
         steps = self._models.resolve(weighted, query.instruction)
         with self._lazy.using([step.model for step in steps]):
             job = RankJob(query, await self._with_texts(candidates), steps, options, deadline_s, share)
-            return await self._steps.choose(job, await self._steps.rank(job))
+            return chosen(await self._steps.rank(job), options)
 
     async def _load(self, options: RankOptions, deadline_s: float) -> None:
         """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
@@ -233,8 +233,7 @@ class AsyncReranker:
                 update = partial(self._searches.call, share.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, update)
                 ranking, report = await feedback_search.run(encoded, candidates, without_top_n(options), deadline_s)
-            ranking = await self._steps.choose(job, ranking)
-        return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
+        return SearchResult(chosen(ranking, options), first_stage, len(candidates), first_stage_ms, report)
 
     def _check_makes_vectors(self, model: str) -> None:
         """Raises: InvalidRequest if a model does not make vectors of queries for the index."""

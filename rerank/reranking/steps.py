@@ -10,11 +10,9 @@ from typing import TypeAlias, cast
 from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob, timeout_at
 from rerank.engine.worker import SharedWorker
-from rerank.errors import DeadlineExceeded
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import CachingRanker
 from rerank.reranking.chunks import ChunkedDocuments
-from rerank.reranking.diversity import diversified
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
@@ -22,7 +20,7 @@ from rerank.types import InSlices, Passage, Ranking, RankOptions
 
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
-#: Milliseconds to encode a passage and compare it with others or with the query, about.
+#: Milliseconds to encode a passage and compare it with the query, about.
 _COMPARING_MS = 5
 
 #: Ranks a job.
@@ -30,7 +28,7 @@ Rank: TypeAlias = Callable[[RankJob], Awaitable[Ranking]]
 
 
 class RerankerSteps:
-    """The steps around the engine, and those that choose among its results.
+    """The steps around the engine.
 
     Args:
         texts: the thread for work on texts.
@@ -38,26 +36,18 @@ class RerankerSteps:
     Attributes:
         ranking: (rank, job) → ranking, the outermost first: each may give `rank`, which is all that is behind it,
             another job, and makes the ranking of its own job from the one that it gets back.
-        choosing: (job, ranking) → ranking, in this order.
     """
 
     def __init__(self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker) -> None:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
         self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance)
-        self.choosing = (self._min_relevance, self._diversity)
 
     async def rank(self, job: RankJob) -> Ranking:
-        """Ranks the candidates among which the last steps choose."""
+        """Ranks the candidates among which `chosen` chooses."""
         rank: Rank = self._engine.run
         for step in reversed(self.ranking):
             rank = partial(step, rank)
         return await rank(replace(job, options=without_top_n(job.options)))
-
-    async def choose(self, job: RankJob, ranking: Ranking) -> Ranking:
-        """Chooses among the results of a request. Raises: DeadlineExceeded."""
-        for step in self.choosing:
-            ranking = await step(job, ranking)
-        return ranking
 
     async def _unordered(self, rank: Rank, job: RankJob) -> Ranking:
         """Candidates without a meaningful order are put in one by their texts (`rerank.reranking.unordered`)."""
@@ -99,29 +89,6 @@ class RerankerSteps:
         curves = self._models.infos[job.steps[-1].model].relevance
         return with_relevance(await rank(job), curves, job.candidates)
 
-    async def _min_relevance(self, job: RankJob, ranking: Ranking) -> Ranking:
-        """Results with less relevance are left out, if the request asks for that."""
-        least = job.options.min_relevance
-        return ranking if least is None else at_least(ranking, least)
-
-    async def _diversity(self, job: RankJob, ranking: Ranking) -> Ranking:
-        """Results that differ enough are chosen (`rerank.reranking.diversity`). Raises: DeadlineExceeded."""
-        options = job.options
-        if not options.compares_passages:
-            return ranking
-        comparing = diversified(self._encoder, ranking, options)
-        try:
-            async with timeout_at(job.deadline_s - options.answer_margin_s):
-                return await self._texts.run(job.share.name, comparing, _COMPARING_MS * len(ranking.ranked))
-        except TimeoutError as error:
-            problem = "the deadline passed while results were compared"
-            if not options.is_answered_late:
-                way_out = "allow more time, or leave diversity and near_duplicates out"
-                raise DeadlineExceeded(f"{problem}; {way_out}") from error
-            reason = "; ".join(filter(None, [ranking.trace.reason, problem]))
-            trace = replace(ranking.trace, reason=reason)
-            return replace(ranking, ranked=ranking.ranked[: options.top_n or None], trace=trace)
-
 
 @cache
 def _is_caching(ranker_type: type) -> bool:
@@ -129,8 +96,15 @@ def _is_caching(ranker_type: type) -> bool:
 
 
 def without_top_n(options: RankOptions) -> RankOptions:
-    """Asks for all candidates if results are compared afterwards."""
-    return replace(options, top_n=0) if options.compares_passages else options
+    """Asks for all candidates if some of them are left out afterwards."""
+    return options if options.min_relevance is None else replace(options, top_n=0)
+
+
+def chosen(ranking: Ranking, options: RankOptions) -> Ranking:
+    """Leaves out results with less relevance than the request asks for; the first `top_n` of the others stay."""
+    if options.min_relevance is None:
+        return ranking
+    return at_least(ranking, options.min_relevance, options.top_n)
 
 
 def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[CachingRanker]) -> InSlices[list[Passage]]:

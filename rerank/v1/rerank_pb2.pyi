@@ -21,12 +21,6 @@ class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_FAILURE_ERROR: _ClassVar[OnFailure]
     ON_FAILURE_FIRST_STAGE: _ClassVar[OnFailure]
 
-class NearDuplicates(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    NEAR_DUPLICATES_UNSPECIFIED: _ClassVar[NearDuplicates]
-    NEAR_DUPLICATES_KEEP: _ClassVar[NearDuplicates]
-    NEAR_DUPLICATES_DROP: _ClassVar[NearDuplicates]
-
 class FirstStageKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FIRST_STAGE_KIND_UNSPECIFIED: _ClassVar[FirstStageKind]
@@ -77,9 +71,6 @@ STRATEGY_KIND_CASCADE: StrategyKind
 ON_FAILURE_UNSPECIFIED: OnFailure
 ON_FAILURE_ERROR: OnFailure
 ON_FAILURE_FIRST_STAGE: OnFailure
-NEAR_DUPLICATES_UNSPECIFIED: NearDuplicates
-NEAR_DUPLICATES_KEEP: NearDuplicates
-NEAR_DUPLICATES_DROP: NearDuplicates
 FIRST_STAGE_KIND_UNSPECIFIED: FirstStageKind
 FIRST_STAGE_KIND_LEXICAL: FirstStageKind
 FIRST_STAGE_KIND_NEURAL: FirstStageKind
@@ -144,7 +135,7 @@ class FirstStageWeight(_message.Message):
     def __init__(self, kind: _Optional[_Union[FirstStageKind, str]] = ..., number: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure", "first_stage_weight", "diversity", "near_duplicates")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure", "first_stage_weight")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -159,8 +150,6 @@ class RerankRequest(_message.Message):
     MAX_CHUNKS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
     ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    DIVERSITY_FIELD_NUMBER: _ClassVar[int]
-    NEAR_DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     query: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     model: str
@@ -175,9 +164,7 @@ class RerankRequest(_message.Message):
     max_chunks_per_doc: int
     on_failure: OnFailure
     first_stage_weight: FirstStageWeight
-    diversity: float
-    near_duplicates: NearDuplicates
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ...) -> None: ...
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("start", "end")
@@ -206,14 +193,7 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "dropped", "query_truncated")
-    class DroppedEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "query_truncated")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -233,7 +213,6 @@ class Execution(_message.Message):
     KENDALL_TAU_FIELD_NUMBER: _ClassVar[int]
     MODEL_WARNING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
     QUERY_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     model: str
     strategy: str
@@ -254,9 +233,8 @@ class Execution(_message.Message):
     kendall_tau: float
     model_warning: str
     failure: str
-    dropped: _containers.ScalarMap[str, str]
     query_truncated: bool
-    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., dropped: _Optional[_Mapping[str, str]] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
     __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "model_ms")
@@ -323,7 +301,7 @@ class FeedbackReport(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., cosine: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "diversity", "near_duplicates", "first_stage_weight")
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure", "first_stage_weight")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -338,8 +316,6 @@ class SearchRequest(_message.Message):
     MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNKS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
     ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
-    DIVERSITY_FIELD_NUMBER: _ClassVar[int]
-    NEAR_DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     query: str
     first_stage: FirstStage
@@ -355,10 +331,8 @@ class SearchRequest(_message.Message):
     min_relevance: float
     max_chunks_per_doc: int
     on_failure: OnFailure
-    diversity: float
-    near_duplicates: NearDuplicates
     first_stage_weight: FirstStageWeight
-    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., diversity: _Optional[float] = ..., near_duplicates: _Optional[_Union[NearDuplicates, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ...) -> None: ...
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., first_stage_weight: _Optional[_Union[FirstStageWeight, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

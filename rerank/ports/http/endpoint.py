@@ -16,7 +16,7 @@ from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.dialects.dialect import Dialect, Translated
 from rerank.ports.http.dialects.options import fields_without_effect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
-from rerank.ports.http.headers import execution_headers, header_value, warnings_header, warnings_of
+from rerank.ports.http.headers import execution_headers, header_value, warnings_of
 from rerank.ports.http.problem import problem_of
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method, answer
@@ -107,7 +107,9 @@ class Endpoint:
                 reply = await self._beside(size, translated.reply, result, all_notes)
             except RerankError as error:
                 return _refusal(error, [dialect])
-            headers = execution_headers(ranking.trace) | warnings_header(all_notes)
+            headers = execution_headers(ranking.trace)
+            if all_notes:
+                headers["x-rerank-warnings"] = "; ".join(all_notes)
             return HttpReply(reply, result, headers=headers)
 
         return ReadCall(requests[0], run)

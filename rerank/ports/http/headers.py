@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from rerank.errors import reason_of
 from rerank.types import Trace
@@ -31,23 +30,10 @@ def execution_headers(trace: Trace) -> dict[str, str]:
     }
 
 
-def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
-    """The header with the warnings, as many as fit, and the number of the others; no header without warnings."""
-    shown, left = list[str](), _MAX_CHARS // 2  # escapes may double the length
-    for warning in warnings:
-        left -= len(warning)
-        if shown and left < 0:
-            shown.append(f"and {len(warnings) - len(shown)} more")
-            break
-        shown.append(warning)
-    return {"x-rerank-warnings": "; ".join(shown)} if shown else {}
-
-
 def warnings_of(trace: Trace) -> list[str]:
     """Warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
     query = "the query was longer than the model can read and was truncated" if trace.query_truncated else ""
     cut = len(trace.truncated_doc_ids)
     documents = "1 document was" if cut == 1 else f"{cut} documents were"
     truncated = f"{documents} longer than the model can read and {documents.split()[-1]} truncated" if cut else ""
-    dropped = [f"document {doc_id} was dropped as a near duplicate of {kept}" for doc_id, kept in trace.dropped.items()]
-    return [note for note in (query, truncated, trace.reason, trace.model_warning, *dropped) if note]
+    return [note for note in (query, truncated, trace.reason, trace.model_warning) if note]

@@ -15,6 +15,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded, InvalidRequest
+from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.relevance import (
@@ -27,6 +28,7 @@ from rerank.reranking.relevance import (
 )
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
+from tests.serving import reranker_of
 
 OF_COSINE = (RelevanceCurve(intercept=-2.0, slopes={"cosine": 6.0}, encoders={"cosine": "e"}),)
 OF_SPARSE = (RelevanceCurve(intercept=-4.0, slopes={"sparse": 2.0}, encoders={"sparse": "s"}),)
@@ -134,6 +136,19 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
         kept = at_least(found, least)
         assert [item.passage.doc_id for item in kept.ranked] == expected
         assert kept.trace == found.trace or not expected
+
+
+async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encoder) -> None:
+    """The last model orders against the cosines, so that the first results are those that are left out."""
+    against = SignalRanker()
+    against.rank = lambda windows: [  # type: ignore[method-assign]
+        replace(result, scores=tuple(-score for score in result.scores)) for result in SignalRanker().rank(windows)
+    ]
+    async with reranker_of(encoder, {"m": against}) as reranker:
+        for top_n, expected in ((0, ["d0", "d3", "d1"]), (2, ["d0", "d3"]), (4, ["d0", "d3", "d1"])):
+            options = RankOptions(min_relevance=0.5, top_n=top_n)
+            found = await reranker.rerank("q", numbered_passages([0.5, 0.9, 0.1, 0.7, 0.2]), options)
+            assert [item.passage.doc_id for item in found.ranked] == expected
 
 
 async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied() -> None:

@@ -104,14 +104,6 @@ class Options(StrictModel):
             "and ranked: false. None: the default of the API key, else error."
         ),
     ] = None
-    diversity: Annotated[
-        float | None,
-        Field(description="0 to 1: how much results differ from one another; above 0, scores of a request are ranks."),
-    ] = None
-    near_duplicates: Annotated[
-        Literal["keep", "drop"] | None,
-        Field(description="drop: results that nearly repeat a better one are left out, and X-Rerank-Warnings says so."),
-    ] = None
 
     def translated(
         self,
@@ -141,8 +133,6 @@ class Options(StrictModel):
             max_chunks_per_doc=min(max_chunks_per_doc, _INT32_MAX),
             allow_partial=bool(self.allow_partial),
             on_failure=self.on_failure or "",
-            diversity=self.diversity or 0.0,
-            near_duplicates="" if self.return_all else self.near_duplicates or "",
         )
         requests = [
             RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)

@@ -110,21 +110,6 @@ def test_every_document_is_answered_on_request(http: HttpClient, limit: dict[str
     assert indexes(asked(http, return_all=True, **limit)) == [1, 2, 0]
 
 
-SAME = ["a flea lives a year, relevance 9", "a flea lives a year, relevance 8", "trains are late, relevance 1"]
-
-
-def test_diversity_is_followed(http: HttpClient) -> None:
-    reply = asked(http, model="number", documents=SAME, diversity=0.8)
-    assert indexes(reply) == [0, 2, 1]
-
-
-def test_near_duplicates_are_dropped_and_named(http: HttpClient) -> None:
-    reply = asked(http, model="number", documents=SAME, near_duplicates="drop")
-    assert indexes(reply) == [0, 2]
-    assert reply.json["meta"]["warnings"] == ["document 1 was dropped as a near duplicate of 0"]
-    assert indexes(asked(http, model="number", documents=SAME, near_duplicates="drop", return_all=True)) == [0, 1, 2]
-
-
 @pytest.mark.parametrize(("sent", "ran"), [("rerank-v3.5", "probability"), ("jina-reranker-v2", "number")])
 def test_alias_is_told_with_the_model_that_ran(
     http: HttpClient, sent: str, ran: str, caplog: pytest.LogCaptureFixture
