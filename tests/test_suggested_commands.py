@@ -1,4 +1,4 @@
-"""Commands that messages, helps and pages suggest can be given as they stand: their flags exist, none is missing."""
+"""Commands that messages and helps suggest can be given as they stand: their flags exist, none is missing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.doc_pages import COMMANDS, FILLED_IN, pages, parse_command
+from tests.doc_pages import COMMANDS, FILLED_IN, parse_command
 
 ROOT = Path(__file__).parent.parent
 NAMES = "|".join(COMMANDS)
@@ -37,14 +35,6 @@ def suggested(text: str) -> list[str]:
     return [quoted or bare for quoted, bare in SUGGESTED.findall(" ".join(text.split()))]
 
 
-PROSE = [
-    pytest.param(command, id=f"{page.name}-{command}")
-    for page in pages()
-    for command in suggested(re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE))
-    if not command.startswith(("train-", "distill-"))  # their parsers need torch; `test_doc_commands` knows their flags
-]
-
-
 def test_commands_that_messages_suggest_can_be_given() -> None:
     """In one test, because reading all files would take each process a second before the first test."""
     files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
@@ -57,13 +47,3 @@ def test_commands_that_messages_suggest_can_be_given() -> None:
         except Exception as error:
             problems.append(f"{path.relative_to(ROOT)}:{line}: {command}: {type(error).__name__} {error}")
     assert not problems
-
-
-@pytest.mark.parametrize("command", PROSE)
-def test_command_that_a_sentence_mentions_has_its_flags(command: str) -> None:
-    """A sentence may leave out what it is not about."""
-    try:
-        parse_command(command)
-    except Exception as error:
-        if type(error).__name__ not in ("MissingParameter", "BadParameter", "BadOptionUsage", "UsageError"):
-            raise

@@ -37,7 +37,6 @@ NEED_ALL_PACKAGES = (
     "tests/rerank/service/test_startup.py",
     "tests/training/test_build_lists.py::test_flags_have_two_spellings",
     "tests/test_dependencies.py",
-    "tests/test_integrations.py",
     "tests/test_wheel.py",
 )
 
