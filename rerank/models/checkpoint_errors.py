@@ -1,13 +1,18 @@
-"""Turns a library's exceptions while it loads a folder into a CheckpointError with folder, file and reason."""
+"""Loads of models: one at a time, with a library's exceptions as a CheckpointError with folder, file and reason."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError, RerankError
+
+#: Held by the thread that loads a model. While transformers builds one, it replaces functions of its classes and of
+#: torch, and the type of new tensors; two loads at a time would each put back what the other had replaced, for good.
+LOADING = threading.RLock()
 
 _MAX_REASON_CHARS = 300
 _WAY_OUT = "copy the checkpoint again, or use another one"
@@ -16,6 +21,8 @@ _WAY_OUT = "copy the checkpoint again, or use another one"
 @contextmanager
 def loading(subject: str, folder: Path) -> Iterator[None]:
     """Checks a folder before the wrapped code loads it, and turns every other error into a CheckpointError.
+
+    Every model of the service is loaded in such a block, and waits there until no other thread loads one.
 
     A damaged file makes the libraries raise almost anything: a KeyError for a missing setting, a ZeroDivisionError for
     a model without heads, an AttributeError for a text in the place of an object.
@@ -29,8 +36,9 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
             RerankError, which passes as it is.
     """
     try:
-        check_settings(folder)
-        yield
+        with LOADING:
+            check_settings(folder)
+            yield
     except CheckpointError as error:
         if str(folder) in str(error):
             raise

@@ -37,7 +37,7 @@ class VocabularyProduct:
         Args:
             texts: (tokens, hidden) states of each text, in any floating-point type.
         """
-        weights = torch.zeros(len(texts), len(terms))
+        weights = torch.zeros(len(texts), len(terms), dtype=torch.float32)
         chosen = torch.from_numpy(terms).long().to(self._decoder.weight.device)
         matrix = self._decoder.weight[chosen].float().cpu()
         bias = 0.0 if self._decoder.bias is None else self._decoder.bias[chosen].float().cpu()
@@ -55,7 +55,7 @@ class VocabularyProduct:
             dtype: of the product.
         """
         lengths = [len(states) for states in texts]
-        weights = torch.zeros(len(texts), self._decoder.out_features)
+        weights = torch.zeros(len(texts), self._decoder.out_features, dtype=torch.float32)
         if not sum(lengths):
             return weights.numpy()
         states = torch.cat(list(texts)).to(getattr(torch, dtype))

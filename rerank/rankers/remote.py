@@ -180,7 +180,7 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
         """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
         (prompt,) = window.prompts
         row = await self._row(prompt, len(window.passages))
-        return self._prompts.ranking(window, [torch.tensor(row)])
+        return self._prompts.ranking(window, [torch.tensor(row, dtype=torch.float32)])
 
     async def _check_answers(self) -> None:
         """Asks for all identifiers at once."""

@@ -29,7 +29,7 @@ from rerank.config import (
 )
 from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
-from rerank.models.checkpoint_errors import loading
+from rerank.models.checkpoint_errors import LOADING, loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.loading import load_tokenizer_of, pick_device
@@ -57,7 +57,7 @@ from rerank.reranking.registry import LoadedModel, ModelRegistry
 from rerank.reranking.relevance import relevance_curves
 from rerank.util.files import cached_folder, sha256_of_files
 from rerank.util.memory import memory_bytes
-from rerank.util.time_limit import within
+from rerank.util.time_limit import TurnNeverCame, within
 
 log = logging.getLogger(__name__)
 
@@ -89,17 +89,23 @@ class ModelLoader:
         """Loads and self-tests a model. One that cannot be loaded, or fails its self-test, is a FailedRanker.
 
         Whatever a stranger's folder makes the libraries raise, and however long they take, the other models are served.
+        Models that are loaded by several threads come one after the other, and the time begins with a model's turn.
         A model that inference servers run is tested when the service opens, and whenever a server comes back.
         """
-        before, start_s = memory_bytes(), time.monotonic()
         try:
-            loaded = within(self.max_load_s, partial(self._load, model))
+            return within(self.max_load_s, partial(self._load, model), LOADING)
+        except TurnNeverCame:
+            problem = "another model hangs while it is loaded, and models are loaded one at a time; start the service again"
         except TimeoutError:
             problem = f"loading takes more than {self.max_load_s:g} s; copy the checkpoint again, or set max_load_s"
-            return _failed(model, unknown_info(model.ranker, model.name), CheckpointError(problem))
-        return replace(loaded, load_s=time.monotonic() - start_s, memory_bytes=max(0, memory_bytes() - before))
+        return _failed(model, unknown_info(model.ranker, model.name), CheckpointError(problem))
 
     def _load(self, model: ModelConfig) -> LoadedModel:
+        before, start_s = memory_bytes(), time.monotonic()
+        loaded = self._load_and_test(model)
+        return replace(loaded, load_s=time.monotonic() - start_s, memory_bytes=max(0, memory_bytes() - before))
+
+    def _load_and_test(self, model: ModelConfig) -> LoadedModel:
         info = unknown_info(model.ranker, model.name)
         try:
             located = with_path(model, self.encoder)

@@ -159,7 +159,7 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
     return update_queries(
         torch.from_numpy(query.vector)[None],
         torch.from_numpy(np.array(passages, dtype=np.float32).reshape(1, len(ranked), len(query.vector))),
-        torch.tensor([teacher]),
+        torch.tensor([teacher], dtype=torch.float32),
         torch.tensor([[vector is not None for vector in vectors]], dtype=torch.bool),
         settings,
     )

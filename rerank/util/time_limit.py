@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 T = TypeVar("T")
+
+#: Threads of functions that were late.
+_late = weakref.WeakSet[threading.Thread]()
+
+
+class TurnNeverCame(TimeoutError):
+    """A function was not called, because the one before it was late and hangs."""
 
 
 def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
@@ -27,20 +36,36 @@ def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
     return outcome, thread
 
 
-def within(limit_s: float, function: Callable[[], T]) -> T:
+def within(limit_s: float, function: Callable[[], T], turn: AbstractContextManager[object]) -> T:
     """Returns what a function returns, which runs on a thread of its own, see `in_thread`.
 
     A function that is late is told to stop: it does so if it runs in Python, such as in a chat template without an end.
-    One that hangs in the code of a library keeps its thread.
+    One that hangs in the code of a library keeps its thread, and its turn.
+
+    Args:
+        limit_s: the longest time of the function.
+        turn: a lock that the function holds; the time begins when it has it.
 
     Raises:
         TimeoutError: the function is not done within the limit.
+        TurnNeverCame: the function that has the turn hangs.
         BaseException: as the function does.
     """
-    outcome, thread = in_thread(function)
+    begun = threading.Event()
+
+    def run() -> T:
+        with turn:
+            begun.set()
+            return function()
+
+    outcome, thread = in_thread(run)
     try:
+        while not begun.wait(limit_s):
+            if any(late.is_alive() for late in _late):
+                raise TurnNeverCame
         return outcome.result(limit_s)
     except TimeoutError:
         if not outcome.done() and thread.ident is not None:
+            _late.add(thread)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
         raise

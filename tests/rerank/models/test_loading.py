@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_files import build_transformer, read_config
 from rerank.models.loading import load_causal_lm
 from rerank.models.precision import uses_autocast, weights_dtype
-from tests.causal_lms import write_causal_lm
+from tests.causal_lms import SIZES, write_causal_lm
 from tests.small_tokenizers import byte_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -53,6 +55,24 @@ def test_transformer_is_that_of_the_full_causal_lm(lm: Path) -> None:
     torch.testing.assert_close(built(input_ids=ids).last_hidden_state, expected, atol=1e-6, rtol=0)
     assert not any(parameter.is_meta or parameter.requires_grad for parameter in built.parameters())
     assert not any(buffer.is_meta for buffer in built.buffers())
+
+
+def test_models_with_tied_weights_are_whole_when_two_threads_load_them_at_once(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tied = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **SIZES)
+    AutoModelForCausalLM.from_config(tied).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    before, both = PreTrainedModel.tie_weights, threading.Barrier(2)
+
+    def load(_: int) -> None:
+        both.wait()
+        model = load_causal_lm(tmp_path, CPU, "float32").model
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(load, range(20)))
+    assert PreTrainedModel.tie_weights is before
 
 
 def test_code_in_a_checkpoint_is_not_run_whatever_the_standard_input_says(
