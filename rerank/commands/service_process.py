@@ -33,7 +33,7 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
     """
     with tempfile.TemporaryDirectory(prefix="rerank-serve-") as folder:
         settings, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
-        settings.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+        settings.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)), encoding="utf-8")
         with log.open("w", encoding="utf-8") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(settings), "--stop-at-eof"],

@@ -61,6 +61,10 @@ class ModelSettings(Settings):
         """The servers that run the model; None if it runs in this process."""
         return None
 
+    def read_window_size(self) -> int:
+        """Reads the default number of passages per window: `window_size`; if it is not set, that of a manifest."""
+        return self.window_size
+
     def weight_for(self, kind: FirstStageKind) -> float:
         """The weight of a first stage of this kind in the order of requests that name no number."""
         return 0.0
@@ -98,7 +102,7 @@ class LanguageModel(CheckpointModel):
         precision: number format of the model. Default: auto.
     """
 
-    #: True if a checkpoint with a manifest sets the default of `window_size`.
+    #: True if a checkpoint with a manifest has the default of `window_size`.
     _has_window_of_training: ClassVar[bool] = True
 
     profile: str | None = None
@@ -121,14 +125,9 @@ class LanguageModel(CheckpointModel):
             profile["template"] = str(own)
         return profile | settings
 
-    @model_validator(mode="before")
-    @classmethod
-    def _default_window_is_that_of_the_training(cls, settings: Any) -> Any:
-        if not (cls._has_window_of_training and isinstance(settings, dict)) or "window_size" in settings:
-            return settings
-        path = settings.get("path", cls.model_fields["path"].default)
-        size = trained_window(Path(path)) if isinstance(path, str | Path) else None
-        return settings if size is None else {**settings, "window_size": size}
+    def read_window_size(self) -> int:
+        trained = trained_window(self.path) if self._has_window_of_training and self.path is not None else None
+        return self.window_size if "window_size" in self.model_fields_set else trained or self.window_size
 
 
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=MAX_FIRST_STAGE_WEIGHT, strict=True)]

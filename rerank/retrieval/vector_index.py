@@ -9,6 +9,7 @@ import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -22,14 +23,6 @@ from rerank.retrieval.store import VectorFile
 from rerank.types import Matrix
 from rerank.util.files import atomic_file
 
-try:
-    import faiss as typed_faiss
-except ModuleNotFoundError as error:
-    raise ConfigError(
-        "FAISS is not installed; install rerank-listwise[cpu], or rerank-listwise[gpu] on a machine with CUDA"
-    ) from error
-
-faiss: Any = typed_faiss  # its annotations leave out what SWIG generates
 #: (Q, depth) float32 scores and int64 rows, best first; rows are -1 where no more are found.
 Found: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
@@ -39,6 +32,18 @@ _FILE = "hnsw.faiss"
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
 #: Vectors between two saves of an unfinished index: so many, or an eighth of those that it has.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
+
+
+@cache
+def _faiss() -> Any:  # its annotations leave out what SWIG generates
+    """Imports FAISS; what works without an index starts without it. Raises: ConfigError if it is not installed."""
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "FAISS is not installed; install rerank-listwise[cpu], or rerank-listwise[gpu] on a machine with CUDA"
+        ) from error
+    return faiss
 
 
 class VectorIndex(Protocol):
@@ -51,10 +56,11 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
     """Opens the vectors of an index for search; on GPUs, if this build of FAISS finds any and the kind is flat.
 
     Raises:
+        ConfigError: FAISS is not installed.
         IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
     """
     if kind == "flat":
-        return _on_gpus(vectors.mapped) if faiss.get_num_gpus() else _Flat(vectors.mapped)
+        return _on_gpus(vectors.mapped) if _faiss().get_num_gpus() else _Flat(vectors.mapped)
     return _Graph(_read(folder / _FILE, vectors.mapped.shape), vectors)
 
 
@@ -77,12 +83,12 @@ def write_vector_index(
     for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
         unfinished.unlink()
     with _faiss_threads(threads):
-        index = faiss.read_index(str(path)) if path.exists() else _created(vectors.shape[1])
+        index = _faiss().read_index(str(path)) if path.exists() else _created(vectors.shape[1])
         while index.ntotal < len(vectors):
             report(index.ntotal)
             first = index.ntotal
             stop = min(len(vectors), first + max(_SAVE_EVERY, first // _SAVE_SHARE))
-            index.hnsw.rng = faiss.RandomGenerator(first)  # so that a resumed graph gets the same levels
+            index.hnsw.rng = _faiss().RandomGenerator(first)  # so that a resumed graph gets the same levels
             index.add(np.ascontiguousarray(vectors[first:stop]))
             with atomic_file(path) as temporary:
                 _write(index, temporary)
@@ -104,7 +110,7 @@ class _Flat:
         self._vectors = vectors
 
     def search(self, queries: Matrix, depth: int) -> Found:
-        found: Found = faiss.knn(queries, self._vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)
+        found: Found = _faiss().knn(queries, self._vectors, depth, metric=_faiss().METRIC_INNER_PRODUCT)
         return found
 
 
@@ -129,14 +135,14 @@ class _Graph:
 
 def _created(dimension: int) -> Any:
     """An empty graph."""
-    index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, _HNSW_M, faiss.METRIC_INNER_PRODUCT)
+    index = _faiss().IndexHNSWSQ(dimension, _faiss().ScalarQuantizer.QT_fp16, _HNSW_M, _faiss().METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
     return index
 
 
 def _write(index: Any, path: Path) -> None:
     try:
-        faiss.write_index(index, str(path))
+        _faiss().write_index(index, str(path))
     except RuntimeError as error:  # its message is long, and ends with the reason in parentheses
         reason = re.search(r"\(([^()]+)\)\s*$", str(error))
         raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
@@ -144,7 +150,7 @@ def _write(index: Any, path: Path) -> None:
 
 def _read(path: Path, shape: tuple[int, ...]) -> Any:
     try:
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
         raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
     if (index.ntotal, index.d) != shape:
@@ -154,18 +160,18 @@ def _read(path: Path, shape: tuple[int, ...]) -> Any:
 
 
 def _on_gpus(vectors: Matrix) -> VectorIndex:
-    index = faiss.IndexFlatIP(vectors.shape[1])
+    index = _faiss().IndexFlatIP(vectors.shape[1])
     for first in range(0, len(vectors), _SAVE_EVERY):
         index.add(np.ascontiguousarray(vectors[first : first + _SAVE_EVERY]))
-    on_gpus: VectorIndex = faiss.index_cpu_to_all_gpus(index)
+    on_gpus: VectorIndex = _faiss().index_cpu_to_all_gpus(index)
     return on_gpus
 
 
 @contextmanager
 def _faiss_threads(threads: int) -> Iterator[None]:
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(threads)
+    before = _faiss().omp_get_max_threads()
+    _faiss().omp_set_num_threads(threads)
     try:
         yield
     finally:
-        faiss.omp_set_num_threads(before)
+        _faiss().omp_set_num_threads(before)

@@ -119,7 +119,7 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
     )
     deployment = serve.deployment(Replica, name=NAME).options(**_options(config, scale))
     try:
-        serve.run(deployment.bind(config.model_dump(mode="json"), **replica), name=NAME)
+        serve.run(deployment.bind(config.model_dump(mode="json", exclude_unset=True), **replica), name=NAME)
     except RuntimeError as error:
         reason = serve.status().applications[NAME].deployments[NAME].message
         raise ConfigError(f"the replicas did not start: {reason or error}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,7 +125,19 @@ def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) ->
         f"{{name: wide, ranker: first, window_size: 8}}, {{name: unknown, ranker: first, path: {tmp_path / 'none'}}}]"
     )
     models = load_config(path).models
-    assert [model.window_size for model in models] == [20, 6, 8, 20]
+    assert [model.read_window_size() for model in models] == [20, 6, 8, 20]
+
+
+def test_importing_the_settings_opens_no_checkpoint() -> None:
+    code = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+import rerank.config
+print([path for path in opened if path.endswith((".json", ".safetensors"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
 
 
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"

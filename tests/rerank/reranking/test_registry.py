@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rerank.config import IdentityModel, PERankModel
+from rerank.config import FirstModel, IdentityModel, PERankModel
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
@@ -25,6 +26,16 @@ def registry() -> ModelRegistry:
         IdentityModel(name="identity", ranker="identity", strategy="single", window_size=50),
     ]
     return ModelRegistry(models, {"number": NumberRanker(max_window_size=30), "identity": IdentityRanker()})
+
+
+@pytest.mark.parametrize(("trained", "window"), [(6, 6), (40, 30)])
+def test_default_window_is_that_of_the_training_up_to_what_the_model_reads(
+    trained: int, window: int, tmp_path: Path
+) -> None:
+    (tmp_path / "rerank.json").write_text(f'{{"window_size": {trained}}}')
+    models = [FirstModel(name="number", ranker="first", path=tmp_path)]
+    (step,) = ModelRegistry(models, {"number": NumberRanker(max_window_size=30)}).resolve(RankOptions())
+    assert step.strategy == Sliding(window, window // 2)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rerank.errors import IndexMismatch
+from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval import vector_index
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.store import VectorFile
@@ -103,3 +104,13 @@ def test_missing_damaged_and_incomplete_files_are_named(folder: Path, file: Vect
     (tmp_path / "hnsw.faiss").write_bytes(content)
     with pytest.raises(IndexMismatch, match=rf"it has {N} vectors of width 16 instead of 5 of width 16"):
         open_vector_index("hnsw", tmp_path, stored(file.mapped[:5], tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_faiss_is_named_when_an_index_is_opened(
+    kind: DenseKind, folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(vector_index, "_faiss", vector_index._faiss.__wrapped__)
+    with pytest.raises(ConfigError, match=r"FAISS is not installed; install rerank-listwise\[cpu\]"):
+        open_vector_index(kind, folder, file)
