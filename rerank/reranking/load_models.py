@@ -95,7 +95,7 @@ class ModelLoader:
         try:
             return within(self.max_load_s, partial(self._load, model), LOADING)
         except TurnNeverCame:
-            problem = "another model hangs while it is loaded, and models are loaded one at a time; start the service again"
+            problem = "models are loaded one at a time, and another one hangs while it is loaded; restart the service"
         except TimeoutError:
             problem = f"loading takes more than {self.max_load_s:g} s; copy the checkpoint again, or set max_load_s"
         return _failed(model, unknown_info(model.ranker, model.name), CheckpointError(problem))

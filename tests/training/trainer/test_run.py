@@ -17,11 +17,11 @@ from rerank_training.commands import train_first
 from rerank_training.first.objective import FirstObjective
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from rerank_training.trainer.run import check_same_run
-from safetensors.torch import load_file
-from transformers import Trainer
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from typer.testing import CliRunner
 
-from rerank.errors import ConfigError
+from rerank.errors import CheckpointError, ConfigError
 from tests.full_disk import largest_file
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -188,6 +188,26 @@ def test_finished_run_is_refused_before_anything_is_loaded(tmp_path: Path) -> No
         first_run(tmp_path / "no inputs", tmp_path / "run")
 
 
+def test_save_without_a_weight_is_refused_unless_another_one_is_tied_to_it(inputs: Path, tmp_path: Path) -> None:
+    """The best save is loaded at the end, and the newest one when a run is resumed."""
+    config = AutoConfig.from_pretrained(inputs / "base", tie_word_embeddings=True)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "tied")
+    for path in (inputs / "base").glob("tokenizer*"):
+        shutil.copy(path, tmp_path / "tied")
+    held_out = ["--eval-lists", str(inputs / "lists.jsonl"), "--eval-steps", "3"]
+    flags = [*FLAGS, "--base", str(tmp_path / "tied"), *held_out]
+    with killed_at_batch(7), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *flags)
+    shutil.copytree(tmp_path / "run", tmp_path / "damaged")
+    weights = load_file(newest := tmp_path / "damaged" / "checkpoint-3" / "model.safetensors")
+    assert "lm_head.weight" not in weights
+    first_run(inputs, tmp_path / "run", *flags)
+    del weights["model.norm.weight"]
+    save_file(weights, newest, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"weights without model\.norm\.weight; remove the newest checkpoint-\*"):
+        first_run(inputs, tmp_path / "damaged", *flags)
+
+
 # --- no disk space
 
 
@@ -248,7 +268,7 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Held-out nDCG is best at step 2 of 6; saves are requested at step 4 only."""
-    means = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.1, 0.5, 0.9])
+    means = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.1, 0.5])
     flags = shlex.split(
         "--per-device-train-batch-size 2 --max-steps 6 --eval-steps 1 --save-steps 4 --learning-rate 1e-3"
     )
@@ -260,7 +280,9 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
     assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))
     metrics = json.loads((result / "rerank.json").read_text(encoding="utf-8"))["metrics"]
     assert metrics == {"nDCG@10": pytest.approx(0.9)}
-    assert capsys.readouterr().out.endswith(
+    printed = capsys.readouterr().out
+    assert [line[:26] for line in printed.splitlines() if "6/6  nDCG" in line] == ["step      6/6  nDCG@10 0.5"]
+    assert printed.endswith(
         "\nbest step: 2 of 6\n"
         "nDCG@10 within the passages of 2 held-out lists: 0.1000 before the training, 0.9000 after; p = 0.5, "
         "so the difference may be chance\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from typing import Annotated, Any, cast, get_args, get_type_hints
@@ -36,8 +37,9 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             raise ConfigError("--deepspeed: models are divided with --fsdp here; use that")
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
         TrainingArguments.__post_init__(self)
+        disable_progress_bar()  # of loading and saving weights, a line each on a terminal
+        logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # saves get the tokenizer's PAD and BOS
         if self.process_index:  # the others say the same
-            disable_progress_bar()
             set_verbosity_error()
         self._check_report_to()
         if self.fsdp and self.distributed_state.distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):

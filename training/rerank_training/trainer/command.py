@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -30,6 +31,7 @@ def run_training(command: Callable[[], object]) -> None:
     handler.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if is_first else logging.ERROR, handlers=[handler])
     quiet_libraries()
+    warnings.simplefilter("ignore", FutureWarning)  # they tell authors of code what libraries will rename
     console.quiet = not is_first
     try:
         run(command)

@@ -14,6 +14,8 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import IntervalStrategy, Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
+from rerank.errors import CheckpointError
+from rerank.models.complete import listed
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.ndcg import ndcg_at_10
 
@@ -51,8 +53,9 @@ class RankingTrainer(Trainer):
             settings.metric_for_best_model = "nDCG@10"
         super().__init__(**options)
         self.objective = objective
-        #: nDCG@10 of each held-out window in the last evaluation.
+        #: nDCG@10 of each held-out window with the weights that were selected; set by `measure_selected`.
         self.held_out: list[float] = []
+        self._evaluated: dict[int, list[float]] = {}
         self.model_accepts_loss_kwargs = False  # `compute_loss` returns a mean, which Trainer divides for accumulation
 
     def compute_loss(
@@ -71,12 +74,20 @@ class RankingTrainer(Trainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """`eval_nDCG@10`: the mean over the held-out windows."""
-        self.held_out = self.held_out_values(eval_dataset)
-        metrics = {f"{metric_key_prefix}_nDCG@10": fmean(self.held_out)}
+        self._evaluated[self.state.global_step] = values = self.held_out_values(eval_dataset)
+        metrics = {f"{metric_key_prefix}_nDCG@10": fmean(values)}
         self.log(dict(metrics))  # a copy, because it adds entries
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self.control.should_save |= self.args.load_best_model_at_end  # the best step can only be loaded if it is saved
         return metrics
+
+    def measure_selected(self) -> dict[str, float]:
+        """The metrics of the selected save, which is in memory after the training; empty without held-out lists."""
+        if self.eval_dataset is None:
+            return {}
+        step = self.state.best_global_step or self.state.global_step
+        self.held_out = self._evaluated.get(step) or self.held_out_values()  # evaluated by an earlier process
+        return {"eval_nDCG@10": fmean(self.held_out)}
 
     @torch.no_grad()
     def held_out_values(self, eval_dataset: Any = None) -> list[float]:
@@ -106,6 +117,23 @@ class RankingTrainer(Trainer):
             module = self.model.get_submodule(owner)
             is_parameter = attribute in module._parameters
             setattr(module, attribute, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Raises: CheckpointError when a save lacks a weight, or has one that the model has no place for.
+
+        A weight that is tied to another one, such as a head to the token embeddings, is not saved twice.
+        """
+        weights = dict(self.model.named_parameters(remove_duplicate=False))
+        missing = set(load_result.missing_keys)
+        loaded = {id(weight) for name, weight in weights.items() if name not in missing}
+        lacking = sorted(name for name in missing if id(weights.get(name)) not in loaded)
+        if lacking or load_result.unexpected_keys:
+            named = [("without", lacking), ("with unknown", sorted(load_result.unexpected_keys))]
+            problem = "; ".join(f"{what} {listed(names)}" for what, names in named if names)
+            raise CheckpointError(
+                f"a save in {self.args.output_dir} does not fit the model: weights {problem}; remove the newest "
+                "checkpoint-*, and give the same command again"
+            )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(cast(Sized, self.train_dataset))

@@ -112,7 +112,7 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     way_out = "free disk space and give the same command again, which resumes from the last save"
     with report_disk_errors(folder, way_out):
         trainer.train(resume_from_checkpoint=save)
-    metrics = {} if trainer.eval_dataset is None else trainer.evaluate()
+    metrics = trainer.measure_selected()
     trainer.gather_weights()
     return metrics
 
