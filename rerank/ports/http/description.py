@@ -52,31 +52,19 @@ def description_routes(
     """The routes. If the service has keys, callers without one learn only its health."""
     describe: dict[str, Describe] = {
         "/info": partial(_info, reranker, calls),
-        "/meta": partial(_info, reranker, calls),  # Weaviate asks for it and shows what it gets
+        "/meta": partial(_info, reranker, calls),  # Weaviate shows what it gets there
         "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
         "/openapi.json": partial(openapi, dialects),
     }
 
-    def problem() -> str:
-        """Returns the reason that the default model is not served; empty if it is served."""
-        return "shutting down" if calls.is_shutting_down else _default(reranker).problem
-
     async def health(_: Request) -> Response:
         """Answers 200 if the default model is served, otherwise 503, as the health check of gRPC does."""
-        if reason := problem():
+        if reason := "shutting down" if calls.is_shutting_down else _default(reranker).problem:
             return JSONResponse({"status": "NOT_SERVING", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "SERVING"})
 
-    async def ready(_: Request) -> Response:
-        """Answers in the way of Weaviate's inference containers."""
-        return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE if problem() else HTTPStatus.NO_CONTENT)
-
-    async def live(_: Request) -> Response:
-        return Response(status_code=HTTPStatus.NO_CONTENT)
-
-    open_to_all = {"/health": health, "/.well-known/ready": ready, "/.well-known/live": live}
     return [
-        *(Route(path, handler) for path, handler in open_to_all.items()),
+        *(Route(path, health) for path in ("/health", "/.well-known/ready")),  # the latter is what Weaviate asks
         *(Route(path, partial(limited, handler)) for path, handler in describe.items()),
     ]
 

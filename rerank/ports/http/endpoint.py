@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from rerank.errors import InvalidRequest, RerankError
+from rerank.errors import RerankError
 from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.dialects.dialect import Dialect, Translated
 from rerank.ports.http.dialects.options import fields_without_effect
@@ -23,7 +23,7 @@ from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID, CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
-from rerank.types import Completeness, Ranking
+from rerank.types import Ranking
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -92,7 +92,7 @@ class Endpoint:
             if isinstance(candidates := body.get(dialect.passages_field), list):
                 check_number_of_candidates(candidates, limits)
             translated = await self._beside(size, dialect.translate, body)
-            requests, changes = self._fitter.fitted(translated, limits.max_candidates)
+            request, changes = self._fitter.fitted(translated, limits.max_candidates)
         except RerankError as error:
             return ReadCall(None, partial(_refuse, dialect, error))
         ignored = fields_without_effect(dialect.request, body)
@@ -100,8 +100,7 @@ class Endpoint:
 
         async def run(context: CallContext) -> HttpReply:
             try:
-                results = [await call.unless_ended(self._run(request, context)) for request in requests]
-                result = results[0] if len(results) == 1 else _joined(results)
+                result = await call.unless_ended(self._run(request, context))
                 ranking = result if isinstance(result, Ranking) else result.ranking
                 all_notes = [*notes, *warnings_of(ranking.trace)]
                 reply = await self._beside(size, translated.reply, result, all_notes)
@@ -112,7 +111,7 @@ class Endpoint:
                 headers["x-rerank-warnings"] = "; ".join(all_notes)
             return HttpReply(reply, result, headers=headers)
 
-        return ReadCall(requests[0], run)
+        return ReadCall(request, run)
 
     async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Computes a function beside other calls if the request is large."""
@@ -134,35 +133,23 @@ class RequestFitter:
         self._names = {model.name for model in reranker.config.models}
         self._aliases = reranker.config.http.model_aliases if reranker.config.http else {}
 
-    def fitted(
-        self, translated: Translated, max_candidates: int
-    ) -> tuple[Sequence[RerankRequest | SearchRequest], list[str]]:
-        """Returns the requests as this service can answer them, and a warning about each change.
-
-        Raises:
-            InvalidRequest: there are several requests, and the scores of the model compare within a request only.
-        """
-        requests, best_effort, warnings = translated.requests, translated.best_effort, list[str]()
-        options = requests[0].options
+    def fitted(self, translated: Translated, max_candidates: int) -> tuple[RerankRequest | SearchRequest, list[str]]:
+        """Returns the request as this service can answer it, and a warning about each change."""
+        request, best_effort, warnings = translated.request, translated.best_effort, list[str]()
+        options = request.options
         if (name := self._meant(options.model)) != options.model:
             warnings.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
             options = replace(options, model=name)
         if "min_relevance" in best_effort and options.min_relevance is not None and not self._gives_relevance(name):
             warnings.append(f"score_threshold has no effect, as model {name or 'default'} gives no relevance")
             options = replace(options, min_relevance=None)
-        if len(requests) > 1 and not self._gives_relevance(name):
-            raise InvalidRequest(
-                "request",
-                f"it has {len(requests)} queries, and scores of model {name or 'default'} compare within one query "
-                "only; send one query in a request, or name a model that gives relevance (GET /v1/models)",
-            )
-        candidates = max(len(request.candidates) if isinstance(request, RerankRequest) else 0 for request in requests)
+        candidates = len(request.candidates) if isinstance(request, RerankRequest) else 0
         if "max_chunks_per_doc" in best_effort and candidates:
             most = max(1, max_candidates // candidates)
             if options.max_chunks_per_doc > most:
                 warnings.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")
                 options = replace(options, max_chunks_per_doc=most)
-        return ([replace(request, options=options) for request in requests] if warnings else requests), warnings
+        return (replace(request, options=options) if warnings else request), warnings
 
     def _meant(self, name: str) -> str:
         if not name or (name in self._names and name not in self._aliases):
@@ -173,30 +160,6 @@ class RequestFitter:
         """True also for a name that no model has, because the service refuses such a request later."""
         found = (model for model in self._reranker.models() if model.name == name or (not name and model.is_default))
         return all(model.gives_relevance for model in found)
-
-
-def _joined(rankings: Sequence[Ranking]) -> Ranking:
-    """One ranking of pairs of a query and a text from those of the queries; doc_ids are places in the request."""
-    traces = [ranking.trace for ranking in rankings]
-    unfinished = next((trace for trace in traces if trace.completeness is not Completeness.FULL), traces[0])
-    trace = replace(
-        traces[0],
-        windows=tuple(window for trace in traces for window in trace.windows),
-        rounds=sum(trace.rounds for trace in traces),
-        repairs=sum(trace.repairs for trace in traces),
-        queue_ms=sum(trace.queue_ms for trace in traces),
-        prepare_ms=sum(trace.prepare_ms for trace in traces),
-        model_ms=sum(trace.model_ms for trace in traces),
-        total_ms=sum(trace.total_ms for trace in traces),
-        query_truncated=any(trace.query_truncated for trace in traces),
-        truncated_doc_ids=tuple(doc_id for trace in traces for doc_id in trace.truncated_doc_ids),
-        completeness=unfinished.completeness,
-        reason=unfinished.reason,
-        failure=next((trace.failure for trace in traces if trace.failure), None),
-        model_warning="; ".join(dict.fromkeys(trace.model_warning for trace in traces if trace.model_warning)),
-    )
-    ranked = (replace(item, position=int(item.passage.doc_id)) for ranking in rankings for item in ranking.ranked)
-    return Ranking(tuple(ranked), rankings[0].score_kind, trace)
 
 
 async def _refuse(dialect: Dialect, error: RerankError, _: CallContext) -> HttpReply:

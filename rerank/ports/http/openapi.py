@@ -53,8 +53,7 @@ def openapi(dialects: Dialects) -> dict[str, Any]:
             "/v1/models": _get("The models that requests may name"),
             "/info": _get("The default model and the limits, by TEI's names"),
             "/health": _get("200 if the default model is served, otherwise 503"),
-            "/.well-known/ready": _get("204 if the default model is served, otherwise 503, as Weaviate asks"),
-            "/.well-known/live": _get("204, as Weaviate asks"),
+            "/.well-known/ready": _get("The same as /health, as Weaviate asks"),
             "/meta": _get("The same as /info, as Weaviate asks"),
         },
     }

@@ -92,8 +92,8 @@ class CohereDialect(Dialect):
         candidates = candidates_of(request.documents, request.rank_fields)
         if request.max_tokens_per_doc is not None:
             candidates = self._shortened(candidates, request.max_tokens_per_doc)
-        lists, reply = {request.query: candidates}, partial(self._reply, request)
-        return request.translated(lists, reply, request.top_n, request.max_chunks_per_doc or 0)
+        reply = partial(self._reply, request)
+        return request.translated(request.query, candidates, reply, request.top_n, request.max_chunks_per_doc or 0)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""

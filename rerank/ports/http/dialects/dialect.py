@@ -20,16 +20,16 @@ JsonType: TypeAlias = type[BaseModel] | type[Message]
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """The requests of the service, and the function that makes its reply.
+    """The request of the service, and the function that makes its reply.
 
     Attributes:
-        requests: one, or one for each query of pairs; these have equal options.
+        request: what the service is asked.
         reply: takes the ranking or the search result, and warnings for the caller; returns JSON.
         best_effort: names of options that are followed as far as this service can, with a warning. Others are refused
             if it cannot follow them.
     """
 
-    requests: Sequence[RerankRequest | SearchRequest]
+    request: RerankRequest | SearchRequest
     reply: Callable[[Any, Sequence[str]], bytes]
     best_effort: Collection[str] = ()
 
@@ -47,14 +47,11 @@ class Dialect(ABC):
     passages_field: str
     name: str
     request: JsonType
-
-    @property
-    @abstractmethod
-    def reply(self) -> JsonType: ...
+    reply: JsonType
 
     @abstractmethod
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        """Makes requests of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
+        """Makes the request of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """Makes the body of an error. This one has the text under the names that most clients look for."""

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
-from rerank.types import Passage, Ranking
+from rerank.types import Passage
 
 Document: TypeAlias = str | dict[str, Any]
 Texts: TypeAlias = Annotated[list[str], FailFast()]
@@ -36,21 +36,25 @@ RankFields: TypeAlias = Annotated[
 ]
 
 
-def candidates_of(documents: Sequence[Document], fields: Sequence[str] | None = None) -> list[Passage]:
+def candidates_of(
+    documents: Sequence[Document], fields: Sequence[str] | None = None, name: str = "documents"
+) -> list[Passage]:
     """The documents with their places as doc_ids. A text is the fields in the given order, one per line.
 
-    Without `fields`, it is that of the field `text`, beside the title.
+    Without `fields`, it is the text of the field `text`, beside the title.
+
+    Args:
+        name: the field of the request with the documents; errors use it.
 
     Raises:
         InvalidRequest: an object has none of the fields, or one of them is not a text.
     """
-    return [_candidate(document, place, fields) for place, document in enumerate(documents)]
+    return [_candidate(document, f"{name}[{place}]", place, fields) for place, document in enumerate(documents)]
 
 
-def _candidate(document: Document, place: int, fields: Sequence[str] | None) -> Passage:
+def _candidate(document: Document, path: str, place: int, fields: Sequence[str] | None) -> Passage:
     if isinstance(document, str):
         return Passage(str(place), document)
-    path = f"documents[{place}]"
     values = {name: document[name] for name in fields or ("text",) if name in document}
     if not values:
         wanted = " or ".join(fields or ("text",))
@@ -62,13 +66,6 @@ def _candidate(document: Document, place: int, fields: Sequence[str] | None) -> 
     if not isinstance(title, str):
         raise InvalidRequest(f"{path}.title", "it is not a text; send a text, or leave it out")
     return Passage(str(place), "\n".join(values.values()), title=title)
-
-
-def refuse_truncated(ranking: Ranking, field: str, way_out: str) -> None:
-    """Raises: InvalidRequest if the model did not read a text to its end. `way_out`: how the request allows that."""
-    fields = [f"{field}[{doc_id}]" for doc_id in ranking.trace.truncated_doc_ids]
-    if too_long := (["query"] if ranking.trace.query_truncated else fields):
-        raise InvalidRequest(too_long[0], f"the text is longer than the model reads; shorten it, or {way_out}")
 
 
 def as_object(document: Document) -> dict[str, Any]:

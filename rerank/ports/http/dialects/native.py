@@ -38,7 +38,7 @@ class RerankDialect(_NativeDialect):
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.RerankRequest, body)
-        return Translated([rerank_request(message)], lambda ranking, _: _to_json(rerank_response(ranking, message)))
+        return Translated(rerank_request(message), lambda ranking, _: _to_json(rerank_response(ranking, message)))
 
 
 class SearchDialect(_NativeDialect):
@@ -48,7 +48,7 @@ class SearchDialect(_NativeDialect):
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.SearchRequest, body)
-        return Translated([search_request(message)], lambda result, _: _to_json(search_response(result, message)))
+        return Translated(search_request(message), lambda result, _: _to_json(search_response(result, message)))
 
 
 def _message(kind: type[M], body: Mapping[str, Any]) -> M:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -23,8 +23,8 @@ _INT32_MAX = 2**31 - 1
 #: the caller is told that they have no effect.
 _NO_EFFECT = frozenset({
     "batch_size", "cache_salt", "encoding_format", "input_type", "max_tokens_per_query", "metadata", "overlap_tokens",
-    "priority", "request_id", "return_len", "truncate", "truncate_prompt_tokens", "truncation", "truncation_direction",
-    "truncation_side", "user",
+    "parameters", "priority", "property", "request_id", "return_len", "truncate", "truncate_prompt_tokens",
+    "truncation", "truncation_direction", "truncation_side", "user",
 })  # fmt: skip
 
 
@@ -39,11 +39,13 @@ Flag: TypeAlias = Annotated[bool | None, BeforeValidator(_from_text)]
 TopN: TypeAlias = Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")]
 
 
-class StrictModel(BaseModel):
-    """Base class of requests: nothing is converted to another type, and unknown fields are refused unless null."""
+class Options(BaseModel):
+    """Fields that the dialects of others take beside those of their API.
+
+    Nothing is converted to another type, and unknown fields are refused unless null.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    no_effect: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
@@ -53,21 +55,9 @@ class StrictModel(BaseModel):
             return given
         fields = cls.model_fields
         for name, value in given.items():
-            if name not in fields and name not in cls.no_effect and value is not None:
+            if name not in fields and name not in _NO_EFFECT and value is not None:
                 raise PydanticCustomError(_UNKNOWN_FIELD, "{name}", {"name": name, "hint": did_you_mean(name, fields)})
         return {name: value for name, value in given.items() if name in fields}
-
-
-class TextField(StrictModel):
-    """A query or a passage that is an object."""
-
-    text: str
-
-
-class Options(StrictModel):
-    """Fields that every dialect takes beside those of its API."""
-
-    no_effect = _NO_EFFECT
 
     model: Annotated[str | None, Field(description="A model of the service; none: the default model.")] = None
     instruction: Annotated[
@@ -107,15 +97,17 @@ class Options(StrictModel):
 
     def translated(
         self,
-        lists: Mapping[str, Sequence[Passage]],
+        query: str,
+        candidates: Sequence[Passage],
         reply: Callable[[Ranking, Sequence[str]], bytes],
         top_n: int | None = None,
         max_chunks_per_doc: int = 0,
     ) -> Translated:
-        """The requests of the service, one for each query.
+        """The request of the service.
 
         Args:
-            lists: query → candidates.
+            query: its text.
+            candidates: the passages.
             reply: makes the reply.
             top_n: number of results; None or 0: all.
             max_chunks_per_doc: number of parts of a document; 0: the default.
@@ -134,19 +126,16 @@ class Options(StrictModel):
             allow_partial=bool(self.allow_partial),
             on_failure=self.on_failure or "",
         )
-        requests = [
-            RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
-            for query, candidates in lists.items()
-        ]
+        request = RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
         best_effort = ["max_chunks_per_doc", *(["min_relevance"] if self.score_threshold is not None else [])]
-        return Translated(requests, reply, best_effort)
+        return Translated(request, reply, best_effort)
 
 
 def fields_without_effect(kind: type[Any], body: Mapping[str, Any]) -> list[str]:
     """The fields of a valid body that its type accepts and does not use."""
-    if not issubclass(kind, StrictModel):
+    if not issubclass(kind, Options):
         return []
-    return sorted(name for name in kind.no_effect - kind.model_fields.keys() if body.get(name) is not None)
+    return sorted(name for name in _NO_EFFECT - kind.model_fields.keys() if body.get(name) is not None)
 
 
 def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:

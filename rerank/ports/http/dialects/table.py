@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.cohere import CohereDialect, Cut
 from rerank.ports.http.dialects.dialect import Dialect
-from rerank.ports.http.dialects.forms import NIM, PINECONE, SCORES, SGLANG, VOYAGE, WEAVIATE
 from rerank.ports.http.dialects.native import RerankDialect, SearchDialect
+from rerank.ports.http.dialects.rows import NIM, PINECONE, VLLM_SCORES, VOYAGE, WEAVIATE
 from rerank.ports.http.dialects.tei import TEIDialect
 from rerank.ports.http.problem import Problem
 
@@ -35,10 +35,8 @@ def dialects(cut: Cut) -> Dialects:
         "/v2/rerank": {"documents": CohereDialect(cut, "2")},
         "/rerank": {"property": WEAVIATE, "documents": cohere, "texts": TEIDialect(), **NATIVE},
         "/v1/ranking": {"passages": NIM},
-        "/v1/score": SCORES,
-        "/score": SCORES,
+        "/v1/score": {"text_2": VLLM_SCORES},
         "/voyage/v1/rerank": {"documents": VOYAGE},
-        "/sglang/v1/rerank": {"documents": SGLANG},
         "/pinecone/rerank": {"documents": PINECONE},
         SEARCH: {"query": SearchDialect()},
     }

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, RootModel
 
 from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Dialect, Translated, to_json
-from rerank.ports.http.dialects.documents import Texts, candidates_of, refuse_truncated
+from rerank.ports.http.dialects.documents import Texts, candidates_of
 from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
@@ -64,16 +64,24 @@ class TEIDialect(Dialect):
         request = validated(TextsRequest, body)
         if (request.truncation_direction or "right").lower() == "left":
             raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
-        lists = {request.query: candidates_of(request.texts)}
-        return request.translated(lists, partial(_reply, request), request.top_n)
+        reply = partial(_reply, request)
+        return request.translated(request.query, candidates_of(request.texts), reply, request.top_n)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.status, "Validation")}
 
 
+def _refuse_truncated(ranking: Ranking) -> None:
+    """Raises: InvalidRequest if the model did not read the query or a text to its end."""
+    fields = [f"texts[{doc_id}]" for doc_id in ranking.trace.truncated_doc_ids]
+    if too_long := (["query"] if ranking.trace.query_truncated else fields):
+        way_out = "shorten it, or set truncate to true"
+        raise InvalidRequest(too_long[0], f"the text is longer than the model reads; {way_out}")
+
+
 def _reply(request: TextsRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
     if request.truncate is False:
-        refuse_truncated(ranking, "texts", "set truncate to true")
+        _refuse_truncated(ranking)
     found = scored(ranking, len(request.texts), request.relative_scores, request.raw_scores)
     ranks = [
         Rank(

@@ -26,7 +26,6 @@ ERROR_FIELDS = {
     "/v1/ranking": {"error", "message", "detail"},
     "/v1/score": {"error", "message", "detail"},
     "/voyage/v1/rerank": {"error", "message", "detail"},
-    "/sglang/v1/rerank": {"error", "message", "detail"},
     "/pinecone/rerank": {"error", "message", "detail"},
 }
 ALL_FIELDS = {"message", "detail", "error", "error_type", "code"}
@@ -53,7 +52,6 @@ VALID: dict[str, list[dict[str, Any]]] = {
     "/v1/ranking": [{"query": {"text": "q"}, "passages": [{"text": "a"}]}],
     "/v1/score": [{"text_1": "q", "text_2": ["a", "b"]}],
     "/voyage/v1/rerank": [{"query": "q", "documents": ["a", "b"]}],
-    "/sglang/v1/rerank": [{"query": "q", "documents": ["a", "b"]}],
     "/pinecone/rerank": [{"query": "q", "documents": [{"text": "a"}]}],
     "/search": [{"query": "q"}],
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.config.http import HttpConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
-from rerank.ports.http.dialects.table import chosen, dialects
+from rerank.ports.http.dialects.table import dialects
 from rerank.types import Ranking, ScoreKind
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, Reply, http_service, texts
@@ -78,7 +79,7 @@ def test_null_is_an_option_that_is_not_given_whatever_its_name(http: HttpClient)
         ("/v2/rerank", "top_k", "did you mean top_n?"),
         ("/v2/rerank", "document", "did you mean documents?"),
         ("/v2/rerank", "min_score", "GET /openapi.json lists the fields that each path reads"),
-        ("/sglang/v1/rerank", "top_N", "did you mean top_n?"),
+        ("/pinecone/rerank", "top_N", "did you mean top_n?"),
         ("/voyage/v1/rerank", "top_n", "did you mean top_k?"),
     ],
 )
@@ -136,28 +137,18 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
     ("path", "body", "message"),
     [
         ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}] * 1001}, "passages: 1001 candidates"),
-        ("/v1/ranking", {"query": "q", "passages": [{"text": "a"}]}, "query: "),
-        ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]}, "passages[1].image: "),
+        ("/v1/ranking", {"query": {"txt": "q"}, "passages": [{"text": "a"}]}, "query: "),
+        (
+            "/v1/ranking",
+            {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]},
+            "passages[1]: the object",
+        ),
         ("/v1/score", {"text_1": "q", "text_2": [""] * 1001}, "text_2: 1001 candidates"),
-        (
-            "/v1/score",
-            {"text_1": ["q"] * 9, "text_2": ["a"] * 8},
-            "text_1: it has 9 texts, and text_2 8; send one text",
-        ),
-        ("/v1/score", {"query": "q", "texts": ["a"]}, "body: no API has a request like this; send text_1 and text_2"),
-        (
-            "/v1/score",
-            {"data_1": ["q", "r"], "data_2": ["a", "b"], "model": "number"},
-            "request: it has 2 queries, and",
-        ),
+        ("/v1/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 8}, "text_1: input should be a valid string"),
+        ("/v1/score", {"queries": "q", "documents": ["a"]}, "queries: this service does not know the field"),
         ("/pinecone/rerank", {"query": "q", "documents": [{"id": "a"}]}, "documents[0]: the object has no field text"),
-        (
-            "/pinecone/rerank",
-            {"query": "q", "documents": [{"text": "a"}], "parameters": {"beam": 3}},
-            "parameters.beam",
-        ),
-        ("/rerank", {"query": "q", "documents": [{"text": "a"}], "property": ""}, "documents[0]: "),
-        ("/sglang/v1/rerank", {"query": "q", "documents": "abc"}, "documents: "),
+        ("/rerank", {"query": "q", "documents": [{"a": "b"}], "property": ""}, "documents[0]: "),
+        ("/voyage/v1/rerank", {"query": "q", "documents": "abc"}, "documents: "),
     ],
 )
 def test_wrong_types_and_huge_counts_are_refused_by_name(
@@ -167,52 +158,32 @@ def test_wrong_types_and_huge_counts_are_refused_by_name(
     assert (reply.status, reply.json["error"].startswith(message)) == (400, True), reply.json
 
 
-def scores(reply: Reply) -> list[float]:
-    """The scores of a reply of vLLM's score API, in the order of the request."""
-    assert reply.status == 200, reply.body
-    assert [row["index"] for row in reply.json["data"]] == [*range(len(reply.json["data"]))]
-    return [row["score"] for row in reply.json["data"]]
+def test_vllm_reads_a_score_for_each_text_in_the_order_of_the_request(http: HttpClient) -> None:
+    rows = http.post("/v1/score", {"text_1": "q", "text_2": texts(*NUMBERS)}).json["data"]
+    assert [row["index"] for row in rows] == [0, 1, 2]
+    assert [row["score"] for row in rows] == pytest.approx(NUMBERS)
 
 
-@pytest.mark.parametrize(
-    ("queries", "texts_field"),
-    [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")],
-)
-def test_score_api_takes_the_names_of_all_versions_of_vllm(http: HttpClient, queries: str, texts_field: str) -> None:
-    for path in ("/score", "/v1/score"):
-        assert scores(http.post(path, {queries: "q", texts_field: texts(*NUMBERS)})) == pytest.approx(NUMBERS)
-        assert scores(http.post(path, {queries: ["q"], texts_field: "relevance 0.5"})) == [0.5]
+def test_logit_of_nim_is_the_log_odds_of_the_score(http: HttpClient) -> None:
+    passages = [{"text": text} for text in texts(1.0, 0.75, 0.0)]
+    rows = http.post("/v1/ranking", {"query": {"text": "q"}, "passages": passages}).json["rankings"]
+    assert [1 / (1 + math.exp(-row["logit"])) for row in rows] == pytest.approx([1.0, 0.75, 0.0])
 
 
-def test_pairs_are_scored_query_by_query_and_answered_in_their_order(http: HttpClient) -> None:
-    pairs = {"queries": ["a", "b", "a", "c"], "documents": texts(0.25, 0.5, 0.75, 1.0)}
-    reply = http.post("/v1/score", pairs)
-    assert scores(reply) == pytest.approx([0.25, 0.5, 0.75, 1.0])
-    assert reply.json["usage"]["total_tokens"] == 40
+@pytest.mark.parametrize(("asked_for", "is_shown"), [(None, True), (True, True), (False, False)])
+def test_document_is_returned_as_it_was_sent(http: HttpClient, asked_for: bool | None, is_shown: bool) -> None:
+    documents = ["0.5", {"text": "1", "url": "a"}]
+    body = {"query": "q", "documents": documents, "return_documents": asked_for}
+    rows = http.post("/pinecone/rerank", body).json["data"]
+    assert [row.get("document") for row in rows] == (documents[::-1] if is_shown else [None, None])
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "way_out"),
-    [
-        ("/v1/ranking", {"passages": [{"text": "a"}] * 2, "truncate": "NONE"}, r"passages\[1\]: .*set truncate to END"),
-        ("/voyage/v1/rerank", {"documents": ["a", "b"], "truncation": False}, r"documents\[1\]: .*truncation to true"),
-        (
-            "/pinecone/rerank",
-            {"documents": ["a", "b"], "parameters": {"truncate": "NONE"}},
-            r"documents\[1\]: .* to END",
-        ),
-        ("/rerank", {"texts": ["a", "b"], "truncate": False}, r"texts\[1\]: .*set truncate to true"),
-    ],
-)
-def test_truncated_text_is_an_error_for_those_who_say_so(path: str, body: dict[str, Any], way_out: str) -> None:
-    query: Any = {"text": "q"} if path == "/v1/ranking" else "q"
-    dialect = chosen(dialects(lambda texts, _: list(texts))[path], body)
-    ranking = Ranking((), ScoreKind.RANK, trace_of(truncated_doc_ids=("1",)))
-    with pytest.raises(InvalidRequest, match=way_out):
-        dialect.translate({"query": query} | body).reply(ranking, [])
+def test_truncated_text_is_an_error_for_clients_of_tei_who_say_so() -> None:
+    body = {"query": "q", "texts": ["a", "b"]}
+    translate = dialects(lambda texts, _: list(texts))["/rerank"]["texts"].translate
+    of_text = Ranking((), ScoreKind.RANK, trace_of(truncated_doc_ids=("1",)))
     of_query = Ranking((), ScoreKind.RANK, trace_of(query_truncated=True))
-    with pytest.raises(InvalidRequest, match=way_out.replace(way_out.partition(":")[0], "^query")):
-        dialect.translate({"query": query} | body).reply(of_query, [])
-    allowed = {name: value for name, value in body.items() if name in ("passages", "documents", "texts")}
-    for truncated in (ranking, of_query):
-        assert dialect.translate({"query": query} | allowed).reply(truncated, [])
+    for ranking, field in ((of_text, r"texts\[1\]"), (of_query, "query")):
+        with pytest.raises(InvalidRequest, match=f"^{field}: .*set truncate to true"):
+            translate(body | {"truncate": False}).reply(ranking, [])
+        assert translate(body).reply(ranking, []) == b"[]"

@@ -1,0 +1,136 @@
+"""The reranking APIs that differ in names only: Voyage, Pinecone, NVIDIA NIM, Weaviate and vLLM's scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, Field, create_model
+
+from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
+from rerank.ports.http.dialects.documents import Document, Documents, RankFields, candidates_of
+from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
+from rerank.ports.http.dialects.scores import Ranked, scored
+from rerank.types import Ranking
+
+#: Scores stay this far from 0 and 1, because their log-odds are infinite there and have no JSON.
+_LEAST = 1e-12
+
+
+def _text_of(value: Any) -> Any:
+    return value["text"] if isinstance(value, Mapping) and value.keys() == {"text"} else value
+
+
+_QueryText: TypeAlias = Annotated[str, BeforeValidator(_text_of), Field(description='A text, or {"text": …}.')]
+
+
+class _Request(Options):
+    """What every row reads beside the query, the passages and the number of results."""
+
+    return_documents: Annotated[Flag, Field(description="Whether results have their document.")] = None
+    rank_fields: RankFields = None
+
+
+class RowUsage(Usage):
+    """Pinecone's clients read `rerank_units`."""
+
+    rerank_units: int = 1
+
+
+class _Reply(BaseModel):
+    """What every reply has beside its results."""
+
+    object: str = "list"
+    model: str
+    usage: RowUsage
+
+
+class _Result(BaseModel):
+    """What every result has beside its score."""
+
+    index: int
+    ranked: Ranked = None
+    document: Document | None = None
+
+
+class RowDialect(Dialect):
+    """An API whose requests and replies have other names.
+
+    Args:
+        api: the name of the API.
+        contents: the fields by which an error describes a request.
+        query, passages, top_n: names of fields of the request.
+        results: name of the list in the reply.
+        score: name of the score in each of its elements.
+        is_log_odds: whether a score is the log-odds of the number between 0 and 1 that other APIs get.
+        shows_documents: whether results have their document if the request does not say it.
+        in_request_order: whether results come in the order of the request, not best first.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        contents: str,
+        *,
+        query: str = "query",
+        passages: str = "documents",
+        top_n: str = "top_n",
+        results: str = "data",
+        score: str = "score",
+        is_log_odds: bool = False,
+        shows_documents: bool = False,
+        in_request_order: bool = False,
+    ) -> None:
+        self.name, self.passages_field = f"{contents} ({api})", passages
+        self._query, self._top_n, self._results, self._score = query, top_n, results, score
+        self._is_log_odds, self._shows_documents = is_log_odds, shows_documents
+        self._in_request_order = in_request_order
+        kind = "".join(filter(str.isalpha, api))
+        given: dict[str, Any] = {query: _QueryText, passages: Documents, top_n: (TopN, None)}
+        of_result: dict[str, Any] = {score: float}
+        result: Any = create_model(f"{kind}Result", __base__=_Result, **of_result)
+        listed: dict[str, Any] = {results: list[result]}
+        self._result = result
+        self.request: type[_Request] = create_model(f"{kind}Request", __base__=_Request, **given)
+        self.reply: type[_Reply] = create_model(f"{kind}Reply", __base__=_Reply, **listed)
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        request = validated(self.request, body)
+        documents = getattr(request, self.passages_field)
+        candidates = candidates_of(documents, request.rank_fields, self.passages_field)
+        reply = partial(self._reply, request, documents)
+        return request.translated(getattr(request, self._query), candidates, reply, getattr(request, self._top_n))
+
+    def _reply(self, request: _Request, documents: Sequence[Document], ranking: Ranking, _: Sequence[str]) -> bytes:
+        found = scored(ranking, len(documents), request.relative_scores)
+        if self._in_request_order:
+            found.sort(key=lambda result: result[0].position)
+        asked = request.return_documents
+        is_shown = self._shows_documents if asked is None else asked
+        results = [
+            self._result(
+                index=result.position,
+                ranked=ranked,
+                document=documents[result.position] if is_shown else None,
+                **{self._score: _log_odds(result.score) if self._is_log_odds else result.score},
+            )
+            for result, ranked in found
+        ]
+        listed: dict[str, Any] = {self._results: results}
+        return to_json(self.reply(model=ranking.trace.model, usage=RowUsage.of(ranking.trace), **listed))
+
+
+def _log_odds(score: float) -> float:
+    probability = min(max(score, _LEAST), 1 - _LEAST)
+    return math.log(probability / (1 - probability))
+
+
+VOYAGE = RowDialect("Voyage", "documents with top_k", top_n="top_k", score="relevance_score")
+PINECONE = RowDialect("Pinecone", "documents", shows_documents=True)
+NIM = RowDialect("NVIDIA NIM", "passages", passages="passages", results="rankings", score="logit", is_log_odds=True)
+WEAVIATE = RowDialect(
+    "Weaviate", "documents with property", results="scores", shows_documents=True, in_request_order=True
+)
+VLLM_SCORES = RowDialect("vLLM", "text_1 and text_2", query="text_1", passages="text_2", in_request_order=True)
