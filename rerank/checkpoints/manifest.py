@@ -22,7 +22,7 @@ TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
 RESULT_FOLDER = "final"
 #: Kinds of rankers that have manifests.
-TrainedRanker: TypeAlias = Literal["first", "fusion", "pe-rank", "e2rank"]
+TrainedRanker: TypeAlias = Literal["first", "pe-rank", "e2rank"]
 #: The largest window of a training, in passages.
 _MAX_WINDOW = 100_000
 #: Every saved model has one of these.

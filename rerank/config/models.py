@@ -329,15 +329,13 @@ class CrossEncoderModel(WholeListModel, CheckpointModel):
     precision: Precision = "auto"
 
 
-class FusionModel(WholeListModel, CheckpointModel):
+class FusionModel(WholeListModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
 
     The signals are the first stage's scores, the score of learned sparse vectors, and the cosine of the encoder's
     vectors, each as a z-score over the list.
 
     Attributes:
-        path: folder of a checkpoint of `train-fusion`, which corrects the scores of the passages that have a cosine.
-            Default: none.
         first_stage_weight: as for other models. Default: lexical 0.35, hybrid 0.5, neural 1.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. That of the
             cosine is 1. Default: 0.5.
@@ -356,12 +354,6 @@ class FusionModel(WholeListModel, CheckpointModel):
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
     smoothing_weight: Weight = 0.25
-
-    @model_validator(mode="after")
-    def _correction_reads_all_signals(self) -> Self:
-        if self.path is not None and not self.sparse_weight:
-            raise ValueError("a checkpoint of train-fusion needs a sparse_weight above 0")
-        return self
 
 
 class ApiModel(WholeListModel):

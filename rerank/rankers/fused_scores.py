@@ -56,6 +56,10 @@ class Signals:
     vectors: Matrix
     query: Vector
 
+    def select(self, places: npt.NDArray[np.intp]) -> Signals:
+        """The signals of the passages at these places, in this order."""
+        return Signals(self.cheap.select(places), self.vectors[places], self.query)
+
     @property
     def cosines(self) -> Floats:
         """(n,) of the query with each passage."""
@@ -84,6 +88,19 @@ def fused_scores(settings: FusionModel, first_stage_weight: float, signals: Sign
     return _smoothed(fused, signals.vectors, settings.smoothing_weight)
 
 
+def with_unread(cheap: Floats, read: npt.NDArray[np.intp], fused: Floats) -> Floats:
+    """Returns the (n,) scores of a list of which some passages were read.
+
+    Args:
+        cheap: (n,) scores of `cheap_scores`, by which those that were not read stand below all others.
+        read: (m,) places of the passages that were read, at least one.
+        fused: (m,) their scores.
+    """
+    scores = cheap - cheap.max() + fused.min() - 1.0
+    scores[read] = fused
+    return scores
+
+
 def _smoothed(scores: Floats, vectors: Matrix, weight: float) -> Floats:
     """Adds to each of n scores the mean of those of its nearest passages, both as z-scores.
 
@@ -108,18 +125,6 @@ def model_agreement(signals: Signals) -> float:
         return 1.0
     correlation = float(np.mean(z_scores(signals.cheap.sparse) * z_scores(signals.cosines)))
     return min(max(correlation / FULL_AGREEMENT, 0.0), 1.0)
-
-
-def signals_beside_others(signals: Signals, fused: Floats) -> npt.NDArray[np.float32]:
-    """Returns the (n, 5) signals that a `FusionCorrection` reads.
-
-    They are the z-scores of the first stage, the cosine, the sparse score and the fused score, and the agreement of the
-    two models, which is the same for all passages.
-    """
-    n = len(fused)
-    sparse = np.zeros(n) if signals.cheap.sparse is None else signals.cheap.sparse
-    z = [z_scores(scores) for scores in (signals.cheap.first_stage, signals.cosines, sparse, fused)]
-    return np.stack([*z, np.full(n, model_agreement(signals))], axis=1).astype(np.float32)
 
 
 def _moved(signals: Signals, fused: Floats, passages: int, weight: float) -> Vector:

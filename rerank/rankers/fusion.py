@@ -3,7 +3,7 @@
 The signals are the score of the first stage, that of learned sparse vectors (SPLADE), and the cosine of the encoder's
 vectors. Each is a z-score over the passages that it is read for. The cosine costs most, so only the best
 passages by the other two get it. Then the query's vector moves towards the passages that lead so far, as in relevance
-feedback, and the cosine is taken again: no forward pass more. A correction that a user has trained may be added.
+feedback, and the cosine is taken again: no forward pass more.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import numpy.typing as npt
 from rerank.config import FusionModel
 from rerank.models.batches import batches_by_length
 from rerank.models.encoder import Encoder
-from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, signals_beside_others
+from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, with_unread
 from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 
 #: Tokens of a batch of texts to encode, between which other requests take their turns: some 50 ms of one core in
@@ -51,26 +50,17 @@ class FusionRanker:
         settings: weights, and the depth to which the cosine is read.
         encoder: of the cosine.
         sparse_encoder: of the sparse score; None if its weight is 0.
-        correction: of the fused scores, by `train-fusion`; None: there is none.
     """
 
-    def __init__(
-        self,
-        settings: FusionModel,
-        encoder: Encoder,
-        sparse_encoder: SparseEncoder | None,
-        correction: LoadedCorrection | None = None,
-    ) -> None:
+    def __init__(self, settings: FusionModel, encoder: Encoder, sparse_encoder: SparseEncoder | None) -> None:
         self._settings = settings
         self._encoder = encoder
         self._sparse = sparse_encoder
-        self._correction = correction
         self._batch_tokens = _GPU_BATCH_TOKENS if encoder.device.type == "cuda" else _CPU_BATCH_TOKENS
         names, hashes = [encoder.id.name], [encoder.id.sha256]
-        for part in (sparse_encoder, correction):
-            if part is not None:
-                names.append(part.id.name)
-                hashes.append(part.id.sha256)
+        if sparse_encoder is not None:
+            names.append(sparse_encoder.id.name)
+            hashes.append(sparse_encoder.id.sha256)
         self.info = RankerInfo(
             kind="fusion",
             model_id=" + ".join(names),
@@ -186,13 +176,8 @@ class FusionRanker:
         vectors = [vector_of[passage.text] if passage.vector is None else passage.vector for passage in passages]
         signals = Signals(cheap.select(best), np.stack(vectors), window.query.vector)
         fused = fused_scores(self._settings, window.first_stage_weight, signals)
-        if self._correction is not None:
-            beside_others = signals_beside_others(signals, fused)
-            fused = fused + self._correction(beside_others, signals.vectors, signals.query)
         cosines[best] = signals.cosines
-        scores = scores - scores.max() + fused.min() - 1.0
-        scores[best] = fused
-        return scores, cosines
+        return with_unread(scores, best, fused), cosines
 
 
 def _joined(vectors: Iterable[Mapping[str, Vector]]) -> dict[str, Vector]:

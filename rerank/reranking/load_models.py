@@ -31,7 +31,6 @@ from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
 from rerank.models.checkpoint_errors import LOADING, loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
-from rerank.models.fusion_correction import LoadedCorrection
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.zero_init import write_zero_init_checkpoint
@@ -223,7 +222,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case IdentityModel():
             return IdentityRanker()
         case FusionModel():
-            return _load_fusion(model, encoder, sparse_encoder)
+            return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
@@ -239,14 +238,6 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             return CrossEncoderRanker(model.path, device, model.precision)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
-
-
-def _load_fusion(model: FusionModel, encoder: Encoder, sparse_encoder: LoadSparseEncoder) -> FusionRanker:
-    if model.path is None:
-        return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
-    sparse = sparse_encoder()
-    correction = LoadedCorrection(model.path, encoder.id.vectors_sha256, sparse.id.sha256)
-    return FusionRanker(model, encoder, sparse, correction)
 
 
 def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRanker:
@@ -367,7 +358,7 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
-    if not isinstance(model, IdentityModel | ApiModel) and model.path is not None:
+    if (folder := model.checkpoint) is not None:
         tolerance = self_test.tolerance(pick_device(device).type, ranker.info.precision)
         ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
-        self_test.check(ranker, scoring_settings(model), model.path, tolerance)
+        self_test.check(ranker, scoring_settings(model), folder, tolerance)

@@ -1,7 +1,6 @@
 """Prints the table of docs/evidence/results.md: the default model beside the first stage, on all judged lists.
 
-    python -m scripts.reproduce.medquad_requests --medquad DATA/medquad/qa.jsonl.gz --out WORK/medquad --answers 3000 \\
-      --train 300
+    python -m scripts.reproduce.medquad_collection --medquad DATA/medquad/qa.jsonl.gz --out WORK/medquad
     python -m scripts.reproduce.default_table --data DATA --work WORK
 
 DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
@@ -64,12 +63,12 @@ def rows(data: Path, work: Path, model: str, only: str) -> Iterator[Row]:
 
 def collection_name(name: str, data: Path, work: Path) -> str:
     """The folder of a collection, or pydoc."""
-    return {"pydoc": "pydoc", "medquad": str(work / "medquad" / "answers")}.get(name, str(data / name))
+    return {"pydoc": "pydoc", "medquad": str(work / "medquad")}.get(name, str(data / name))
 
 
 def index_folder(name: str, work: Path) -> Path:
-    """The folder of a collection's index; `medquad_requests` builds its own."""
-    return work / "medquad" / "index" if name == "medquad" else work / f"{name}-index"
+    """The folder of a collection's index."""
+    return work / f"{name}-index"
 
 
 def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) -> EvaluationSettings:

@@ -19,8 +19,8 @@ import numpy as np
 import typer
 from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
-from rerank_training.fusion.examples import signals_of
 from rerank_training.fusion.judged_lists import judged_list
+from rerank_training.fusion.signals import signals_of
 from rerank_training.fusion.weights import Values, Weights, ndcg_of_first_stage, ndcg_of_weights
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
@@ -129,16 +129,17 @@ def _measured(
     encoder: Encoder,
     sparse: SparseEncoder,
 ) -> Measured:
-    (signals,) = signals_of([lists], encoder, sparse, _CONSOLE)
     tried = [Weights(*weights) for weights in product(_FIRST_STAGE, _SPARSE)]
-    values = [
-        ndcg_of_weights(signals, tried, model.model_copy(update={"smoothing_weight": smoothing}))
-        for smoothing in _SMOOTHING
+    models = [model.model_copy(update={"smoothing_weight": smoothing}) for smoothing in _SMOOTHING]
+    rows = [
+        (ndcg_of_first_stage(item), *(value for one in models for value in ndcg_of_weights(item, tried, one)))
+        for item in signals_of(lists, encoder, sparse, _CONSOLE)
     ]
+    first_stage, *values = np.array(rows).T
     # nDCG within a list takes its best order as ideal; that of a collection takes all judged passages.
     shares = np.array([_ideal_share(item, grades[item.query.query_id]) for item in lists])
     shape = (len(_SMOOTHING), len(_FIRST_STAGE), len(_SPARSE), len(lists))
-    return Measured(collection, stage, kind, ndcg_of_first_stage(signals) * shares, np.reshape(values, shape) * shares)
+    return Measured(collection, stage, kind, first_stage * shares, np.reshape(values, shape) * shares)
 
 
 def _ideal_share(item: TrainingList, grades: Mapping[str, int]) -> float:

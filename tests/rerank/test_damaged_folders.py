@@ -9,16 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rerank.config import (
     CrossEncoderModel,
     FirstModel,
-    FusionModel,
     IdentityModel,
     ModelConfig,
     PERankModel,
@@ -26,7 +23,6 @@ from rerank.config import (
 )
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
-from rerank.models.fusion_correction import CorrectionConfig, FusionCorrection
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.names import SERVICE
 from rerank.ports.health import health_statuses
@@ -108,14 +104,6 @@ def of_pe_rank() -> Iterator[tuple[str, Damage]]:
     )
 
 
-def of_fusion() -> Iterator[tuple[str, Damage]]:
-    yield from damaged_json("config.json")
-    yield from of_weights(_WEIGHTS)
-    sizes = (0, -1, 10**9, 10**30, 1.5, "a", [], {}, float("nan"), float("inf"), 7)
-    yield from wrong_values("config.json", {"dimension": sizes, "width": sizes})
-    yield from wrong_values("config.json", {"encoder_sha256": (5, None), "sparse_encoder_sha256": ("", [])})
-
-
 #: Kind → its damages, and the settings that load the folder; none for an encoder.
 KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Path], ModelConfig] | None]] = {
     "encoder": (of_encoder, None),
@@ -126,7 +114,6 @@ KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Pat
     "first": (of_causal_lm, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "adapter": (of_adapter, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "pe-rank": (of_pe_rank, lambda path: PERankModel(name="m", ranker="pe-rank", path=path)),
-    "fusion": (of_fusion, lambda path: FusionModel(name="m", ranker="fusion", path=path)),
 }
 #: What a kind of model does not read, or reads the same, so that the model is whole: part of the name of a damage.
 HARMLESS = {
@@ -145,7 +132,6 @@ HARMLESS = {
     "adapter": (),
     # Its length is that of config.json.
     "pe-rank": ("architectures", "quantization_config {", "auto_map", "num_labels", "model_max_length"),
-    "fusion": (),
 }
 
 
@@ -158,20 +144,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder, sparse_e
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(lm), LoraConfig(target_modules=["q_proj"]))
     adapted.save_pretrained(root / "adapter")
     write_published(root / "pe-rank", encoder)
-    write_correction(root / "fusion", encoder, sparse_encoder)
     return root
-
-
-def write_correction(folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    settings = CorrectionConfig(
-        encoder_name=encoder.id.name,
-        encoder_sha256=encoder.id.sha256,
-        sparse_encoder_sha256=sparse_encoder.id.sha256,
-        dimension=encoder.id.dimension,
-        width=8,
-    )
-    folder.mkdir()
-    FusionCorrection(settings).save_pretrained(folder)
 
 
 def load(kind: str, folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
@@ -235,22 +208,6 @@ def test_setting_of_another_type_is_refused_or_without_effect(
             problems[key] = repr(error)
         shutil.rmtree(folder)
     assert problems == {}
-
-
-@pytest.mark.parametrize("damage", ["dimension", "weights"])
-def test_correction_that_fails_each_request_is_not_served(
-    folders: Path, encoder: Encoder, tmp_path: Path, damage: str
-) -> None:
-    folder = shutil.copytree(folders / "fusion", tmp_path / "fusion")
-    if damage == "dimension":
-        settings = json.loads((folder / "config.json").read_text()) | {"dimension": 7}
-        FusionCorrection(CorrectionConfig(**settings)).save_pretrained(folder)
-    else:
-        weights = {name: torch.full_like(tensor, 1e30) for name, tensor in load_file(folder / _WEIGHTS).items()}
-        save_file(weights, folder / _WEIGHTS)
-    models = [FusionModel(name="mine", ranker="fusion", path=folder), IdentityModel(name="i", ranker="identity")]
-    mine, _ = load_models(models, ModelLoader(encoder, "cpu")).describe()
-    assert "self-test: the model failed on" in mine.problem
 
 
 def models_with_a_damaged_one(folders: Path, tmp_path: Path) -> tuple[ModelConfig, ModelConfig]:

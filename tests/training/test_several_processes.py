@@ -17,8 +17,6 @@ import pytest
 import torch
 from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
 from rerank_training.e2rank.training import train_e2rank
-from rerank_training.fusion.arguments import FusionArguments, FusionRunFlags
-from rerank_training.fusion.training import train_fusion
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
@@ -51,10 +49,6 @@ FIRST = shlex.split(
 PE_RANK = shlex.split(
     "--window-size 4 --min-window-size 2 --passage-tokens 6 --max-steps 4 --warmup-steps 0 --save-steps 2 "
     "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --use-cpu true"
-)
-FUSION = shlex.split(
-    "--cosine-depth 3 --correction-lists 0 --max-steps 3 --warmup-steps 0 --save-steps 3 --logging-steps 1 "
-    "--learning-rate 1e-3 --use-cpu true"
 )
 #: Mining, training, encoding and the report.
 RETRIEVER = shlex.split(
@@ -189,12 +183,6 @@ def pe_rank(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 
 @pytest.fixture(scope="module")
-def fusion(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl", 22))
-    return [*FUSION, "--lists", lists, "--eval-lists", lists]
-
-
-@pytest.fixture(scope="module")
 def retriever(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """With an encoder that has no dropout, because processes draw different random numbers."""
     folder = tmp_path_factory.mktemp("retriever")
@@ -240,7 +228,6 @@ def two(
     killed: KilledRun,
     first: list[str],
     pe_rank: list[str],
-    fusion: list[str],
     e2rank: list[str],
     retriever: list[str],
 ) -> dict[str, str]:
@@ -251,7 +238,6 @@ def two(
     flags = {
         "train_first": first_flags(inputs, inputs / "two", *first, *in_folder(inputs / "two", 2)),
         "train_pe_rank": [*pe_rank, *in_folder(inputs / "two-pe-rank", 2)],
-        "train_fusion": [*fusion, *in_folder(inputs / "two-fusion", 2)],
         "train_e2rank": [*e2rank, *in_folder(inputs / "two-e2rank", 2)],
         "distill_retriever": [*retriever, *in_folder(inputs / "two-retriever", 4)],
     }
@@ -310,20 +296,6 @@ def test_two_processes_train_pe_rank_like_one(
     train_pe_rank(*parse_arguments(PERankArguments, *pe_rank, *in_folder(inputs / "one-pe-rank", 4)), encoder)
     assert_same_curve(logged(inputs / "two-pe-rank"), logged(inputs / "one-pe-rank"))
     assert files(inputs / "two-pe-rank") == files(inputs / "one-pe-rank")
-
-
-def test_two_processes_train_a_fusion_like_one(
-    inputs: Path, fusion: list[str], two: dict[str, str], encoder: Encoder
-) -> None:
-    """Up to dropout, for which the processes draw different numbers: it has no effect before the first step."""
-    flags = [*fusion, *in_folder(inputs / "one-fusion", 4)]
-    train_fusion(*parse_arguments(FusionArguments, *flags, run_flags_type=FusionRunFlags), encoder)
-    found, expected = logged(inputs / "two-fusion"), logged(inputs / "one-fusion")
-    assert found.keys() == expected.keys()
-    for key in ((0, "before_nDCG@10"), (1, "loss")):
-        assert found[key] == pytest.approx(expected[key], abs=1e-4)
-    assert files(inputs / "two-fusion") == files(inputs / "one-fusion")
-    assert two["train_fusion"].count("serve the ") == 1
 
 
 def test_two_processes_train_e2rank_like_one(inputs: Path, e2rank: list[str], two: dict[str, str]) -> None:

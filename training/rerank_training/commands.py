@@ -10,7 +10,7 @@ from rerank.commands.flags import UNDERSCORES_TOO, flags
 from rerank.commands.run import run
 from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.fusion.arguments import FusionArguments, FusionRunFlags
+from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.lists.settings import BuildListsSettings
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
@@ -35,6 +35,27 @@ build-lists --collection collections/mine --split train --teacher qrels --out li
     context_settings=UNDERSCORES_TOO,
 )(flags(BuildListsSettings)(_build_lists))
 build_lists = partial(run, _lists_app)
+
+
+def _train_fusion(arguments: FusionArguments) -> None:
+    """Choose the weights of the default ranker on lists that you have judged.
+
+    It prints what they gain by cross-validation, and writes the settings of a service: with these weights if the gain
+    is significant, otherwise with those of the default.
+    """
+    from rerank_training.fusion.training import train_fusion
+
+    train_fusion(arguments)
+
+
+_fusion_app = CommandApp()
+_fusion_app.command(
+    example="""
+train-fusion --index indexes/mine --queries queries.tsv --qrels qrels.txt --out service.yaml
+train-fusion --lists requests.jsonl --qrels qrels.txt --out service.yaml""",
+    context_settings=UNDERSCORES_TOO,
+)(flags(FusionArguments)(_train_fusion))
+train_fusion = partial(run, _fusion_app)
 
 
 @training(
@@ -74,21 +95,6 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments) -> None:
 def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> None:
     """Train an encoder to retrieve, and to rank by a vector of query and list (E2Rank)."""
     from rerank_training.e2rank.training import train_e2rank as train
-
-    train(arguments, settings)
-
-
-@training(
-    FusionArguments,
-    FusionRunFlags,
-    example="train-fusion --lists requests.jsonl --qrels qrels.txt --output-dir runs/fusion",
-)
-def train_fusion(arguments: FusionArguments, settings: RunArguments) -> None:
-    """Train a network that corrects the scores of the default ranker, on lists that you have judged.
-
-    It reads each passage's vector and signals. It learns what is relevant in these lists; elsewhere it may do harm.
-    """
-    from rerank_training.fusion.training import train_fusion as train
 
     train(arguments, settings)
 

@@ -52,10 +52,6 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
             r"models\[0\]: ranker should be one of identity, fusion, pe-rank, e2rank, first, generation, "
             r"cross-encoder, api; did you mean first\?$",
         ),
-        (
-            "models: [{name: a, ranker: fusion, path: p, sparse_weight: 0.0}]",
-            r"models\[0\]: a checkpoint of train-fusion needs a sparse_weight above 0",
-        ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing$"),
         (
             "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",

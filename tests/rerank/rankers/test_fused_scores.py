@@ -1,4 +1,4 @@
-"""The arithmetic of a fusion, apart from windows: equal signals, and what a correction reads."""
+"""The arithmetic of a fusion, apart from windows: equal signals, few passages, passages that are not read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rerank.config import FusionModel
-from rerank.rankers.fused_scores import CheapSignals, Signals, fused_scores, model_agreement, signals_beside_others
+from rerank.rankers.fused_scores import CheapSignals, Signals, fused_scores, model_agreement, with_unread
 
 SETTINGS = FusionModel(name="fusion", ranker="fusion")
 
@@ -22,23 +22,20 @@ def signals(n: int, sparse: bool = True, seed: int = 0) -> Signals:
 
 @pytest.mark.parametrize("n", [1, 2, 30])
 @pytest.mark.parametrize("sparse", [True, False])
-def test_scores_and_what_a_correction_reads_are_finite(n: int, sparse: bool) -> None:
-    of_list = signals(n, sparse)
-    fused = fused_scores(SETTINGS, 0.25, of_list)
-    beside_others = signals_beside_others(of_list, fused)
+def test_scores_are_finite(n: int, sparse: bool) -> None:
+    fused = fused_scores(SETTINGS, 0.25, signals(n, sparse))
     assert fused.shape == (n,)
-    assert beside_others.shape == (n, 5)
     assert np.isfinite(fused).all()
-    assert np.isfinite(beside_others).all()
 
 
-def test_signals_beside_others_are_z_scores_and_the_agreement() -> None:
-    of_list = signals(20)
-    columns = signals_beside_others(of_list, fused_scores(SETTINGS, 0.25, of_list)).T
-    for column in columns[:4]:
-        assert (column.mean(), column.std()) == pytest.approx((0, 1), abs=1e-5)
-    assert np.corrcoef(columns[1], of_list.cosines)[0, 1] == pytest.approx(1)
-    assert set(columns[4].tolist()) == {np.float32(model_agreement(of_list))}
+def test_equal_signals_give_equal_scores() -> None:
+    of_list = signals(1).select(np.zeros(5, dtype=np.intp))
+    assert set(fused_scores(SETTINGS, 0.25, of_list).tolist()) == {0.0}
+
+
+def test_passages_that_are_not_read_stand_below_all_others_in_their_own_order() -> None:
+    scores = with_unread(np.array([5.0, 9.0, 1.0, 7.0]), np.array([0, 3]), np.array([-3.0, -2.0]))
+    assert scores.tolist() == [-3.0, -4.0, -12.0, -2.0]
 
 
 def test_models_agree_wholly_without_a_sparse_encoder() -> None:

@@ -1,8 +1,9 @@
-"""Judged lists: of request files and of searches, with judgements, clicks and collections."""
+"""Judged lists: of request files and of searches, with judgements and collections."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.judged_lists import read_judged_lists
 from rerank_training.lists.training_list import TrainingList
 
+from rerank.errors import CollectionError
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.types import FirstStageKind
@@ -23,40 +25,42 @@ QUERY = "how long does a flea live"
 def files(tmp_path: Path) -> Path:
     (tmp_path / "queries.tsv").write_text(f"1\t{QUERY}\n2\tnobody judged this\n")
     (tmp_path / "qrels.txt").write_text("1 0 flea 2\n1 0 elsewhere 1\n")
-    (tmp_path / "clicks.tsv").write_text(f"{QUERY}\tflea\t9\n{QUERY}\tviolin\t1\n")
     candidates = [{"docid": name, "score": 1.0, "doc": {"text": PASSAGES[name][1]}} for name in ("violin", "flea")]
-    (tmp_path / "lists.jsonl").write_text(
-        json.dumps({"query": {"qid": QUERY, "text": QUERY}, "candidates": candidates})
-    )
+    (tmp_path / "lists.jsonl").write_text(json.dumps({"query": {"qid": "1", "text": QUERY}, "candidates": candidates}))
     return tmp_path
 
 
 def only_list(encoder: Encoder, **given: Any) -> TrainingList:
-    lists, held_out = read_judged_lists(FusionArguments(**given), encoder, lambda: SparseEncoder(device="cpu"))
-    assert not held_out
-    (found,) = lists
+    arguments = FusionArguments(out=Path("unused"), **given)
+    (found,) = read_judged_lists(arguments, encoder, lambda: SparseEncoder(device="cpu"))
     return found
 
 
-@pytest.mark.parametrize("judged", [{"queries": "queries.tsv", "qrels": "qrels.txt"}, {"clicks": "clicks.tsv"}])
-def test_judged_queries_are_searched(files: Path, index_folder: Path, encoder: Encoder, judged: dict[str, str]) -> None:
-    paths = {flag: str(files / name) for flag, name in judged.items()}
-    found = only_list(encoder, index=str(index_folder), depth=5, **paths)
+def test_judged_queries_are_searched(files: Path, index_folder: Path, encoder: Encoder) -> None:
+    paths = {"queries": files / "queries.tsv", "qrels": files / "qrels.txt"}
+    found = only_list(encoder, index=index_folder, depth=5, **paths)
     grades = {passage.doc_id: grade for passage, grade in zip(found.passages, found.relevance, strict=True)}
     assert found.query.text == QUERY
     assert len(grades) == len(found.scores) == 5
     assert grades["flea"] == 2.0
-    assert set(grades.values()) <= {0.0, 1.0, 2.0}
+    assert set(grades.values()) == {0.0, 2.0}
     assert all(passage.vector is not None for passage in found.passages)
 
 
-def test_clicks_grade_the_lists_of_a_file(files: Path, encoder: Encoder) -> None:
-    found = only_list(encoder, lists=str(files / "lists.jsonl"), clicks=str(files / "clicks.tsv"))
-    assert found.relevance == (1.0, 2.0)
+def test_queries_without_judgements_are_refused(files: Path, index_folder: Path, encoder: Encoder) -> None:
+    (files / "qrels.txt").write_text("7 0 flea 2\n")
+    with pytest.raises(CollectionError, match="none of the 2 queries is judged"):
+        only_list(encoder, index=index_folder, queries=files / "queries.tsv", qrels=files / "qrels.txt")
+
+
+def test_judgements_grade_the_lists_of_a_file(files: Path, encoder: Encoder) -> None:
+    found = only_list(encoder, lists=files / "lists.jsonl", qrels=files / "qrels.txt")
+    assert found.relevance == (0.0, 2.0)
 
 
 def test_kind_is_that_of_the_search_unless_it_is_given() -> None:
-    assert FusionArguments(lists="l").kind is FirstStageKind.LEXICAL
-    assert FusionArguments(index="i").kind is FirstStageKind.HYBRID
-    assert FusionArguments(index="i", first_stage_weight="neural").kind is FirstStageKind.NEURAL
-    assert FusionArguments(index="i", first_stage_weight="0.5").kind == 0.5
+    given = partial(FusionArguments, out=Path("unused"))
+    assert given(lists=Path("l")).kind is FirstStageKind.LEXICAL
+    assert given(index=Path("i")).kind is FirstStageKind.HYBRID
+    assert given(index=Path("i"), first_stage_weight="neural").kind is FirstStageKind.NEURAL
+    assert given(index=Path("i"), first_stage_weight="0.5").kind == 0.5

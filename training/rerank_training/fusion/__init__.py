@@ -1,1 +1,1 @@
-"""Training of a correction of the fusion's scores (`train-fusion`)."""
+"""Weights of the fusion, chosen from judged lists (`train-fusion`)."""

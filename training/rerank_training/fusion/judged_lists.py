@@ -1,9 +1,8 @@
-"""Judged lists of a user: of a file, or searches of an index, with judgements, clicks or those of a collection."""
+"""Judged lists of a user: of a file, or searches of an index, with judgements or those of a collection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from rerank.collections import open_collection
 from rerank.commands.progress import with_progress
@@ -12,8 +11,7 @@ from rerank.engine.scores import candidate_scores
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.readers.clicks import read_clicks
-from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
+from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.queries import read_queries
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Query
@@ -27,49 +25,37 @@ _SPLIT = "test"
 
 def check_sources(arguments: FusionArguments) -> None:
     """Raises: ConfigError unless there is one source of lists, of their judgements and of the texts of queries."""
-    judgements = {"--qrels": arguments.qrels, "--clicks": arguments.clicks, "--collection": arguments.collection}
     _one_of("lists", {"--lists": arguments.lists, "--index": arguments.index})
+    judgements = {"--qrels": arguments.qrels, "--collection": arguments.collection}
     if arguments.index:
         _one_of("judgements", judgements)
-        texts = {"--queries": arguments.queries, "--collection": arguments.collection}
-        if any(texts.values()) or not arguments.clicks:  # which have the texts themselves
-            _one_of("texts of queries", texts)
-    elif sum(map(bool, judgements.values())) > 1:
+        _one_of("texts of queries", {"--queries": arguments.queries, "--collection": arguments.collection})
+    elif any(judgements.values()):  # the lists of build-lists have grades
         _one_of("judgements", judgements)
-    if arguments.index and arguments.eval_lists:
-        raise ConfigError("--eval-lists are beside --lists; of the searches of --index a share is held out")
 
 
 def read_judged_lists(
     arguments: FusionArguments, encoder: Encoder, sparse_encoder: Callable[[], SparseEncoder]
-) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
-    """The lists, and the held-out lists of --eval-lists.
+) -> Sequence[TrainingList]:
+    """The lists of a file, or of searches of an index.
 
     Raises:
         CollectionError: a file cannot be read, or queries and judgements share no ids.
         IndexMismatch: there is no such index, or it has other encoders.
     """
-    queries, qrels = _judged(arguments)
-    grades = grades_by_query(qrels) if qrels else None
-    if arguments.index:
-        index = Index(Path(arguments.index), encoder, sparse_encoder)
-        return list(_searched(index, arguments, queries, grades or {})), []
-    lists, held_out = (
-        read_lists(Path(path), grades) if path else [] for path in (arguments.lists, arguments.eval_lists)
-    )
-    return lists, held_out
-
-
-def _judged(arguments: FusionArguments) -> tuple[Sequence[Query], Sequence[Qrel]]:
-    """The queries and the judgements."""
     if arguments.collection:
         collection = open_collection(arguments.collection)
-        return collection.queries(), collection.qrels(_SPLIT)
-    clicks, path = arguments.clicks, arguments.qrels
-    qrels = read_clicks(Path(clicks)) if clicks else read_qrels(Path(path)) if path else []
-    if arguments.queries:
-        return read_queries(Path(arguments.queries)), qrels
-    return [Query(text, text) for text in dict.fromkeys(qrel.query_id for qrel in qrels)], qrels
+        queries, qrels = collection.queries(), collection.qrels(_SPLIT)
+    else:
+        queries = read_queries(arguments.queries) if arguments.queries else []
+        qrels = read_qrels(arguments.qrels) if arguments.qrels else []
+    grades = grades_by_query(qrels) if qrels else None
+    if arguments.index:
+        index = Index(arguments.index, encoder, sparse_encoder)
+        return list(_searched(index, arguments, queries, grades or {}))
+    if arguments.lists is None:
+        raise ConfigError("neither --lists nor --index is given; this is a bug")
+    return read_lists(arguments.lists, grades)
 
 
 def _searched(
@@ -82,7 +68,7 @@ def _searched(
             f"none of the {len(queries)} queries is judged; check that judgements and queries have the same query_ids"
         )
     for query in with_progress(judged, "searches", len(judged), console):
-        found = judged_list(index, FirstStage(arguments.first_stage), query, arguments.depth, grades[query.query_id])
+        found = judged_list(index, arguments.first_stage, query, arguments.depth, grades[query.query_id])
         if found is not None:
             yield found
 

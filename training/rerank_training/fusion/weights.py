@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from rerank_eval.statistics import Comparison, compare
 
 from rerank.config import FusionModel
-from rerank_training.fusion.examples import ExampleSampling, SignalList
+from rerank.rankers.fused_scores import Floats, cheap_scores, fused_scores, with_unread
+from rerank_training.fusion.signals import SignalList
 from rerank_training.trainer.ndcg import ndcg_at_10
 
 #: (lists,) or (weights, lists) nDCG@10.
@@ -21,6 +23,10 @@ Values: TypeAlias = npt.NDArray[np.float64]
 
 _FIRST_STAGE, _SPARSE = (0.0, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0), (0.2, 0.4, 0.6, 0.8, 1.0)
 _FOLDS, _PERMUTATIONS = 10, 2000
+#: Share of the gains by chance beyond each end of the interval.
+_TAIL = 0.025
+#: Means that differ by less are the same mean, summed in another order.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +46,30 @@ class Weights:
         return f"first_stage_weight {self.first_stage:g}, sparse_weight {self.sparse:g}"
 
 
-def ndcg_of_weights(lists: Iterable[SignalList], tried: Sequence[Weights], model: FusionModel) -> Values:
-    """(weights, lists) nDCG@10 within each list, as the service would rank it with these weights."""
-    samplings = [
-        ExampleSampling(model.model_copy(update={"sparse_weight": weights.sparse}), weights.first_stage, 0.0)
-        for weights in tried
+def ndcg_of_weights(item: SignalList, tried: Sequence[Weights], model: FusionModel) -> list[float]:
+    """nDCG@10 within a list for each of the weights, as a service would rank its texts with them."""
+    settings = [model.model_copy(update={"sparse_weight": weights.sparse}) for weights in tried]
+    return [
+        _ndcg(served_scores(item, setting, weights.first_stage), item)
+        for setting, weights in zip(settings, tried, strict=True)
     ]
-    columns = [[_ndcg(*_scored(sampling, item)) for sampling in samplings] for item in lists]
-    return np.array(columns).reshape(-1, len(tried)).T
 
 
-def ndcg_of_first_stage(lists: Iterable[SignalList]) -> Values:
-    """(lists,) nDCG@10 within each list in the order of the first stage."""
-    return np.array([_ndcg(-np.arange(len(item.relevance), dtype=np.float32), item.relevance) for item in lists])
+def ndcg_of_first_stage(item: SignalList) -> float:
+    """nDCG@10 within a list in the order of the first stage."""
+    return _ndcg(-np.arange(len(item.relevance), dtype=np.float64), item)
 
 
-def _scored(sampling: ExampleSampling, item: SignalList) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    example = sampling.as_served(item)
-    return example.fused, example.relevance
+def served_scores(item: SignalList, settings: FusionModel, first_stage_weight: float) -> Floats:
+    """(n,) scores that `FusionRanker` gives to the passages of a list that come as texts."""
+    cheap = cheap_scores(settings, first_stage_weight, item.signals.cheap)
+    read = np.sort(np.argsort(-cheap, kind="stable")[: settings.cosine_depth or len(cheap)])
+    return with_unread(cheap, read, fused_scores(settings, first_stage_weight, item.signals.select(read)))
 
 
-def _ndcg(scores: npt.NDArray[np.float32], relevance: npt.NDArray[np.float32]) -> float:
+def _ndcg(scores: Floats, item: SignalList) -> float:
     mask = torch.ones(1, len(scores), dtype=torch.bool)
-    return float(ndcg_at_10(torch.from_numpy(scores)[None], torch.from_numpy(relevance)[None], mask))
+    return float(ndcg_at_10(torch.from_numpy(scores)[None], torch.from_numpy(item.relevance)[None], mask))
 
 
 def choose(values: Values) -> int:
@@ -92,15 +99,25 @@ def cross_validate(values: Values, seed: int) -> Values:
     return held_out
 
 
-def p_of_gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> float:
-    """One-sided p of the gain of `cross_validate` over the default: how often weights without effect gain as much.
+def gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> Comparison:
+    """Compares `cross_validate` with the default; interval and p are of one sign-flip permutation test.
 
-    A sign-flip permutation test of the whole choice: for random lists, the differences of all weights from the default
-    change their signs together, and the cross-validation is done again. A t-test would take the values of held-out
-    lists as independent, but folds that choose the same weights are not.
+    For random lists, the differences of all weights from the default change their signs together, and the
+    cross-validation is done again: the gains of weights that have no effect. The two-sided p says how often these are
+    as far from 0 on the side of the gain; the 95 % interval is that of the gains that the test does not refuse, so it
+    holds 0 exactly if p is 0.05 or more. Student's t would take the values of held-out lists as independent, but folds
+    that choose the same weights are not.
+
+    Args:
+        values: (weights, lists), at least four lists; the first weights are the default.
     """
     differences, rng = values - values[0], np.random.default_rng(seed)
-    found = cross_validate(differences, seed).mean()
+    compared = compare(cross_validate(values, seed), values[0])
+    found = compared.difference
     signs = (rng.choice([-1.0, 1.0], values.shape[1]) for _ in range(permutations))
-    as_large = sum(cross_validate(differences * sign, seed).mean() >= found for sign in signs)
-    return float((1 + as_large) / (1 + permutations))
+    chance = np.sort([cross_validate(differences * sign, seed).mean() for sign in signs])
+    tail = min((chance >= found - _ROUNDING).sum(), (chance <= found + _ROUNDING).sum())
+    p = min(1.0, 2 * (1 + float(tail)) / (1 + permutations))
+    beyond = int(_TAIL * (1 + permutations))
+    interval = (found - float(chance[-beyond]), found - float(chance[beyond - 1]))
+    return replace(compared, interval=interval, p=p)

@@ -34,18 +34,19 @@ class RankObjective(Protocol):
 class RankingTrainer(Trainer):
     """Trains on batches that have `relevance` and `mask`, in the order of the dataset.
 
+    With held-out lists, the save with the best nDCG@10 on them is the result; otherwise the last.
+
     Args:
         objective: loss and scores of a batch.
-        selects_best: with held-out lists, the save with the best nDCG@10 on them is the result; otherwise the last.
         options: of transformers' Trainer.
     """
 
     objective: RankObjective
     model: nn.Module
 
-    def __init__(self, objective: RankObjective, selects_best: bool = True, **options: Any) -> None:
+    def __init__(self, objective: RankObjective, **options: Any) -> None:
         settings: TrainingArguments = options["args"]
-        if options.get("eval_dataset") is None or not selects_best:
+        if options.get("eval_dataset") is None:
             settings.eval_strategy = IntervalStrategy.NO
         else:
             settings.eval_strategy = settings.save_strategy = IntervalStrategy.STEPS
