@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rerank.config.cascades import MAX_STAGES, possible_prerankers
-from rerank.config.models import ModelConfig
+from rerank.config.cascades import preranker_problem
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.util.validation import problems_of, suggestion
@@ -78,8 +77,10 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
             f"{place_of(['models'])}: models must be one or more with distinct names, given: "
             f"{', '.join(names) or 'none'}"
         )
+    by_name = {model.name: model for model in config.models}
     for number, model in enumerate(config.models):
-        _check_preranker(model, config.models, place_of(["models", number, "preranker"]))
+        if model.preranker and (problem := preranker_problem(model.preranker, model.name, by_name)):
+            raise ConfigError(f"{place_of(['models', number, 'preranker'])}: {problem}")
     aliased = config.http.model_aliases.values() if config.http else ()
     if unknown := sorted(set(aliased) - set(names)):
         raise ConfigError(
@@ -92,21 +93,6 @@ def _merged(given: object, override: object) -> object:
     if not isinstance(override, Mapping) or not isinstance(given, Mapping | str):
         return override
     return {**({"listen": given} if isinstance(given, str) else given), **override}  # of http, the text is the address
-
-
-def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], place: str) -> None:
-    """Raises: ConfigError if the preranker is not a model, or its own cascade has the model, or three models."""
-    by_name = {other.name: other for other in models}
-    if not model.preranker or model.preranker in (choices := possible_prerankers(model.name, by_name)):
-        return
-    preranker = f"{place}: preranker {model.preranker!r} of model {model.name}"
-    if model.preranker not in by_name:
-        raise ConfigError(
-            f"{preranker}: there is no such model{suggestion(model.preranker, by_name)}; name one of the others of "
-            f"{', '.join(by_name)}, or add it to models"
-        )
-    way_out = f"use {' or '.join(choices)}" if choices else "add another model, or leave preranker out"
-    raise ConfigError(f"{preranker} makes no cascade of at most {MAX_STAGES} different models with it; {way_out}")
 
 
 def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:

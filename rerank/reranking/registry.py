@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config import ModelConfig
-from rerank.config.cascades import possible_prerankers
+from rerank.config.cascades import preranker_problem
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
 from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
@@ -210,12 +210,8 @@ class ModelRegistry:
     def _preranker_steps(self, model: str, options: RankOptions) -> Steps:
         """Makes the steps of a cascade's preranker: its default strategy, which may be a cascade of two models."""
         preranker = options.preranker or self._models[model].preranker
-        possible = possible_prerankers(model, self._models)
-        if preranker not in possible:
-            choices = f"use one of {', '.join(possible)}" if possible else "configure another model"
-            problem = f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}"
-            problem = problem if preranker else f"a cascade needs a preranker, and {model} has none"
-            raise InvalidRequest("strategy.preranker", f"{problem}; {choices}", {"preranker": preranker})
+        if problem := preranker_problem(preranker, model, self._models):
+            raise InvalidRequest("strategy.preranker", problem, {"preranker": preranker})
         return self._steps(preranker, RankOptions(first_stage_weight=options.first_stage_weight))
 
 

@@ -39,7 +39,7 @@ def test_title_and_text_are_joined(tmp_path: Path) -> None:
         ('{"_id": "1", "title": 7, "text": "t"}', "has 7 as title; give a string"),
     ],
 )
-def test_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_passage_is_named_when_it_is_read(tmp_path: Path, line: str, problem: str) -> None:
     """Among the first lines when the collection is opened, before a model is loaded; later ones when they are read."""
     fine = [f'{{"_id": "{number}", "text": "fine"}}' for number in range(200)]
     with pytest.raises(CollectionError, match=rf"corpus\.jsonl:3 {problem}"):

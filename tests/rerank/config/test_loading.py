@@ -143,14 +143,14 @@ CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
     ("models", "problem"),
     [
         ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
-        (CASCADE, "preranker 'b' of model a: there is no such model; name one of the others of a, or add it to models"),
+        (CASCADE, "preranker 'b' of a: there is no such model; add another model, or leave preranker out"),
         (
             "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
-            "preranker 'a' of model a makes no cascade of at most 3 different models with it; use c",
+            "preranker 'a' of a makes no cascade of at most 3 different models; use c",
         ),
         (
             f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
-            "preranker 'b' of model a makes no cascade of at most 3 different models with it; use c",
+            "preranker 'b' of a makes no cascade of at most 3 different models; use c",
         ),
     ],
 )

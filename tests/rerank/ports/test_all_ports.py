@@ -6,9 +6,10 @@ import io
 import json
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,62 @@ def test_drain_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder, 
             assert rerank(send, served).code == "UNAVAILABLE"
             assert not is_healthy(served)
         drained.result(TIMEOUT_S)
+
+
+def test_calls_that_outlast_the_drain_are_sent_elsewhere(
+    encoder: Encoder, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranker = HeldRanker()
+    with service(encoder, {"number": ranker}) as served, ThreadPoolExecutor() as pool:
+        calls = [pool.submit(rerank, send, served) for _ in range(3)]
+        served.wait_for_calls(3)
+        served.wait(served.server.drain(0.1))
+        for answer in (call.result(TIMEOUT_S) for call in calls):
+            assert answer.code == "UNAVAILABLE"
+            # The end of a gRPC connection comes before the message.
+            assert send is over_grpc or "send the request to another replica" in answer.message
+    assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
+
+
+@contextmanager
+def unread_over_grpc(served: Served, request: pb.RerankRequest) -> Iterator[Callable[[], bool]]:
+    with grpc.insecure_channel(served.address) as channel:
+        call = channel.stream_stream("/rerank.v1.RerankService/Rerank")(iter([request.SerializeToString()]))
+        yield lambda: call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@contextmanager
+def unread_over_http(served: Served, request: pb.RerankRequest) -> Iterator[Callable[[], bool]]:
+    body = json_format.MessageToJson(request).encode()
+    lines = ["POST /rerank HTTP/1.1", "host: localhost", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode()
+
+    def is_cut() -> bool:
+        received = 0
+        with suppress(ConnectionResetError):
+            while part := connection.recv(2**20):
+                received += len(part)
+        return received < len(body)
+
+    with socket.create_connection(HttpClient(served.server.http_address).host_and_port) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(head + body)
+        yield is_cut
+
+
+@pytest.mark.parametrize("unread", [unread_over_grpc, unread_over_http])
+def test_unread_answer_ends_the_connection_and_leaves_no_call(
+    encoder: Encoder, unread: Callable[..., AbstractContextManager[Callable[[], bool]]]
+) -> None:
+    # Larger than the buffers of both sockets, which would otherwise take all of the answer.
+    candidates = [pb.Candidate(doc_id=str(number), text="x" * 150_000) for number in range(100)]
+    request = pb.RerankRequest(query="q", candidates=candidates, return_passages=True)
+    limits = {"max_transfer_s": 1.0, "max_message_bytes": 2**25}
+    with service(encoder, {"identity": IdentityRanker()}, limits=limits) as served, unread(served, request) as is_cut:
+        served.wait_for_calls(1)
+        served.wait_until_idle()
+        assert is_cut()
+        assert rerank(over_grpc, served).outcome == rerank(over_http, served).outcome == ANSWERED
 
 
 @pytest.mark.parametrize("given", ["r-17", "x" * 128])

@@ -52,10 +52,3 @@ def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them(encoder: En
         assert not call.done()
         held.ranker.release.set()
         drained.result(TIMEOUT_S)
-
-
-def test_calls_that_outlast_the_drain_are_cancelled(encoder: Encoder) -> None:
-    with held_service(encoder) as held:
-        call = held.start_call(candidates=numbered_candidates([1, 2]))
-        held.served.start(held.served.server.drain(0.1)).result(TIMEOUT_S)
-        assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE

@@ -39,25 +39,6 @@ def test_white_space_of_ids_is_decoded_between_spaces_and_stays_between_tabs(tmp
     assert read(tmp_path, "q\t0\tHELP%201\t2\n") == [Qrel("q", "HELP%201", 2)]
 
 
-@pytest.mark.parametrize("first", ["1 0 a 2\n", f"{HEADER}"])
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("1 0 a", r"has \d columns; expected TREC's four .*, or BEIR's three"),
-        ("1 0 a 2 extra", r"has \d columns"),
-        ("1 0 a two", r"has (1 columns|the relevance 'two', which is not a whole number)"),
-        ("1\ta\tscore", r"has (3 columns|the relevance 'score')"),
-        ("1\ta\t0.5", r"has (3 columns|the relevance '0\.5')"),
-        ("1\ta\tinf", r"has (3 columns|the relevance 'inf')"),
-        ("1\ta\t" + "9" * 5000, r"has (3 columns|the relevance '9{12}\.\.\.)"),
-        ("\ta\t1", r"has (2 columns|the query_id '' and the doc_id 'a'; give both)"),
-    ],
-)
-def test_bad_line_is_named(tmp_path: Path, first: str, line: str, problem: str) -> None:
-    with pytest.raises(CollectionError, match=rf"qrels\.txt:2 {problem}"):
-        read(tmp_path, first + line)
-
-
 @pytest.mark.parametrize("text", ["1 0 a 2\n\n1 0 b 1\n1 0 a 0\n", f"{HEADER}1\ta\t2\n\n1\ta\t0\n"])
 def test_contradicting_judgements_are_refused_with_both_lines(tmp_path: Path, text: str) -> None:
     with pytest.raises(CollectionError, match=r"qrels\.txt:4 has the judgement .* '1' 'a' of line [12], with"):

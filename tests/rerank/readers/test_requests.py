@@ -37,36 +37,6 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
     assert request.candidates == (Passage("3", text=text, score=1.5, title=title),)
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("[]", r"is \[\], which is not an object"),
-        (request_line("fine"), "has the query '7' of line 1; give it once"),
-        ('{"query": {"text": "q", "qid": 1}, "candidates": [{"docid": 1, "doc": "", "score": NaN}]}', ".*nan as score"),
-        (
-            '{"query": {"text": "q", "qid": 1}, "candidates": [{"docid": 1, "doc": "d"}, {"docid": "1", "doc": "d"}]}',
-            r"has '1' as candidates\[0\] and candidates\[1\]; give it once",
-        ),
-        ('{"query": "q", "hits": [{"qid": 1, "docid": 2}]}', r"has a wrong hits\[0\]: it has no content"),
-        (
-            '{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}',
-            "has hits of 2 queries; give those of one query",
-        ),
-        ('{"query": {"text": "q"}, "candidates": []}', r"has a wrong query: it has no qid \(or query_id, _id, id\)"),
-        ('{"query": {"text": "q", "qid": 1}}', "has no candidates; found query"),
-        (
-            request_line({"nothing": "here"}),
-            r"has a wrong candidates\[0\]: it has a wrong doc: it has no text or segment",
-        ),
-    ],
-)
-def test_bad_request_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
-    path = tmp_path / "requests.jsonl"
-    path.write_text(request_line("fine") + "\n" + line + "\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match=rf"requests\.jsonl:2 {problem}"):
-        read_requests(path)
-
-
 def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
     path = tmp_path / "run.trec"
     path.write_text("q1 Q0 d1 1 -2.5e+1 bm25\n", encoding="utf-8")

@@ -159,14 +159,12 @@ def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answe
 @pytest.mark.parametrize(
     ("model", "options", "problem"),
     [
-        ("identity", {"preranker": ""}, "a cascade needs a preranker, and identity has none; use one of number, first"),
-        ("identity", {"preranker": "identity"}, "'identity' cannot be the preranker of identity; use one of"),
-        ("identity", {"preranker": "other"}, "'other' cannot be the preranker of identity; use one of"),
-        ("first", {"preranker": "number"}, "'number' cannot be the preranker of first; use one of identity"),
+        ("identity", {"preranker": ""}, "a cascade needs a preranker, and identity has none; use number or first"),
+        ("identity", {"preranker": "other"}, "preranker 'other' of identity: there is no such model; use number or"),
         ("first", {"strategy": "sliding", "preranker": "identity"}, "the strategy sliding has no preranker; leave pre"),
     ],
-    ids=["missing", "the model itself", "unknown", "cascade behind the model", "other strategy"],
+    ids=["missing", "unknown", "other strategy"],
 )
-def test_preranker_must_be_another_model_in_no_circle(model: str, options: dict[str, str], problem: str) -> None:
+def test_preranker_of_a_request_is_refused_by_name(model: str, options: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         cascade_registry().resolve(RankOptions(model, **{"strategy": "cascade"} | options))  # type: ignore[arg-type]

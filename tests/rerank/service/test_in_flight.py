@@ -78,22 +78,6 @@ def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
             served.wait_until_idle()
 
 
-def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
-    with (
-        identity_service(encoder, limits={"max_transfer_s": 0.5, "max_candidates": 15_000}) as (served, _, stub),
-        grpc.insecure_channel(served.address) as slow,
-    ):
-        responses = slow.stream_stream(METHOD, request_serializer=pb.RerankRequest.SerializeToString)(
-            # Larger than the buffers of both sockets, which would otherwise take all of the answer.
-            iter([large(15_000, return_passages=True)]),
-            timeout=TIMEOUT_S,
-        )
-        served.wait_for_calls(1)
-        served.wait_until_idle()
-        assert responses.code() is grpc.StatusCode.UNAVAILABLE
-        assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
-
-
 def test_refused_messages_are_not_kept(encoder: Encoder) -> None:
     """Frames of exceptions, and iterators over messages, kept them until the garbage collection."""
     with identity_service(encoder) as (served, channel, _):

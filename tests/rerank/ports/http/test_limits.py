@@ -7,7 +7,6 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -32,15 +31,6 @@ def held(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[t
 def raw_request(body: bytes, *headers: str) -> bytes:
     lines = ["POST /rerank HTTP/1.1", "host: localhost", "content-type: application/json", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
-
-
-def bytes_until_the_end(connection: socket.socket) -> int:
-    """The number of bytes that can be received until the connection ends or is reset."""
-    received = 0
-    with suppress(ConnectionResetError):
-        while part := connection.recv(2**20):
-            received += len(part)
-    return received
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -73,30 +63,6 @@ def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pyte
         service.served.wait_until_idle()
         assert not service.ranker.release.is_set()
         assert any("POST /rerank CANCELLED" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.parametrize(
-    ("path", "passages", "fields"),
-    [
-        ("/v2/rerank", "documents", {"id", "message", "detail"}),
-        ("/rerank", "texts", {"error", "error_type"}),
-        ("/rerank", "candidates", {"code", "message", "details"}),
-    ],
-)
-def test_requests_in_flight_at_the_end_of_the_drain_get_503(
-    encoder: Encoder, caplog: pytest.LogCaptureFixture, path: str, passages: str, fields: set[str]
-) -> None:
-    candidates = [{"doc_id": "a", "text": "relevance 1"}, {"doc_id": "b", "text": "relevance 2"}]
-    body = {"query": "q", passages: candidates if passages == "candidates" else texts(1, 2)}
-    with held(encoder, drain_s=0.1) as (service, client), ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(client.post, path, body) for _ in range(3)]
-        assert service.ranker.entered.wait(TIMEOUT_S)
-        service.served.wait_for_calls(3)
-        service.served.wait(service.served.server.drain(0.1))
-        for reply in (call.result(TIMEOUT_S) for call in waiting):
-            assert (reply.status, reply.headers["retry-after"], reply.json.keys()) == (503, "1", fields)
-            assert "send the request to another replica" in str(reply.json)
-    assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
 
 
 @pytest.mark.parametrize(
@@ -163,19 +129,3 @@ def test_body_in_tiny_chunks_is_refused(encoder: Encoder, chunk: bytes) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"in chunks of 256 bytes or more" in answer
         served.wait_until_idle()
-
-
-def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
-    documents = ["x" * 150_000] * 100  # larger than the buffers of both sockets
-    body = json.dumps({"query": "q", "documents": documents, "return_documents": True}).encode()
-    limits = {"max_transfer_s": 1.0, "max_message_bytes": 2**25}
-    with (
-        http_service(encoder, limits=limits) as (served, client),
-        socket.create_connection(client.host_and_port) as connection,
-    ):
-        connection.sendall(raw_request(body, f"content-length: {len(body)}"))
-        served.wait_for_calls(1)
-        served.wait_until_idle()
-        connection.settimeout(TIMEOUT_S)
-        assert bytes_until_the_end(connection) < len(body)
-        assert client.post("/rerank", {"query": "q", "texts": ["a"]}).status == 200
