@@ -98,7 +98,7 @@ class Overloaded(RerankError):
 
 
 class DeadlineExceeded(RerankError):
-    """The deadline of the request has passed, or will have passed before the answer is ready."""
+    """The deadline of the request has passed."""
 
     grpc_status, reason = "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"
 

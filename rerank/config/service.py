@@ -24,8 +24,8 @@ class EngineConfig(Settings):
         max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
             40 positions or eight windows of 512 tokens. Default: 512 on a CPU, 16,384 on CUDA; for a model that reads
             windows one by one, one window.
-        max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
-            RESOURCE_EXHAUSTED. A window counts at least 16. Default: 1,000,000.
+        max_queue_tokens: limit on the remaining tokens of all requests in work; a request that exceeds it fails with
+            RESOURCE_EXHAUSTED, unless it is the only one. A window counts at least 16. Default: 1,000,000.
         text_vector_cache_bytes: bound on the memory for the vectors of texts that requests brought along, which are not
             encoded again when they come again; see VectorCache. 0: none are kept. Default: 64 MiB, which is some 30,000
             texts with vectors of 384 numbers.

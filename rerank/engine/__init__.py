@@ -1,1 +1,1 @@
-"""The engine: schedules the windows of concurrent requests on the models. Strategies, admission control, workers."""
+"""The engine: schedules the windows of concurrent requests on the models. Strategies, queues, workers."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from rerank.engine.job import ModelStage, QueuedJob, Work
-from rerank.engine.stage import Observers, QueuedStage, now_s
+from rerank.engine.stage import Observers, QueuedStage
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import shutting_down
 
@@ -86,7 +86,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
                     task.cancel()  # nobody waits for the other results of a request that has failed
             return
         seconds = time.perf_counter() - start_s
-        self._throughput.observe(self.model_stage, {work.job: work.tokens}, self._shared_s() - share_s, now_s())
+        self._throughput.observe(self.model_stage, work.tokens, self._shared_s() - share_s)
         self._complete([work], [result], seconds)
 
     def _shared_s(self) -> float:

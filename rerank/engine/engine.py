@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import AdmissionController
 from rerank.engine.estimate import expected_work
-from rerank.engine.job import QueuedJob, RankJob, timeout_at, too_many_windows
+from rerank.engine.job import ModelStage, QueuedJob, RankJob, Stage, timeout_at, too_many_windows
 from rerank.engine.model_threads import ModelThreads, RankedWindow, queued_tokens
 from rerank.engine.progress import Progress
 from rerank.engine.stage import BatchObserver, Observers, ResultsObserver, now_s
 from rerank.engine.strategies import Step, Walk
 from rerank.engine.throughput import Throughput
+from rerank.errors import Overloaded
 from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
 from rerank.types import Passage, Prepared, Ranking, Window
 
@@ -22,21 +23,20 @@ from rerank.types import Passage, Prepared, Ranking, Window
 _WINDOWS_AT_ONCE = 32
 #: The most windows of a request.
 MAX_WINDOWS = 2000
+#: When a refused request may come again, before any rate is measured.
+_RETRY_S = 1.0
 
 
 class Engine:
     """Runs requests. A model has a thread for each of `prepare`, `encode` and `rank`; all else is on the event loop.
 
-    Queued work of cancelled or late requests is dropped. A batch, slice of passages or group of windows to encode that
-    runs already is not interrupted.
+    Queued work of a request is dropped when it is cancelled or its deadline passes. A batch, slice of passages or group
+    of windows to encode that runs already is not interrupted.
 
     Args:
         rankers: of the models by name.
         config: settings of the queues.
         infos: descriptions of the models by name; None: those of their rankers.
-
-    Attributes:
-        throughput: the measured rates.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Engine:
     ) -> None:
         self._infos = dict(infos or {model: ranker.info for model, ranker in rankers.items()})
         self._config = config
-        self.throughput = Throughput()
-        self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
+        self._throughput = Throughput()
+        self._jobs: dict[QueuedJob, None] = {}  # those in work
         self._observers = Observers()
         self._threads = {model: self._threads_of(model, ranker) for model, ranker in rankers.items()}
 
@@ -72,7 +72,7 @@ class Engine:
         await former.close()
 
     def _threads_of(self, model: str, ranker: Ranker | RemoteRanker) -> ModelThreads:
-        return ModelThreads(model, ranker, self.throughput, self._config.max_batch_tokens, self._observers)
+        return ModelThreads(model, ranker, self._throughput, self._config.max_batch_tokens, self._observers)
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -86,13 +86,13 @@ class Engine:
 
     @property
     def queued_requests(self) -> int:
-        """The number of admitted requests, including those that are running."""
-        return len(self._admission)
+        """The number of requests in the queue, including those that are running."""
+        return len(self._jobs)
 
     @property
     def queued_tokens(self) -> float:
-        """The tokens that remain of the admitted requests."""
-        return self._admission.queued_tokens
+        """The tokens that remain of the requests in the queue, including those that are running."""
+        return sum(job.remaining_tokens(Stage.RANK) for job in self._jobs)
 
     def observe_batches(self, observer: BatchObserver) -> None:
         """Calls a function after each batch, on the event loop."""
@@ -107,28 +107,50 @@ class Engine:
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
-        end_s = job.deadline_s - job.options.answer_margin_s
-        queued = QueuedJob(job.share.name, now_s(), math.inf if job.options.allow_partial else end_s)
-        queued.expect(expected_work(job, self._infos, self.throughput.token_ratio))
+        queued = QueuedJob(job.share.name)
+        queued.expect(expected_work(job, self._infos))
         with job.share.queueing(sum(queued.remaining.values())):
-            return await self._run(job, queued, end_s)
+            return await self._run(job, queued)
 
-    async def _run(self, job: RankJob, queued: QueuedJob, end_s: float) -> Ranking:
-        """Admits a job and runs the steps of its request until `end_s`."""
-        order, blank = self._order_and_blank(job)
+    async def _run(self, job: RankJob, queued: QueuedJob) -> Ranking:
+        """Runs the steps of a request until its deadline."""
+        start_s, (order, blank) = now_s(), self._order_and_blank(job)
         progress = Progress(job, self._infos[job.steps[-1].model], order, blank)
-        timeout = timeout_at(end_s)
+        timeout = timeout_at(job.deadline_s - job.options.answer_margin_s)
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
-                self._admission.admit(queued, now_s())
-                for step in job.steps:
-                    await self._run_step(step, queued, progress)
+                with self._in_queue(queued):
+                    for step in job.steps:
+                        await self._run_step(step, queued, progress)
         except Exception as error:
-            return progress.answer_instead(error, timeout.expired(), _ms_since(queued.arrived_s))
+            return progress.answer_instead(error, timeout.expired(), _ms_since(start_s))
+        return progress.ranking(_ms_since(start_s))
+
+    @contextmanager
+    def _in_queue(self, job: QueuedJob) -> Iterator[None]:
+        """Counts a job during the block. Raises: Overloaded, the queue is too full for it; an empty one takes any."""
+        queued, tokens = self.queued_tokens, job.remaining_tokens(Stage.RANK)
+        limit = self._config.max_queue_tokens
+        if queued and queued + tokens > limit:
+            raise Overloaded(
+                f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {limit}; try again later",
+                retry_after_s=self._drain_s(),
+                metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
+            )
+        self._jobs[job] = None
+        try:
+            yield
         finally:
-            self._admission.release(queued)
-        return progress.ranking(_ms_since(queued.arrived_s))
+            del self._jobs[job]
+
+    def _drain_s(self) -> float:
+        """Estimates the seconds until all queued work is done. The stages run concurrently, so the slowest decides."""
+        tokens: Counter[ModelStage] = Counter()
+        for job in self._jobs:
+            tokens.update(job.remaining)
+        rates = {stage: self._throughput.tokens_per_s(stage) for stage in tokens}
+        return max((tokens[stage] / rate for stage, rate in rates.items() if rate), default=0.0) or _RETRY_S
 
     def _order_and_blank(self, job: RankJob) -> tuple[Sequence[int], Sequence[int]]:
         """Sets passages without a text apart, unless all are so or no model reads them."""
@@ -174,10 +196,8 @@ class Engine:
         ranked = list[RankedWindow]()
         threads = self._threads[model]
         while len(ranked) < len(windows):
-            encoded = await threads.encode(queued, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+            encoded = await threads.encode(windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
             queued.add_windows(model, list(map(queued_tokens, encoded)))
-            if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
-                self._admission.admit(queued, now_s())
             ranked += await threads.rank(queued, encoded)
         return ranked
 

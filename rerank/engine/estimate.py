@@ -10,19 +10,16 @@ from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query
 
 
-def expected_work(
-    job: RankJob, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]
-) -> dict[str, ExpectedWork]:
+def expected_work(job: RankJob, infos: Mapping[str, RankerInfo]) -> dict[str, ExpectedWork]:
     """Estimates the work of each model for a request, from the texts and the bounds of the schedules.
 
     Args:
         infos: of the models by name.
-        token_ratio: see Throughput.
     """
     passages, n, work = job.candidates, len(job.candidates), dict[str, ExpectedWork]()
     for step in job.steps:
         info, cost = infos[step.model], step.strategy.cost(n)
-        tokens_each = token_ratio(step.model) * window_tokens(info, passages, min(n, step.strategy.window_size))
+        tokens_each = window_tokens(info, passages, min(n, step.strategy.window_size))
         windows = (cost.min_windows + cost.max_windows) / 2
         rank_tokens = windows * max(MIN_WINDOW_TOKENS, tokens_each)
         work[step.model] = ExpectedWork(windows, rank_tokens, prepare_tokens(info, job.query, passages))

@@ -93,7 +93,7 @@ class Stage(Enum):
 
 
 class ModelStage(NamedTuple):
-    """One stage of one model: the unit for which throughput is measured.
+    """One stage of one model, which has its own queue and its own measured rate.
 
     Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
     the texts to embed.
@@ -130,22 +130,19 @@ class _Windows:
 
 @dataclass(eq=False)
 class QueuedJob:
-    """One request's work in the queues. All times are on the event loop's clock.
+    """One request's work in the queues.
 
     Attributes:
         caller: the name of its caller; callers have equal shares of each stage.
-        latest_end_s: the time after which its result is of no use.
         remaining: estimated tokens that remain, including those that are running.
-        probes: the stages that this job probes: their rates count only if they were measured after its arrival.
         tags: in each stage where a part of it has run, the tag of its caller since then, see FairQueue.
+        came: in each stage, the tokens that had run there when it was first queued.
     """
 
     caller: str = ""
-    arrived_s: float = 0.0
-    latest_end_s: float = math.inf
     remaining: dict[ModelStage, float] = field(default_factory=dict)
-    probes: frozenset[ModelStage] = frozenset()
     tags: dict[ModelStage, float] = field(default_factory=dict)
+    came: dict[ModelStage, float] = field(default_factory=dict)
     _windows: dict[str, _Windows] = field(init=False, default_factory=dict)
 
     def expect(self, work: Mapping[str, ExpectedWork]) -> None:

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, TypeAlias, cast
 
 from rerank.engine.concurrent_calls import ConcurrentCalls
-from rerank.engine.estimate import passage_tokens, prepare_tokens, slices, window_tokens
+from rerank.engine.estimate import passage_tokens, prepare_tokens, slices
 from rerank.engine.job import MIN_WINDOW_TOKENS, Completed, ModelStage, QueuedJob, Stage
 from rerank.engine.stage import Observers, QueuedStage, ThreadStage, reason_of
 from rerank.engine.throughput import Throughput
@@ -93,10 +93,11 @@ class ModelThreads:
     def slices(self, query: Query, passages: Sequence[Passage]) -> Sequence[Sequence[int]]:
         """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order.
 
-        A slice to encode is bounded, whatever rate was measured on passages with vectors.
+        A slice to encode is bounded, because passages with vectors make the rate look higher.
         """
         info = self._ranker.info
-        most = self._throughput.tokens_in(self.prepare_stage.model_stage, _SLICE_S) or _FIRST_SLICE_TOKENS
+        tokens_per_s = self._throughput.tokens_per_s(self.prepare_stage.model_stage)
+        most = _SLICE_S * tokens_per_s if tokens_per_s else _FIRST_SLICE_TOKENS
         if info.reads_vectors or info.reads_sparse:
             most = min(most, _SLICE_BATCHES * _device_batch_tokens(info))
         if prepare_tokens(info, query, passages) <= most:
@@ -112,15 +113,12 @@ class ModelThreads:
     def _prepared(self, inputs: Sequence[_Slice]) -> list[Prepared]:
         return [self._ranker.prepare(query, passages) for query, passages in inputs]
 
-    async def encode(self, job: QueuedJob, windows: Sequence[Window]) -> list[Window]:
+    async def encode(self, windows: Sequence[Window]) -> list[Window]:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""
-        info = self._ranker.info
         with _failures_of(self._model, "encode a window"):
             encoded, _ = await self._encoding.call(
                 lambda: [self._ranker.encode(window) for window in windows], _ENCODE_LIMIT_S
             )
-        estimated = sum(window_tokens(info, window.passages, len(window.passages)) for window in windows)
-        self._throughput.observe_tokens(self._model, job, sum(window.tokens for window in encoded), estimated)
         return encoded
 
     async def rank(self, job: QueuedJob, windows: Sequence[Window]) -> list[RankedWindow]:

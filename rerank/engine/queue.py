@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from rerank.engine.job import ModelStage, QueuedJob
-from rerank.engine.throughput import Throughput
 
 
 class Queued(Protocol):
@@ -28,6 +27,8 @@ E = TypeVar("E", bound=Queued)
 
 #: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
 _LOOK_AHEAD = 16
+#: Tokens of remaining work that are offset by one token that runs while a request waits.
+_AGE_FACTOR = 0.05
 
 _Heap: TypeAlias = list[tuple[float, int, QueuedJob]]
 
@@ -53,24 +54,26 @@ class FairQueue(Generic[E]):
       then may have two thirds beside one that always waits. A request keeps its place between its windows.
     - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
 
-    The first request of a caller is that of highest priority. The work for a batch grows with the callers that wait,
-    not with their requests: these are in a heap for each caller, by the priority that they had when they were last
-    queued or refreshed, and only those at its top are looked at.
+    The first request of a caller is the one with the least remaining tokens minus `_AGE_FACTOR` times its age, which is
+    counted in tokens that have run since it came: shortest remaining work first, as in PrefillOnly (arXiv 2505.07203),
+    with ageing, so that no request starves. One with r tokens is preceded only by requests that come before another
+    r / _AGE_FACTOR tokens have run. No measured rate has a part in it, so none can mislead it.
+
+    The work for a batch grows with the callers that wait, not with their requests: these are in a heap for each caller,
+    by the priority that they had when they were last queued or refreshed, and only those at its top are looked at.
 
     Args:
         model_stage: the model and the stage of all work.
-        throughput: decides on priorities.
         max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
             a batch, and one of 1500 has its own.
     """
 
-    def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
+    def __init__(self, model_stage: ModelStage, max_batch_tokens: int) -> None:
         self._model_stage = model_stage
-        self._throughput = throughput
         self.max_batch_tokens = max_batch_tokens
         self._queues: dict[QueuedJob, deque[E]] = {}
         self._callers: dict[str, _Caller] = {}
-        self._virtual_time = 0.0
+        self._virtual_time = self._ran_tokens = 0.0
         self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
 
     def __len__(self) -> int:
@@ -90,7 +93,7 @@ class FairQueue(Generic[E]):
             if not caller.heap:
                 least = job.tags.get(self._model_stage, self._virtual_time)
                 caller.tag = max(least, (least + caller.tag) / 2)
-            heapq.heappush(caller.heap, (self._throughput.priority(job), next(self._numbers), job))
+            heapq.heappush(caller.heap, (self._priority(job), next(self._numbers), job))
 
     def discard(self, job: QueuedJob) -> None:
         """Removes the work of a job."""
@@ -122,12 +125,13 @@ class FairQueue(Generic[E]):
         waiting.sort(key=lambda caller: caller.tag + self._remaining(caller.heap[0][2]))
         return waiting
 
-    def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
-        """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.
+    def _priority(self, job: QueuedJob) -> float:
+        """Remaining tokens - _AGE_FACTOR * age, up to a constant that all requests share; the smallest runs first."""
+        return self._remaining(job) + _AGE_FACTOR * job.came.setdefault(self._model_stage, self._ran_tokens)
 
-        Both are empty if nothing waits. Work of equal priority keeps its order.
-        """
-        batch, late, tokens = list[E](), list[E](), 0
+    def next_batch(self) -> list[E]:
+        """Removes and returns the next batch; it is empty if nothing waits. Work of equal priority keeps its order."""
+        batch, tokens = list[E](), 0
         turns = self._turns()
         heaps, heap, left_out = (caller.heap for caller in turns), _Heap(), _Heap()
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
@@ -136,12 +140,9 @@ class FairQueue(Generic[E]):
             queued_priority, number, job = heapq.heappop(heap)
             if not (queue := self._queues.get(job)):
                 continue
-            priority = self._throughput.priority(job)
-            if heap and priority > max(queued_priority, heap[0][0]):  # the measured rate has changed
+            priority = self._priority(job)
+            if priority > queued_priority:  # more work remains than was expected before its windows were encoded
                 heapq.heappush(heap, (priority, number, job))
-                continue
-            if self._throughput.is_late(job, now_s):
-                late += self._queues.pop(job)
                 continue
             while queue and (not batch or tokens + queue[0].tokens <= self.max_batch_tokens):
                 batch.append(queue.popleft())
@@ -154,9 +155,10 @@ class FairQueue(Generic[E]):
             heapq.heappush(self._callers[entry[2].caller].heap, entry)
         if batch:
             self._virtual_time = max(self._virtual_time, min(caller.tag for caller in turns))
-            self._virtual_time += self._throughput.age_factor * tokens
+            self._virtual_time += _AGE_FACTOR * tokens
+            self._ran_tokens += tokens
         for work in batch:  # its tokens count as used as soon as it starts
             caller = self._callers[work.job.caller]
             caller.tag += work.tokens
             work.job.tags[self._model_stage] = caller.tag
-        return batch, late
+        return batch

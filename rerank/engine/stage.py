@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -11,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rerank.engine.admission import unreachable_deadline
 from rerank.engine.job import Completed, ModelStage, QueuedJob, Work
 from rerank.engine.queue import FairQueue
 from rerank.engine.throughput import Throughput
@@ -60,7 +58,7 @@ class QueuedStage(ABC, Generic[T, R]):
         self._observers = observers
         self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._throughput = throughput
-        self._queue: FairQueue[Work[T, R]] = FairQueue(model_stage, throughput, max_batch_tokens)
+        self._queue: FairQueue[Work[T, R]] = FairQueue(model_stage, max_batch_tokens)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
@@ -84,8 +82,8 @@ class QueuedStage(ABC, Generic[T, R]):
         if self._loop is not None:
             await asyncio.wait({self._loop}, timeout=_CLOSE_S)
             self._loop.cancel()  # of a model that hangs
-        while any(parts := self._queue.next_batch(now_s())):
-            for work in itertools.chain(*parts):
+        while batch := self._queue.next_batch():
+            for work in batch:
                 work.fail(shutting_down())
 
     async def run(self, job: QueuedJob, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
@@ -93,8 +91,7 @@ class QueuedStage(ABC, Generic[T, R]):
 
         If the caller is cancelled or a piece fails, those that have not started do not run.
 
-        Raises: ShuttingDown; DeadlineExceeded, the request would miss its deadline even if it ran alone; what the work
-        raised, with RankerFailure in the place of what is not a RerankError.
+        Raises: ShuttingDown; what the work raised, with RankerFailure in the place of what is not a RerankError.
         """
         if self._closed:
             raise shutting_down()
@@ -119,18 +116,11 @@ class QueuedStage(ABC, Generic[T, R]):
 
     async def _process_batches(self) -> None:
         while not self._closed:
-            if batch := self._next_batch():
+            if batch := self._queue.next_batch():
                 await self._process(batch)
             else:
                 self._wake_up.clear()
                 await self._wake_up.wait()
-
-    def _next_batch(self) -> list[Work[T, R]]:
-        """Takes the next batch, empty if nothing waits. Late work fails."""
-        batch, late = self._queue.next_batch(now_s())
-        for work in late:
-            work.fail(unreachable_deadline(self._throughput, work.job, now_s()))
-        return batch
 
     @abstractmethod
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
@@ -217,21 +207,21 @@ class ThreadStage(QueuedStage[T, R]):
     async def _preempt(self) -> None:
         """Runs short requests in the middle of the running batch."""
         while not self._closed and self._queue.may_preempt(self._running, self._preempted_tokens):
-            if batch := self._next_batch():
+            if batch := self._queue.next_batch():
                 await self._run(batch)
                 self._preempted_tokens += sum(work.tokens for work in batch)
 
     async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
         inputs, tokens = [work.input for work in batch], sum(work.tokens for work in batch)
-        expected_s = self._throughput.expected_s(self.model_stage, tokens)
-        limit_s = _UNKNOWN_LIMIT_S if expected_s is None else max(_LIMIT_S, _SLOWDOWN * expected_s)
+        tokens_per_s = self._throughput.tokens_per_s(self.model_stage)
+        limit_s = max(_LIMIT_S, _SLOWDOWN * tokens / tokens_per_s) if tokens_per_s else _UNKNOWN_LIMIT_S
         try:
             results, seconds = await self.worker.call(lambda: self._run_batch(inputs), limit_s)
         except Exception as error:
             await self._split(batch, error)
             return
-        self._throughput.observe(self.model_stage, tokens_of_jobs(batch), seconds, now_s())
+        self._throughput.observe(self.model_stage, tokens, seconds)
         self._complete(batch, results, seconds)
 
     async def _split(self, batch: Sequence[Work[T, R]], error: Exception) -> None:
@@ -255,14 +245,6 @@ class ThreadStage(QueuedStage[T, R]):
 def reason_of(error: Exception) -> str:
     """The reason of a failed batch for its request: the message of a RankerFailure; any other exception is our bug."""
     return str(error) if isinstance(error, RankerFailure) else f"{error!r}; this is a bug"
-
-
-def tokens_of_jobs(batch: Sequence[Work[Any, Any]]) -> dict[QueuedJob, float]:
-    """Sums the tokens of each job in a batch."""
-    tokens = dict.fromkeys((work.job for work in batch), 0.0)
-    for work in batch:
-        tokens[work.job] += work.tokens
-    return tokens
 
 
 def now_s() -> float:

@@ -74,7 +74,7 @@ class RerankerSteps:
         return chunked.ranking(await rank(chunked.job(job)), job.options.top_n)
 
     async def _cached_vectors(self, rank: Rank, job: RankJob) -> Ranking:
-        """Adds vectors that earlier requests computed of the same texts, so that admission expects no work for them."""
+        """Adds vectors that earlier requests computed of the same texts, so that no work is expected for them."""
         rankers = [self._models.rankers[step.model] for step in job.steps]
         caching = [cast(CachingRanker, ranker) for ranker in rankers if _is_caching(type(ranker))]
         if not (caching and self._encoder.vector_cache.max_bytes):

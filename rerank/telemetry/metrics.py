@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from rerank import __version__
 from rerank.engine.job import ModelStage, Stage, Work
-from rerank.errors import DeadlineExceeded, Overloaded, reason_of
+from rerank.errors import Overloaded, reason_of
 from rerank.models.vector_cache import VectorCache
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.service.call import CallRecord
@@ -45,7 +45,7 @@ class Metrics:
         self._calls = _CallMetrics(self.registry, [model.name for model in reranker.models()])
         self._batches = _BatchMetrics(self.registry)
         self._queued_requests = gauge("queued_requests", "Admitted requests, with those that are running.")
-        self._queued_tokens = gauge("queued_tokens", "Tokens that remain of the admitted requests.")
+        self._queued_tokens = gauge("queued_tokens", "Tokens that remain of the requests in the queue.")
         self._queued_windows = gauge("queued_windows", "Windows that wait for a batch.")
         gauge("calls_in_flight", "Calls in flight.").set_function(lambda: calls.number)
         model_up = gauge("model_up", "1 if the model is served, 0 if it failed.", ["model"])
@@ -116,7 +116,7 @@ class _CallMetrics:
             namespace="rerank",
             registry=registry,
         )
-        self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
+        self._refusals = counter("refusals", "Calls refused by a limit, by what they exceeded.", ["reason"])
 
     def count(self, call: CallRecord) -> None:
         model = self._model(call)
@@ -187,9 +187,7 @@ def part_ms(trace: Trace, search: SearchResult | None) -> dict[str, float]:
 
 
 def refusal_reason(error: Exception | None) -> str:
-    """The exceeded limit of a refused call: its name, or "own_deadline"; empty if no limit refused it."""
+    """The name of the limit that refused a call; empty if none did."""
     if isinstance(error, Overloaded):
         return error.metadata.get("exceeded", "other")
-    if isinstance(error, DeadlineExceeded) and "needed_ms" in error.metadata:
-        return "own_deadline"
     return ""

@@ -126,7 +126,7 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
 
 
 def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
-    """Options of the deployment. A replica gets as many calls as it accepts, so that admission is its own decision."""
+    """Options of the deployment. A replica gets as many calls as it accepts, so that it refuses calls itself."""
     options: dict[str, Any] = {
         "max_ongoing_requests": config.limits.max_calls,
         "max_queued_requests": config.limits.max_calls,

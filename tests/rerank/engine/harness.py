@@ -9,16 +9,15 @@ import asyncio
 import math
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import ModelStage, QueuedJob, RankJob, Stage
+from rerank.engine.job import RankJob
 from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
-from rerank.engine.throughput import Throughput
 from rerank.types import Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, numbered_passages
 
@@ -120,14 +119,6 @@ async def wait_for_queue(engine: Engine, windows: int) -> None:
     await wait_for(lambda: engine.waiting_windows == windows)
 
 
-def set_throughput(engine: Engine, tokens_per_s: float) -> None:
-    """Makes the engine assume this rate as if it had measured it just before the test's next minute."""
-    model_stage = ModelStage(Stage.RANK, "number")
-    engine.throughput._rates.pop(model_stage, None)
-    for _ in range(2):  # the first batch is not counted
-        engine.throughput.observe(model_stage, {QueuedJob(): tokens_per_s}, 1.0, now_s() + 60)
-
-
 def now_s() -> float:
     return asyncio.get_running_loop().time()
 
@@ -154,19 +145,3 @@ async def held_engine(
             held.release.set()
         await first
         await wait_for(lambda: not engine.queued_requests)
-
-
-def throughput_of(rates: Mapping[ModelStage, float], measured_s: float = 0.0, age_factor: float = 0.1) -> Throughput:
-    """A Throughput that has measured these tokens per second at this time."""
-    throughput = Throughput(age_factor)
-    for model_stage, tokens_per_s in rates.items():
-        throughput.observe(model_stage, {QueuedJob(): 1}, 1.0, 0.0)  # warms up
-        throughput.observe(model_stage, {QueuedJob(): tokens_per_s}, 1.0, measured_s)
-    return throughput
-
-
-def pending(
-    remaining: Mapping[ModelStage, float], deadline_s: float = math.inf, arrived_s: float = 0.0, caller: str = ""
-) -> QueuedJob:
-    """A job in the queues, with this remaining work."""
-    return QueuedJob(caller, arrived_s, deadline_s, dict(remaining))

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
+from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single, Sliding, Step
-from rerank.errors import DeadlineExceeded, RankerFailure, SelfTestFailed
+from rerank.errors import Overloaded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
 from tests.fakes import NumberRanker, number_in
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     engine_for,
-    now_s,
+    held_engine,
     positions,
     request_for,
-    set_throughput,
     shuffled,
 )
 
@@ -64,17 +64,12 @@ async def test_order_of_the_windows_before_the_failure_is_the_answer(
     assert "secret of the model" in caplog.text
 
 
-async def test_work_that_cannot_be_in_time_is_not_admitted_and_answered_at_once() -> None:
-    """Other than with `allow_partial`, so that an overload leaves the model to the requests that it can serve."""
-    ranker = NumberRanker()
-    async with engine_for(ranker) as engine:
-        set_throughput(engine, 0.001)
-        ranking = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=FIRST_STAGE))
-        both = RankOptions(allow_partial=True, on_failure="first_stage")
-        whole = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=both))
-    assert (positions(ranking), ranking.trace.failure) == (list(range(50)), DeadlineExceeded)
-    assert "ms of work remain and the deadline is in" in ranking.trace.reason
-    assert (whole.trace.completeness, whole.trace.failure) == (Completeness.FULL, None)
+async def test_full_queue_answers_at_once_with_the_first_stage() -> None:
+    async with held_engine(EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as (engine, ranker):
+        ranking = await engine.run(request_for(shuffled(50), options=FIRST_STAGE))
+        ran = len(ranker.ranked)
+    assert (positions(ranking), ranking.trace.failure, ran) == (list(range(50)), Overloaded, 0)
+    assert "more exceed the limit of 100; try again later" in ranking.trace.reason
 
 
 async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.stage import Observers
 from rerank.engine.throughput import Throughput
 from rerank.errors import ModelServerUnavailable, ShuttingDown
-from tests.rerank.engine.harness import pending
 
 STAGE = ModelStage(Stage.RANK, "zephyr")
 
@@ -44,7 +43,7 @@ class SlowServer:
 async def calls_of(
     server: SlowServer, max_in_flight: int, throughput: Throughput | None = None
 ) -> AsyncIterator[ConcurrentCalls[int, int]]:
-    rates = throughput or Throughput(0.05)
+    rates = throughput or Throughput()
     calls: ConcurrentCalls[int, int] = ConcurrentCalls(STAGE, server, rates, max_in_flight, Observers())
     calls.open()
     yield calls
@@ -52,7 +51,7 @@ async def calls_of(
 
 
 def request(remaining: float = 0.0) -> QueuedJob:
-    return pending({STAGE: remaining}, arrived_s=asyncio.get_running_loop().time())
+    return QueuedJob(remaining={STAGE: remaining})
 
 
 async def test_results_keep_the_order_of_the_work() -> None:
@@ -71,10 +70,8 @@ async def test_no_more_calls_than_allowed_are_in_flight() -> None:
 
 
 async def test_request_with_the_least_work_goes_first() -> None:
-    server, throughput = SlowServer(), Throughput(0.05)
-    for _ in range(3):
-        throughput.observe(STAGE, {QueuedJob(): 100}, 1.0, 0.0)
-    async with calls_of(server, max_in_flight=1, throughput=throughput) as calls:
+    server = SlowServer()
+    async with calls_of(server, max_in_flight=1) as calls:
         first = asyncio.create_task(calls.run(request(), [0, 1], [10, 10]))
         await asyncio.sleep(0)
         long = asyncio.create_task(calls.run(request(10_000), [2], [10]))
@@ -116,8 +113,10 @@ async def test_closing_ends_queued_work_and_lets_calls_finish() -> None:
 
 async def test_measured_rate_is_that_of_all_calls_together() -> None:
     """Ten calls of 100 tokens that take 0.1 s side by side are 10,000 tokens per second, not 1,000."""
-    server, throughput = SlowServer(seconds=0.1), Throughput(0.05)
+    server, throughput = SlowServer(seconds=0.1), Throughput()
     async with calls_of(server, max_in_flight=64, throughput=throughput) as calls:
         for _ in range(3):
             await asyncio.gather(*(calls.run(request(), [1], [100]) for _ in range(10)))
-    assert 2_500 < throughput.tokens_in(STAGE, 1.0) < 10_500
+    tokens_per_s = throughput.tokens_per_s(STAGE)
+    assert tokens_per_s
+    assert 2_500 < tokens_per_s < 10_500

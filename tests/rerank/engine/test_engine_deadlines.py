@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from rerank.engine.strategies import spans
+from rerank.engine.strategies import Single, spans
 from rerank.errors import DeadlineExceeded
 from rerank.types import Completeness, RankOptions
 from tests.fakes import HeldRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     ObservedRanker,
+    best_first,
     engine_for,
     held_engine,
     now_s,
     positions,
     queries,
     request_for,
-    set_throughput,
     shuffled,
     start,
     wait_for_queue,
@@ -52,33 +52,43 @@ async def test_deadline_ends_a_request_before_its_next_window(windows_done: int)
     assert queries(ranker)[-1] == "after"
 
 
-async def test_unreachable_deadline_is_rejected_before_anything_is_prepared() -> None:
+@pytest.mark.parametrize("late_s", [0.0, 5.0])
+async def test_request_whose_deadline_has_passed_is_not_prepared(late_s: float) -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
-        await engine.run(request_for(shuffled(20)))  # measures 10 tokens per passage
-        set_throughput(engine, 100.0)
-        with pytest.raises(DeadlineExceeded, match=r"18\d{3} ms of work remain and the deadline is in \d+ ms"):
-            await engine.run(request_for(shuffled(100), deadline_s=now_s() + 10))
-        assert ranker.prepared == 1
-        await engine.run(request_for(shuffled(100), deadline_s=now_s() + 1000))
-    assert ranker.prepared > 1
+        with pytest.raises(DeadlineExceeded, match="the deadline passed after 0 ms, before any window was ranked"):
+            await engine.run(request_for(shuffled(100), deadline_s=now_s() - late_s))
+    assert ranker.prepared == 0
 
 
-async def test_queued_window_is_rejected_once_its_deadline_becomes_unreachable() -> None:
-    """Not only when the deadline comes. The first measured batch has at most 100 tokens per second; 1800 remain."""
-    ranker = HeldRanker(free_batches=1)
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        await engine.run(request_for([1, 2], query="warms up"))
-        (first,) = start(engine.run(request_for([1, 2], query="first")))
-        await wait_until_blocked(ranker)
-        (late,) = start(engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 10)))
-        await wait_for_queue(engine, 1)
-        await asyncio.sleep(0.2)
-        ranker.release.set()
-        with pytest.raises(DeadlineExceeded, match="ms of work remain and the deadline is in"):
+async def test_queued_window_never_runs_once_its_deadline_has_passed() -> None:
+    async with held_engine() as (engine, ranker):
+        late, _ = start(
+            engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 0.2)),
+            engine.run(request_for([1, 2], query="last")),
+        )
+        await wait_for_queue(engine, 2)
+        with pytest.raises(DeadlineExceeded):
             await late
-        await first
-    assert queries(ranker) == ["warms up", "first"]
+        assert engine.waiting_windows == 1
+    assert queries(ranker) == ["first", "last"]
+
+
+async def test_slow_small_requests_refuse_no_large_one() -> None:
+    """At their rate of tokens, its work takes five times its deadline. Two small requests a second refused them all."""
+    ranker = HeldRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        for _ in range(3):
+            ranker.entered.clear()
+            ranker.release.clear()
+            (small,) = start(engine.run(request_for([1, 2])))
+            await wait_until_blocked(ranker)
+            await asyncio.sleep(0.1)
+            ranker.release.set()
+            await small
+        numbers = shuffled(1000)
+        ranking = await engine.run(request_for(numbers, Single(1000), deadline_s=now_s() + 10))
+    assert positions(ranking) == best_first(numbers)
 
 
 @pytest.mark.parametrize("windows_done", [0, 1, 5])

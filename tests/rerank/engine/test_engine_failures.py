@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.job import RankJob
+from rerank.config import EngineConfig
+from rerank.engine.job import ModelStage, RankJob, Stage
 from rerank.engine.strategies import Single, Step
-from rerank.errors import RankerFailure, ShuttingDown
+from rerank.errors import Overloaded, RankerFailure, ShuttingDown
 from rerank.types import Passage, Prepared, Query, Window, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
@@ -127,6 +128,31 @@ async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> Non
     async with engine_for(ranker) as engine:
         with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
             await engine.run(request_for([1, 2]))
+
+
+async def test_full_queue_refuses_and_says_when_to_come_again() -> None:
+    """At 10 tokens per second, its 20 tokens take 2 s."""
+    config = EngineConfig(max_batch_tokens=1, max_queue_tokens=1000)
+    async with held_engine(config) as (engine, _):
+        with pytest.raises(Overloaded, match="20 tokens are queued; 1500 more exceed the limit of 1000; try") as caught:
+            await engine.run(request_for(shuffled(300), Blocks(100)))
+        assert caught.value.metadata == {"exceeded": "max_queue_tokens", "queued_tokens": "20", "limit": "1000"}
+        assert caught.value.retry_after_s == 1.0
+        for _ in range(2):  # the first one is not counted
+            engine._throughput.observe(ModelStage(Stage.RANK, "number"), 10, 1.0)
+        with pytest.raises(Overloaded) as caught:
+            await engine.run(request_for(shuffled(300), Blocks(100)))
+        assert caught.value.retry_after_s == pytest.approx(2.0)
+        assert (engine.queued_requests, engine.queued_tokens) == (1, 20)
+        small = asyncio.create_task(engine.run(request_for([1, 2])))
+        await wait_for_queue(engine, 1)
+    assert positions(await small) == [1, 0]
+
+
+async def test_empty_queue_takes_a_request_beyond_its_limit() -> None:
+    async with engine_for(NumberRanker(), EngineConfig(max_queue_tokens=10)) as engine:
+        for _ in range(2):
+            assert positions(await engine.run(request_for([1, 2, 3]))) == [2, 1, 0]
 
 
 async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_further_windows() -> None:

@@ -10,7 +10,6 @@ import pytest
 from rerank.engine.estimate import expected_work, prepare_tokens, window_tokens
 from rerank.engine.job import MIN_WINDOW_TOKENS, ModelStage, QueuedJob, RankJob, Stage
 from rerank.engine.strategies import Single, Sliding, Step
-from rerank.engine.throughput import Throughput
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query, ScoreKind
 
@@ -23,10 +22,10 @@ VECTORS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500
 SLIDING = Step("model", Sliding(20, 10))
 
 
-def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> QueuedJob:
+def expected(passages: Sequence[Passage], *steps: Step) -> QueuedJob:
     """A job of a request for these passages, with the work that is expected for it."""
     request, job = RankJob(Query("q"), tuple(passages), steps or (SLIDING,)), QueuedJob()
-    job.expect(expected_work(request, {"model": TEXTS, "cheap": VECTORS}, lambda _: ratio))
+    job.expect(expected_work(request, {"model": TEXTS, "cheap": VECTORS}))
     return job
 
 
@@ -40,7 +39,6 @@ def short(n: int) -> list[Passage]:
 )
 def test_estimate_uses_the_length_of_the_passages_before_the_first_window(n: int, tokens: int) -> None:
     assert expected(short(n)).remaining == {RANK: tokens, PREPARE: 2 + 4 * n}
-    assert expected(short(n), ratio=10.0).remaining[RANK] == (10 * tokens if n > 1 else 40 * n)
 
 
 def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
@@ -48,14 +46,6 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
     assert prepare_tokens(TEXTS, Query("q"), [passage] * 3) == 2 + 3 * 502
     assert window_tokens(TEXTS, [passage] * 3, 2) == 1004
     assert window_tokens(TEXTS, [passage] * 3, 20) == 1500
-
-
-def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
-    """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
-    throughput = Throughput(0.1)
-    throughput.observe_tokens("model", QueuedJob(), 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
-    job = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
-    assert job.remaining[RANK] == pytest.approx(100, rel=0.05)
 
 
 def test_cascade_is_estimated_per_model() -> None:

@@ -20,15 +20,13 @@ from tests.rerank.engine.harness import (
     engine_for,
     positions,
     request_for,
-    set_throughput,
     start,
     wait_for_queue,
     wait_until_blocked,
 )
 
-#: A tenth of a second at the rate of `set_throughput` below, and 5 s.
+#: Numbers of passages.
 SHORT, LONG = 1, 50
-TOKENS_PER_S = 100
 
 
 class PausingRanker(HeldRanker):
@@ -66,7 +64,6 @@ async def long_batch() -> AsyncIterator[tuple[Engine, PausingRanker, asyncio.Tas
     """An engine with a long request in the middle of its batch, which ends with the block."""
     ranker = PausingRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        set_throughput(engine, TOKENS_PER_S)
         (long,) = start(engine.run(of_size(LONG)))
         await wait_until_blocked(ranker)
         try:
@@ -121,7 +118,6 @@ async def test_preemption_ends_with_the_running_batch() -> None:
 async def test_ranker_without_pauses_is_not_preempted() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        set_throughput(engine, TOKENS_PER_S)
         (long,) = start(engine.run(of_size(LONG)))
         await wait_until_blocked(ranker)
         (short,) = start(engine.run(of_size(SHORT)))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.queue import FairQueue
-from rerank.engine.throughput import Throughput
-from tests.rerank.engine.harness import pending, throughput_of
 
 MODEL = ModelStage(Stage.RANK, "model")
 MAX_BATCH_TOKENS = 100
-AGE_FACTOR = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,21 +33,10 @@ sizes = st.lists(st.integers(1, 150), max_size=40)
 requests_of_entries = st.lists(st.lists(st.integers(1, 150), min_size=1, max_size=6), max_size=10)
 
 
-def measured_throughput(tokens_per_s: float = 100.0) -> Throughput:
-    return throughput_of({MODEL: tokens_per_s}, age_factor=AGE_FACTOR)
-
-
-def entry(
-    number: int,
-    tokens: int,
-    remaining: float | None = None,
-    arrived_s: float = 0.0,
-    deadline_s: float = math.inf,
-    caller: str = "",
-) -> Entry:
+def entry(number: int, tokens: int, remaining: float | None = None, caller: str = "") -> Entry:
     """A window of a request with `remaining` tokens; by default, those of this window."""
     work = {MODEL: float(tokens if remaining is None else remaining)}
-    return Entry(number, pending(work, deadline_s, arrived_s, caller), tokens)
+    return Entry(number, QueuedJob(caller, work), tokens)
 
 
 def entries_for(rows: Sequence[int]) -> list[Entry]:
@@ -59,12 +45,12 @@ def entries_for(rows: Sequence[int]) -> list[Entry]:
 
 def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[Entry]:
     counter = itertools.count()
-    jobs = [(pending({MODEL: float(sum(row))}), row) for row in rows]
+    jobs = [(QueuedJob(remaining={MODEL: float(sum(row))}), row) for row in rows]
     return [Entry(next(counter), job, tokens) for job, row in jobs for tokens in row]
 
 
-def filled(entries: Sequence[Entry], throughput: Throughput | None = None) -> FairQueue[Entry]:
-    queue: FairQueue[Entry] = FairQueue(MODEL, throughput or measured_throughput(), MAX_BATCH_TOKENS)
+def filled(entries: Sequence[Entry]) -> FairQueue[Entry]:
+    queue: FairQueue[Entry] = FairQueue(MODEL, MAX_BATCH_TOKENS)
     for one in entries:
         queue.add(one)
     return queue
@@ -73,7 +59,7 @@ def filled(entries: Sequence[Entry], throughput: Throughput | None = None) -> Fa
 def drained(queue: FairQueue[Entry]) -> list[list[Entry]]:
     """All batches until the queue is empty."""
     batches = []
-    while batch := queue.next_batch(0.0)[0]:
+    while batch := queue.next_batch():
         batches.append(batch)
     return batches
 
@@ -111,15 +97,26 @@ def test_completed_work_raises_the_priority_of_the_next_window() -> None:
     assert order(queue) == [0, 1]
 
 
-def test_priorities_follow_a_rate_that_falls() -> None:
-    """60 s of age offset 6 s of work: more than the 0.9 s at 1000 tokens per second, less than the 9 s at 100."""
-    throughput = measured_throughput(1000)
-    rows = [entry(0, 60, remaining=900), entry(1, 60, remaining=60, arrived_s=60.0)]
-    assert order(filled(rows, throughput)) == [0, 1]
-    queue = filled(rows, throughput)
-    for _ in range(100):
-        throughput.observe(MODEL, {QueuedJob(): 100}, 1.0, 0.0)
+def test_work_that_proves_to_be_more_lowers_the_priority() -> None:
+    """The places from before, when less was expected of it, are still in the heap."""
+    grown, other = entry(0, 60, remaining=60), entry(1, 80)
+    queue = filled([grown, other])
+    queue.discard(grown.job)
+    grown.job.remaining[MODEL] = 200
+    queue.add(grown)
     assert order(queue) == [1, 0]
+
+
+@pytest.mark.parametrize(("ran_before", "order_after"), [(1900, [1, 0]), (2000, [0, 1])])
+def test_shorter_request_goes_first_unless_twenty_times_the_difference_has_run_before_it_came(
+    ran_before: int, order_after: list[int]
+) -> None:
+    queue = filled([entry(0, 200, remaining=200)])
+    for number in range(10, 10 + ran_before // 100):
+        queue.add(entry(number, 100))
+        assert numbers(queue.next_batch()) == [number]
+    queue.add(entry(1, 100))
+    assert order(queue) == order_after
 
 
 @given(requests_of_entries, st.data())
@@ -128,7 +125,7 @@ def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], d
     queue = filled(entries)
     some = data.draw(st.lists(st.sampled_from(entries), max_size=3) if entries else st.just([]))
     discarded = {id(one.job) for one in some}
-    ran = numbers(queue.next_batch(0.0)[0])
+    ran = numbers(queue.next_batch())
     for one in some:
         queue.discard(one.job)
     later = order(queue)
@@ -136,19 +133,6 @@ def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], d
     assert not {one.number for one in entries if id(one.job) in discarded} & {*later}
     assert {*kept} <= {*ran, *later}
     assert len(queue) == 0
-
-
-@given(sizes, st.lists(st.floats(0, 3), min_size=40, max_size=40))
-def test_late_windows_are_removed_and_never_run(rows: list[int], deadlines_s: list[float]) -> None:
-    """At 100 tokens per second, at time 1."""
-    queue = filled([entry(number, tokens, deadline_s=deadlines_s[number]) for number, tokens in enumerate(rows)])
-    late = [number for number, tokens in enumerate(rows) if 1.0 + tokens / 100 > deadlines_s[number]]
-    ran, removed = list[int](), list[int]()
-    while any(entries := queue.next_batch(1.0)):
-        ran += numbers(entries[0])
-        removed += numbers(entries[1])
-    assert sorted(removed) == late
-    assert sorted(ran + removed) == list(range(len(rows)))
 
 
 def test_a_batch_costs_the_same_whatever_waits() -> None:
@@ -159,7 +143,7 @@ def test_a_batch_costs_the_same_whatever_waits() -> None:
         times = []
         for _ in range(50):
             start_s = time.perf_counter()
-            queue.next_batch(0.0)
+            queue.next_batch()
             times.append(time.perf_counter() - start_s)
         return min(times)
 
@@ -183,11 +167,11 @@ def test_callers_take_turns_by_tokens() -> None:
 
 def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
     queue = filled([entry(0, 100, caller="late")])
-    queue.next_batch(0.0)
+    queue.next_batch()
     for number in range(10):
         queue.add(entry(number, 100, caller="busy"))
     for _ in range(5):
-        queue.next_batch(0.0)
+        queue.next_batch()
     for number in range(3):
         queue.add(entry(number, 100, caller="late"))
     assert callers_of(queue)[:4] == ["late", "busy", "late", "busy"]
@@ -197,7 +181,7 @@ def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind() ->
     """A caller whose long request had waited had 4,700 tokens of short ones before those of an honest one."""
     queue = filled([entry(0, 2000, caller="behind"), *(entry(number, 100, caller="served") for number in range(1, 11))])
     for _ in range(10):
-        assert [one.job.caller for one in queue.next_batch(0.0)[0]] == ["served"]
+        assert [one.job.caller for one in queue.next_batch()] == ["served"]
     for number in range(11, 61):
         queue.add(entry(number, 10, caller="behind"))
     queue.add(entry(61, 5, caller="new"))

@@ -57,7 +57,7 @@ def test_metrics_count_the_hits(served: tuple[Served, HttpClient]) -> None:
     assert f'rerank_text_vectors_total{{result="miss"}} {len(TEXTS)}.0' in lines
 
 
-async def test_known_vectors_are_not_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
+async def test_known_vectors_are_not_expected_work(checkpoint: Path, encoder: Encoder) -> None:
     expected = list[float]()
 
     def queueing(tokens: float) -> AbstractContextManager[None]:
