@@ -8,15 +8,12 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rerank import profiles
-from rerank.checkpoints.cross_encoder_files import is_cross_encoder
 from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.files import atomic_file, looked_for_model, sha256_of_files
+from rerank.util.files import atomic_file, sha256_of_files
 from rerank.util.json_files import read_json
 from rerank.util.validation import problems_of
 
-_CROSS_ENCODER = "cross-encoder"
 MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
@@ -25,8 +22,6 @@ RESULT_FOLDER = "final"
 TrainedRanker: TypeAlias = Literal["first", "pe-rank", "e2rank"]
 #: The largest window of a training, in passages.
 _MAX_WINDOW = 100_000
-#: Every saved model has one of these.
-_CONFIGS = ("config.json", "adapter_config.json")
 _WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
 
 
@@ -79,69 +74,6 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Writes the manifest of a checkpoint folder atomically, over an existing one."""
     with atomic_file(folder / MANIFEST_FILE) as path:
         path.write_text(manifest.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
-
-
-def served_model(name_and_path: str) -> dict[str, object]:
-    """Returns the configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
-
-    Raises:
-        ConfigError: the text is not of these forms, or see `model_in`.
-    """
-    name, _, path = name_and_path.partition("=")
-    if not name or not path:
-        raise ConfigError(f"--model {name_and_path!r} is not of the form NAME=PATH, such as first=checkpoints/first")
-    return model_in(path, name, f"--model {name_and_path}: ", f"{name}=")
-
-
-def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str, object]:
-    """Returns the configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
-
-    A cross-encoder is known by its files, or named: cross-encoder:PATH. What the files say is checked when the model is
-    loaded, so that a damaged one keeps no other model from being served.
-
-    Args:
-        name: the name that the model gets.
-        given: the beginning of an error, which says how the folder was given.
-        form: what stands before the folder where it was given.
-
-    Raises:
-        ConfigError: there is no checkpoint in the folder, or it has neither a profile nor a manifest.
-    """
-    profile, _, checkpoint = path.partition(":")
-    if checkpoint and profile in profiles.names():
-        ranker = profiles.load_profile(profile).ranker
-        return {"name": name, "path": checkpoint, "profile": profile, "ranker": ranker}
-    if (is_named := checkpoint and profile == _CROSS_ENCODER) or _may_be_cross_encoder(Path(path)):
-        return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
-    if not (Path(path) / MANIFEST_FILE).exists():
-        _check_is_checkpoint(Path(path), given)
-        raise ConfigError(
-            f"{given}{path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them in a --config "
-            f"file, or name a profile as in {form}PROFILE:{path} ({', '.join(profiles.names())}), or a cross-encoder "
-            f"as in {form}{_CROSS_ENCODER}:{path}"
-        )
-    return {"name": name, "ranker": stated_ranker(Path(path)) or "first", "path": path}
-
-
-def _may_be_cross_encoder(folder: Path) -> bool:
-    """True also for a folder whose files cannot be read, unless it has a manifest: its loader then says why."""
-    try:
-        return is_cross_encoder(folder)
-    except CheckpointError:
-        return not (folder / MANIFEST_FILE).exists()
-
-
-def _check_is_checkpoint(path: Path, given: str) -> None:
-    """Raises: ConfigError if there is nothing, or a folder that no model was saved in."""
-    if not path.exists():
-        raise ConfigError(f"{given}there is no folder {path}{looked_for_model(path)}")
-    if path.is_dir() and not any((path / file).is_file() for file in _CONFIGS):
-        result = path / RESULT_FOLDER
-        example = result if result.is_dir() else f"runs/mine/{RESULT_FOLDER}"
-        raise ConfigError(
-            f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder in "
-            f"which a model was saved, such as {example}"
-        )
 
 
 def read_manifest(folder: Path) -> CheckpointManifest | None:

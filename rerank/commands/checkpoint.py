@@ -65,13 +65,12 @@ def golden(
 
     They are computed on the CPU in float32.
     """
-    from rerank.checkpoints.manifest import model_in
-    from rerank.config import load_config
+    from rerank.config.named import config_of_model
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
     from rerank.rankers.self_test import GOLDEN, write_golden
     from rerank.reranking.load_models import load_ranker, scoring_settings
 
-    model = load_config(None, [model_in(str(checkpoint), "golden")]).models[0]
+    model = config_of_model(str(checkpoint.absolute())).models[0]
     model = model.model_copy(update={"precision": "float32"})
     ranker = load_ranker(model, Encoder(encoder or DEFAULT_ENCODER, "cpu"), "cpu")
     write_golden(ranker, scoring_settings(model), checkpoint)

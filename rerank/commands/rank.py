@@ -64,8 +64,8 @@ class RankSettings(RankingSettings):
     model: Annotated[
         str,
         typer.Option(
-            help="Name of a model of the service; for texts: a bundled model or the folder of a checkpoint. Empty: the "
-            "default model."
+            help="Name of a model of the service; for texts: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
+            "checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: the default model."
         ),
     ] = ""
     batch: Annotated[

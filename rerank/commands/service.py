@@ -31,8 +31,8 @@ class ServeSettings:
         list[str] | None,
         typer.Option(
             help="Name of a bundled model, such as pe-rank-first; NAME=PATH of a checkpoint with a manifest, as "
-            "training writes it; or NAME=PROFILE:PATH of a published one. Precedes the models of --config and replaces "
-            "the bundled model of the same name. Repeatable."
+            "training writes it; NAME=PROFILE:PATH of a published one; or NAME=RANKER:PATH of another. Precedes the "
+            "models of --config and replaces the bundled model of the same name. Repeatable."
         ),
     ] = None
     http: Annotated[

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import get_args
 
-from rerank.checkpoints.manifest import model_in, served_model, stated_ranker
+from rerank import profiles
+from rerank.checkpoints.cross_encoder_files import is_cross_encoder
+from rerank.checkpoints.manifest import MANIFEST_FILE, RESULT_FOLDER, stated_ranker
+from rerank.checkpoints.settings_files import ADAPTER_FILE, architecture_in, read_settings
 from rerank.config.loading import load_config
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
-from rerank.errors import ConfigError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.names import did_you_mean
 from rerank.util.files import looked_for_model
 
@@ -17,47 +21,137 @@ from rerank.util.files import looked_for_model
 BUNDLED: dict[str, ModelConfig] = {model.name: model for model in BUNDLED_MODELS}
 _MODELS, _ = get_args(ModelConfig)
 #: Rankers whose models have a checkpoint.
-_WITH_CHECKPOINT = {
+_WITH_CHECKPOINT = sorted(
     get_args(model.model_fields["ranker"].annotation)[0] for model in get_args(_MODELS) if "path" in model.model_fields
-}
+)
+#: Those whose checkpoint is any causal LM.
+_OF_CAUSAL_LMS = ("first", "generation", "cross-encoder")
+_CAUSAL = "ForCausalLM"
+#: Every saved model has one of these.
+_CONFIGS = ("config.json", ADAPTER_FILE)
 
 
-def named_model(name_or_path: str) -> dict[str, object]:
-    """The settings of a model as the command line gives it: NAME or NAME=NAME of a bundled model, NAME=RANKER:PATH, or
-    as `served_model` reads it.
+def named_model(given: str) -> dict[str, object]:
+    """The settings of a model as the command line gives it: NAME of a bundled model, or NAME=MODEL, where MODEL is a
+    bundled model, PROFILE:PATH of a published checkpoint, RANKER:PATH, or the PATH of a checkpoint with a manifest or
+    of a cross-encoder.
+
+    What the files of the checkpoint say is checked when the model is loaded, so that a damaged one keeps no other model
+    from being served.
 
     Raises:
-        ConfigError: see `served_model`.
+        ConfigError: the text is not of these forms, there is no checkpoint in the folder, or it has no manifest and how
+            it ranks is not said.
     """
-    name, _, model = name_or_path.partition("=")
-    if (bundled := BUNDLED.get(model or name)) is not None:
-        return bundled.model_dump(exclude_unset=True) | {"name": name, "load": "start"}
-    ranker, _, path = model.partition(":")
-    if path and ranker in _WITH_CHECKPOINT:
-        if (stated := stated_ranker(Path(path))) not in (None, ranker):
-            raise ConfigError(f"--model {name_or_path}: {path} is a checkpoint of {stated}, not of {ranker}")
-        return {"name": name, "ranker": ranker, "path": path}
-    return served_model(name_or_path)
+    name, _, model = given.partition("=")
+    if not model and name in BUNDLED:
+        model = name
+    if not name or not model:
+        meant = (
+            did_you_mean(given, BUNDLED) or f" write NAME=PATH, as in default={given.strip('=') or 'runs/first/final'}"
+        )
+        raise ConfigError(f"--model {given!r} is none of {', '.join(BUNDLED)};{meant}")
+    return _model(model, name, f"--model {given}: ", f"{name}=")
 
 
-def config_of_model(name: str) -> ServiceConfig:
+def config_of_model(given: str) -> ServiceConfig:
     """The default settings with one model, and the preranker that it needs.
 
     Args:
-        name: a bundled model ("default", "pe-rank", "first", "pe-rank-first" or "identity"), the folder of a checkpoint
-            with a manifest, or PROFILE:FOLDER of a published checkpoint.
+        given: MODEL as in `named_model`, with or without NAME= before it.
 
     Raises:
         ConfigError: it is not one of these.
     """
-    if name in BUNDLED:
-        models = [BUNDLED[known] for known in (name, BUNDLED[name].preranker) if known]
-        return ServiceConfig(models=tuple(model.model_copy(update={"load": "start"}) for model in models))
-    folder = Path(name.rpartition(":")[2])
-    if not (name and folder.is_dir()):
-        meant = did_you_mean(name, BUNDLED)
+    name, _, model = given.partition("=")
+    if not model or not re.fullmatch(r"[\w.-]+", name) or Path(given).exists():  # a path may contain "="
+        name, model = "", given
+    if model in BUNDLED:
+        models = [BUNDLED[known] for known in (model, BUNDLED[model].preranker) if known]
+        models[0] = models[0].model_copy(update={"name": name or model})
+        return ServiceConfig(models=tuple(used.model_copy(update={"load": "start"}) for used in models))
+    form = f"{name}=" if name else ""
+    if not name and ":" not in model and not (model and Path(model).exists()):
+        meant = did_you_mean(model, BUNDLED)
         raise ConfigError(
-            f"model {name!r} is not one of {', '.join(BUNDLED)}, and there is no such folder"
-            f"{f';{meant}' if meant else looked_for_model(folder)}"
+            f"model {model!r} is not one of {', '.join(BUNDLED)}, and there is no such folder"
+            f"{f';{meant}' if meant else looked_for_model(Path(model))}"
         )
-    return load_config(None, models=[model_in(name, Path(name).name, f"model {name!r}: ")])
+    settings = _model(model, name, f"model {given!r}: ", form)
+    folder = Path(str(settings["path"]))
+    _check_exists(folder, f"model {given!r}: ")
+    return load_config(None, models=[settings | {"name": name or folder.name}])
+
+
+def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
+    """The settings of the model with this name.
+
+    Args:
+        given: the beginning of an error, which says how the model was given.
+        form: what stands before MODEL where it was given.
+    """
+    if (bundled := BUNDLED.get(model)) is not None:
+        return bundled.model_dump(exclude_unset=True) | {"name": name, "load": "start"}
+    kind, _, path = model.partition(":")
+    if path and kind in profiles.names():
+        return {"name": name, "path": path, "profile": kind, "ranker": profiles.load_profile(kind).ranker}
+    if path and kind in _WITH_CHECKPOINT:
+        if (stated := stated_ranker(Path(path))) not in (None, kind):
+            raise ConfigError(f"{given}{path} is a checkpoint of {stated}, not of {kind}")
+        return {"name": name, "path": path, "ranker": kind}
+    folder = Path(model)
+    if path and not folder.exists():
+        meant = did_you_mean(kind, (*profiles.names(), *_WITH_CHECKPOINT))
+        raise ConfigError(f"{given}{kind!r} is neither a profile nor a ranker;{meant} {_way_out(Path(path), form)}")
+    if _may_be_cross_encoder(folder):
+        return {"name": name, "path": model, "ranker": "cross-encoder"}
+    if not (folder / MANIFEST_FILE).exists():
+        _check_is_checkpoint(folder, given)
+        problem = f"{given}{folder} has no {MANIFEST_FILE}, which says how a model ranks"
+        raise ConfigError(f"{problem}; {_way_out(folder, form)}")
+    return {"name": name, "path": model, "ranker": stated_ranker(folder) or "first"}
+
+
+def _may_be_cross_encoder(folder: Path) -> bool:
+    """True also for a folder whose files cannot be read, unless it has a manifest: its loader then says why."""
+    try:
+        return is_cross_encoder(folder)
+    except CheckpointError:
+        return not (folder / MANIFEST_FILE).exists()
+
+
+def _check_exists(path: Path, given: str) -> None:
+    """Raises: ConfigError if there is no folder."""
+    if path.is_file():
+        raise ConfigError(f"{given}{path} is a file; give the folder in which a model was saved")
+    if not path.exists():
+        raise ConfigError(f"{given}there is no folder {path}{looked_for_model(path)}")
+
+
+def _check_is_checkpoint(path: Path, given: str) -> None:
+    """Raises: ConfigError if there is nothing, or a folder that no model was saved in."""
+    _check_exists(path, given)
+    if path.is_dir() and not any((path / file).is_file() for file in _CONFIGS):
+        result = path / RESULT_FOLDER
+        example = result if result.is_dir() else f"runs/mine/{RESULT_FOLDER}"
+        raise ConfigError(
+            f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder in "
+            f"which a model was saved, such as {example}"
+        )
+
+
+def _way_out(folder: Path, form: str) -> str:
+    """How to say how the model in a folder ranks: the profiles and rankers that fit what its config.json says."""
+    try:
+        config = read_settings(folder / "config.json")
+    except CheckpointError:
+        config = {}
+    architecture, model_type = architecture_in(config), str(config.get("model_type", ""))
+    published = profiles.of_model_type(model_type) if model_type else profiles.names()
+    if model_type and not published and not architecture.endswith(_CAUSAL):
+        return f"it is a {architecture or model_type}, which gives vectors and no order: give it as --encoder {folder}"
+    chat = [name for name in profiles.of_model_type("") if name not in published]
+    kinds = f"{f'of a {model_type} ' if model_type else ''}({', '.join(published)})" if published else ""
+    kinds += " or " * bool(kinds and chat) + f"of any chat model ({', '.join(chat)})" * bool(chat)
+    rankers = ", ".join(_OF_CAUSAL_LMS if model_type else _WITH_CHECKPOINT)
+    return f"write {form}PROFILE:{folder} with a profile {kinds}, or {form}RANKER:{folder} with a ranker ({rankers})"

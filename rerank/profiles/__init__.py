@@ -27,6 +27,7 @@ class Profile(_Facts):
 
     Attributes:
         checkpoints: names on the Hugging Face hub; none if the prompt is for any chat model.
+        model_types: `model_type` in config.json of such a checkpoint; none if the prompt is for any chat model.
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where the publisher's prompt stands. A template.yaml in the folder of the checkpoint is preferred
             to `template`.
@@ -37,6 +38,7 @@ class Profile(_Facts):
     """
 
     checkpoints: tuple[str, ...]
+    model_types: tuple[str, ...]
     licence: str
     prompt_source: str
     ranker: Literal["first", "generation", "pe-rank", "e2rank"]
@@ -52,7 +54,7 @@ class Profile(_Facts):
     @property
     def settings(self) -> dict[str, object]:
         """The settings of a model in the configuration of the service."""
-        facts = {"checkpoints", "licence", "prompt_source", "prompt", "figures"}
+        facts = {"checkpoints", "model_types", "licence", "prompt_source", "prompt", "figures"}
         return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}
 
 
@@ -60,6 +62,12 @@ def names() -> list[str]:
     """Returns the names of all profiles."""
     files = [item.name for item in resources.files(__package__).iterdir()]
     return sorted(file.removesuffix(".yaml") for file in files if file.endswith(".yaml"))
+
+
+def of_model_type(model_type: str) -> list[str]:
+    """Returns the profiles whose checkpoints have this `model_type`; those for any chat model if it is empty."""
+    by_name = {name: load_profile(name).model_types for name in names()}
+    return [name for name, types in by_name.items() if (model_type in types if model_type else not types)]
 
 
 def load_profile(name: str) -> Profile:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.checkpoints.manifest import served_model
 from rerank.config import load_config
+from rerank.config.named import named_model
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.reranking.load_models import ModelLoader, load_models
@@ -29,7 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def served(checkpoint: Path, encoder: Encoder) -> Ranker:
-    model = served_model(f"it=first-mistral:{checkpoint}") | {"template": "first"}
+    model = named_model(f"it=first-mistral:{checkpoint}") | {"template": "first"}
     return load_models(load_config(None, [model]).models[:1], ModelLoader(encoder, "cpu")).rankers["it"]
 
 

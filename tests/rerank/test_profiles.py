@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from rerank import profiles
-from rerank.checkpoints.manifest import served_model
 from rerank.config import ModelConfig, load_config
+from rerank.config.named import named_model
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
@@ -28,7 +28,7 @@ pytest.importorskip("ftfy")
 
 @pytest.mark.parametrize("name", profiles.names())
 def test_profile_is_a_valid_configuration(name: str, tmp_path: Path) -> None:
-    model = load_config(None, [served_model(f"it={name}:{tmp_path}")]).models[0]
+    model = load_config(None, [named_model(f"it={name}:{tmp_path}")]).models[0]
     profile = profiles.load_profile(name)
     assert (model.profile, model.ranker) == (name, profile.ranker)  # type: ignore[union-attr]
     assert all(0 < figure < 1 for figure in (profile.figures.ndcg_10 if profile.figures else {}).values())
@@ -61,7 +61,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(published: Path, encoder: Encoder) -> None:
-    config = load_config(None, [served_model(f"it=first-qwen3:{published}") | {"template": "first"}])
+    config = load_config(None, [named_model(f"it=first-qwen3:{published}") | {"template": "first"}])
     registry = load_models(config.models[:1], ModelLoader(encoder, "cpu"))
     ranker = registry.rankers["it"]
     assert isinstance(ranker, FirstRanker)
@@ -77,7 +77,7 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
     template = published / "template.yaml"
     template.write_text("{prefix: '{query}', body: '[{rank}] {candidate} ', suffix: 'order {num}'}", encoding="utf-8")
     try:
-        models = load_config(None, [served_model(f"it=first-qwen3:{folder}")]).models[:1]
+        models = load_config(None, [named_model(f"it=first-qwen3:{folder}")]).models[:1]
         assert models[0].template == str(folder / "template.yaml")  # type: ignore[union-attr]
         assert load_models(models, ModelLoader(encoder, "cpu")).describe()[0].info.warning == ""
     finally:
@@ -118,7 +118,7 @@ def test_template_of_another_release_is_refused_with_both_hashes(
 def test_missing_package_and_template_are_named(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (model, *_) = load_config(None, [served_model(f"it=first-qwen3:{published}")]).models
+    (model, *_) = load_config(None, [named_model(f"it=first-qwen3:{published}")]).models
     with pytest.raises(ConfigError, match=r"model it: .*not installed here.*pip install --no-deps rank-llm==0\.25\.7"):
         check_model_files(model)
     with pytest.raises(ConfigError, match=r"is not one of rank-llm:qwen_thinking.*did you mean rank-llm:rank_gpt\?"):

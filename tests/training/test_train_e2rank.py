@@ -12,8 +12,9 @@ from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
 from rerank_training.e2rank.training import train_e2rank
 from rerank_training.trainer.arguments import RunArguments
 
-from rerank.checkpoints.manifest import model_in, read_manifest
+from rerank.checkpoints.manifest import read_manifest
 from rerank.config import E2RankModel
+from rerank.config.named import named_model
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
@@ -51,7 +52,7 @@ def test_result_states_how_it_encodes_and_ranks(
     encoder, before = Encoder(str(final), "cpu"), Encoder(base, "cpu")
     assert (encoder.pooling, encoder.prompts) == ("lasttoken", ("find: ", ""))
     assert not np.allclose(encoder.encode_passages(["tides"]), before.encode_passages(["tides"]), atol=1e-3)
-    assert model_in(str(final), "a") == {"name": "a", "ranker": "e2rank", "path": str(final)}
+    assert named_model(f"a={final}") == {"name": "a", "ranker": "e2rank", "path": str(final)}
     ranker = load_ranker(with_path(E2RankModel(name="a", ranker="e2rank"), encoder), encoder, "cpu")
     assert ranker.info.reads_vectors
     assert ranker.prepare(Query("tides"), []).query.instruction == "rank them"

@@ -12,8 +12,8 @@ import pytest
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.checkpoints import bundled
-from rerank.checkpoints.manifest import served_model
 from rerank.config import ServiceConfig, load_config
+from rerank.config.named import named_model
 from rerank.errors import ConfigError
 from rerank.service.startup import check_before_loading, overlooked_models
 from tests.certificates import Authority
@@ -54,7 +54,7 @@ def test_http_address_is_guarded_too() -> None:
 
 def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
     mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "pe-rank-first"))
-    config = load_config(None, [served_model(f"pe-rank-first={mine}")])
+    config = load_config(None, [named_model(f"pe-rank-first={mine}")])
     assert list(overlooked_models(config.models))[1:] == [
         f"model pe-rank-first: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); "
         "under another name, such as my-pe-rank-first, it would stand beside it"
@@ -66,7 +66,7 @@ def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
 
 
 def test_first_model_beside_another_default_is_named() -> None:
-    (line,) = overlooked_models(load_config(None, [served_model(f"fus={bundled.FIRST}")]).models)
+    (line,) = overlooked_models(load_config(None, [named_model(f"fus={bundled.FIRST}")]).models)
     assert line.startswith(
         "model fus answers requests that do not name a model, and another one those that name `default`"
     )
