@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         NotConfigured,
         NotFound,
         Overloaded,
-        PermissionDenied,
         RerankError,
         SelfTestFailed,
         ShuttingDown,
@@ -64,7 +63,7 @@ __all__ = [
     "Completeness", "ConfigError", "Credentials", "DeadlineExceeded", "EngineConfig", "FeedbackMethod",
     "FeedbackSettings", "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch",
     "InvalidRequest", "Limits", "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage",
-    "PermissionDenied", "Query", "RankOptions", "RankedCandidate", "Ranking", "RerankClient", "RerankError", "Reranker",
+    "Query", "RankOptions", "RankedCandidate", "Ranking", "RerankClient", "RerankError", "Reranker",
     "ScoreKind", "SearchResult", "SelfTestFailed", "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind",
     "Trace", "Unauthenticated", "UsageError", "__version__", "load_config", "load_reranker",
 ]  # fmt: skip
@@ -77,7 +76,7 @@ _EXPORTS = {
     ),
     "rerank.errors": (
         "CheckpointError", "CollectionError", "ConfigError", "DeadlineExceeded", "IndexMismatch", "InvalidRequest",
-        "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed",
+        "ModelLoading", "NotConfigured", "NotFound", "Overloaded", "RerankError", "SelfTestFailed",
         "ShuttingDown", "Unauthenticated", "UsageError",
     ),
     "rerank.reranking.blocking": ("Reranker",),

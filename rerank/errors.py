@@ -69,12 +69,6 @@ class Unauthenticated(RerankError):
     grpc_status, reason = "UNAUTHENTICATED", "UNAUTHENTICATED"
 
 
-class PermissionDenied(RerankError):
-    """The caller's API key does not allow what the request asks for."""
-
-    grpc_status, reason = "PERMISSION_DENIED", "PERMISSION_DENIED"
-
-
 class NotFound(RerankError):
     """The request names a model or a passage that does not exist."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rerank.config.settings import Positive, Settings, WeightOrKind
-from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
-from rerank.names import OnFailure
+from rerank.config.settings import Positive, Settings
+from rerank.errors import Overloaded
 
 _RETRY_S = 1.0
 
@@ -16,22 +15,13 @@ class CallerLimits(Settings):
     """Limits of the requests of one API key's holder; None stands for the limits of the service only.
 
     Attributes:
-        models: names of the models that its requests may name, also as a preranker. A request that names none needs
-            the default model to be among them.
         max_calls: number of its calls in flight. Further ones fail with RESOURCE_EXHAUSTED.
         max_queue_tokens: expected tokens of its requests in work; a request that exceeds it fails with
             RESOURCE_EXHAUSTED, unless it is the only one.
-        on_failure: what its requests get in the place of a failure of the service, unless they say it themselves:
-            `error` or `first-stage`. Default: error.
-        first_stage_weight: how much the first stage of its candidates counts, unless its requests say it themselves:
-            `lexical`, `hybrid`, `neural`, or a number. Default: the service's setting.
     """
 
-    models: tuple[str, ...] | None = None
     max_calls: Positive | None = None
     max_queue_tokens: Positive | None = None
-    on_failure: OnFailure | None = None
-    first_stage_weight: WeightOrKind | None = None
 
 
 class Caller:
@@ -66,19 +56,6 @@ class Caller:
     def leave(self) -> None:
         """Ends a call that `enter` has counted."""
         self._calls -= 1
-
-    def check_models(self, names: Iterable[str]) -> None:
-        """Raises: PermissionDenied if the key does not allow one of these models."""
-        if self.limits.models is None:
-            return
-        allowed = self.limits.models
-        for name in names:
-            if name not in allowed:
-                raise PermissionDenied(
-                    f"key {self.name} does not allow model {name[:MAX_QUOTED_CHARS]!r}; name one of: "
-                    f"{', '.join(allowed) or 'none'}",
-                    {"key": self.name, "model": name},
-                )
 
     @contextmanager
     def queueing(self, tokens: float) -> Iterator[None]:

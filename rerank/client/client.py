@@ -126,7 +126,7 @@ class RerankClient(_Client):
             The response to each request, in their order; for one that failed, the error, which is not raised.
 
         Raises:
-            ServiceError: nothing answers at the target, or the key does not allow the call.
+            ServiceError: nothing answers at the target, or the key is not valid.
             TypeError, InvalidRequest, UsageError: see `rerank`; or a request is not a pair.
         """
         self._new_attempts(0)  # refused here if the client is closed

@@ -17,7 +17,7 @@ from rerank.v1 import rerank_pb2 as pb
 
 #: Sends a request. Raises: ServiceError.
 Send: TypeAlias = Callable[[pb.RerankRequest], Awaitable[pb.RerankResponse]]
-#: Failures that do not depend on the request.
+#: Failures that do not depend on the request. A proxy before the service answers PERMISSION_DENIED.
 _OF_ALL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 

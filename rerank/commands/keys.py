@@ -22,19 +22,15 @@ def keys() -> None:
 def add(
     name: Annotated[str, typer.Argument(help="Name of the key's holder, for the log and the errors of the service.")],
     keys: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],
-    model: Annotated[
-        list[str] | None, typer.Option(help="A model that the key may use; default: all. Repeatable.")
-    ] = None,
     max_calls: Annotated[int | None, typer.Option(min=1, help="Most calls in flight.")] = None,
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
-    Further limits are settings of its entry. To revoke a key, delete its entry from the file. To revoke all, leave []
-    in it: a file without a list is refused.
+    `max_queue_tokens` is a further setting of its entry. To revoke a key, delete its entry from the file. To revoke
+    all, leave [] in it: a file without a list is refused.
     """
     from rerank.access.callers import CallerLimits
     from rerank.access.key_file import add_key
 
-    limits = CallerLimits(models=tuple(model) if model else None, max_calls=max_calls)
-    print(add_key(keys, name, limits), flush=True)
+    print(add_key(keys, name, CallerLimits(max_calls=max_calls)), flush=True)
     print(f"Keep this key of {name}; {keys} has only its hash.", file=sys.stderr)

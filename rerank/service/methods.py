@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from itertools import accumulate
 
-from rerank.access.callers import Caller
 from rerank.engine.job import CallerShare
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.service.call import CallContext
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import FirstStageWeight, Ranking, RankOptions
+from rerank.types import Ranking
 
 
 class RerankMethods:
@@ -34,7 +32,7 @@ class RerankMethods:
         return await self._reranker.rerank(
             request.query,
             request.candidates,
-            self._options(context.caller, request.options, context.caller.limits.first_stage_weight),
+            request.options,
             self._deadline(context),
             _share(context),
         )
@@ -46,7 +44,7 @@ class RerankMethods:
             request.query,
             request.first_stage,
             request.depth,
-            self._options(context.caller, request.options),
+            request.options,
             self._deadline(context),
             request.feedback,
             _share(context),
@@ -55,19 +53,6 @@ class RerankMethods:
     def _deadline(self, context: CallContext) -> float:
         """The earlier of the caller's deadline and the service's own limit."""
         return min(context.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
-
-    def _options(
-        self, caller: Caller, options: RankOptions, first_stage_weight: FirstStageWeight | None = None
-    ) -> RankOptions:
-        """The options, with the defaults of the caller's key. Raises: PermissionDenied if it does not allow a model."""
-        if caller.limits.models is not None:
-            default, *_ = self._reranker.models()
-            caller.check_models([options.model or default.name, *filter(None, [options.preranker])])
-        return replace(
-            options,
-            on_failure=options.on_failure or caller.limits.on_failure or "",
-            first_stage_weight=first_stage_weight if options.first_stage_weight is None else options.first_stage_weight,
-        )
 
 
 def _share(context: CallContext) -> CallerShare:

@@ -17,7 +17,6 @@ from rerank.ports.http.dialects.table import ByField, Dialects, choices
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
     401: "The service needs an API key.",
-    403: "The API key does not allow the model.",
     404: "There is no such model, or no such passage in the index.",
     413: "The request is too large.",
     415: f"The content type is not {CONTENT_TYPE}, or the body is compressed.",

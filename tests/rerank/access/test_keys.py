@@ -12,7 +12,7 @@ from rerank.access import keys as keys_module
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key, hash_of_key, read_keys
 from rerank.access.keys import KeyStore
-from rerank.errors import ConfigError, PermissionDenied, Unauthenticated
+from rerank.errors import ConfigError, Overloaded, Unauthenticated
 
 ANY = CallerLimits()
 
@@ -58,11 +58,10 @@ def test_file_is_private_and_keeps_its_comments_and_mode(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text("# the frontend's\n" + path.read_text().rstrip("\n"))
     path.chmod(0o640)
-    add_key(path, "b", CallerLimits(models=("pe-rank",), max_calls=3, max_queue_tokens=5000))
+    add_key(path, "b", CallerLimits(max_calls=3, max_queue_tokens=5000))
     assert path.read_text().startswith("# the frontend's\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert [key.name for key in read_keys(path)] == ["a", "b"]
-    assert read_keys(path)[1].models == ("pe-rank",)
     assert (read_keys(path)[1].max_calls, read_keys(path)[1].max_queue_tokens) == (3, 5000)
 
 
@@ -124,12 +123,13 @@ def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path: Path
     second = add_key(path, "second", ANY)
     assert store.authenticate(bearer(second)).name == "second"
     entries = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump([entries[0] | {"models": ["identity"]}]))
+    path.write_text(yaml.safe_dump([entries[0] | {"max_calls": 1}]))
     with pytest.raises(Unauthenticated):
         store.authenticate(bearer(second))
+    caller.enter()
     assert store.authenticate(bearer(first)) is caller  # with the calls that it has in flight
-    with pytest.raises(PermissionDenied):
-        caller.check_models(["pe-rank"])
+    with pytest.raises(Overloaded, match="1 calls of key first are in flight"):
+        caller.enter()
 
 
 @pytest.mark.usefixtures("checked_each_time")

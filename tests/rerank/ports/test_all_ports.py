@@ -28,7 +28,6 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.telemetry.logs import JsonFormatter
-from rerank.types import OnFailure
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import HeldRanker, NumberRanker
 from tests.http_client import HttpClient
@@ -54,7 +53,6 @@ class Answer:
 
 Headers = tuple[tuple[str, str], ...]
 #: Limits are errors also for those who ask for an answer instead of the errors of the service.
-ANSWER = OnFailure.FIRST_STAGE
 #: Sends a request of a method, with headers and a time to answer it.
 Send = Callable[..., Answer]
 ANSWERED = ("OK", 2)
@@ -72,7 +70,7 @@ def over_grpc(served: Served, method: str, request: Any, headers: Headers = (), 
 
 
 def over_http(served: Served, method: str, request: Any, headers: Headers = (), timeout_s: float = TIMEOUT_S) -> Answer:
-    codes = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+    codes = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
     codes |= {200: "OK", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
     client = HttpClient(served.server.http_address)
     if method == "ListModels":
@@ -251,18 +249,6 @@ def test_calls_without_a_valid_key_are_refused_in_every_method(encoder: Encoder,
         assert is_healthy(served)
 
 
-def test_key_is_held_to_its_models(encoder: Encoder, path: Path, send: Send) -> None:
-    key = bearer(add_key(path, "batch", CallerLimits(models=("identity",), on_failure=ANSWER)))
-    cascade = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="number")
-    with service(encoder, keys=path) as served:
-        assert rerank(send, served, key, model="identity").outcome == ANSWERED
-        for fields in ({}, {"model": "identity", "strategy": cascade}):  # the first is for the default model, "number"
-            refused = rerank(send, served, key, **fields)
-            assert refused.code == "PERMISSION_DENIED"
-            assert "key batch does not allow model 'number'; name one of: identity" in refused.message
-        assert send(served, "Search", pb.SearchRequest(query="q"), (key,)).code == "PERMISSION_DENIED"
-
-
 def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send) -> None:
     key = bearer(add_key(path, "a", CallerLimits()))
     with service(encoder, keys=path) as served:
@@ -273,8 +259,8 @@ def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send)
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (CallerLimits(max_calls=1, on_failure=ANSWER), "1 calls of key few are in flight"),
-        (CallerLimits(max_queue_tokens=100, on_failure=ANSWER), "its limit of 100"),
+        (CallerLimits(max_calls=1), "1 calls of key few are in flight"),
+        (CallerLimits(max_queue_tokens=100), "its limit of 100"),
     ],
     ids=["calls", "tokens"],
 )
@@ -285,7 +271,8 @@ def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(
     ranker = HeldRanker()
     with service(encoder, {"number": ranker}, keys=path) as served:
         with ThreadPoolExecutor() as pool, in_flight(send, served, ranker, few):
-            refused = rerank(send, served, few, candidates=numbered_candidates(range(50)))
+            fields = {"candidates": numbered_candidates(range(50)), "on_failure": pb.ON_FAILURE_FIRST_STAGE}
+            refused = rerank(send, served, few, **fields)
             assert (refused.code, refused.retry_s) == ("RESOURCE_EXHAUSTED", 1)
             assert message in refused.message
             other = pool.submit(rerank, send, served, free)

@@ -1,16 +1,13 @@
-"""The weight of the first stage: request before key before settings, over gRPC and HTTP, and that of a search."""
+"""The weight of the first stage: request before settings, over gRPC and HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
 from rerank.config import PERankModel, TelemetryConfig
 from rerank.names import FirstStageKind
 from rerank.v1 import rerank_pb2 as pb
@@ -29,15 +26,14 @@ MODEL = PERankModel(
 
 
 class Service:
-    """A service with a model, its clients, and its API keys by name."""
+    """A service with a model, and its clients."""
 
-    def __init__(self, served: Served, http: HttpClient, stub: RerankServiceStub, keys: dict[str, str]) -> None:
-        self.served, self.http, self.stub, self.keys = served, http, stub, keys
+    def __init__(self, served: Served, http: HttpClient, stub: RerankServiceStub) -> None:
+        self.served, self.http, self.stub = served, http, stub
 
-    def execution(self, key: str, **fields: Any) -> pb.Execution:
+    def execution(self, **fields: Any) -> pb.Execution:
         request = pb.RerankRequest(query="q", candidates=candidates(), **fields)
-        metadata = [("authorization", f"Bearer {self.keys[key]}")]
-        return self.stub.Rerank(request, timeout=TIMEOUT_S, metadata=metadata).execution
+        return self.stub.Rerank(request, timeout=TIMEOUT_S).execution
 
 
 def candidates() -> list[pb.Candidate]:
@@ -45,36 +41,30 @@ def candidates() -> list[pb.Candidate]:
 
 
 @pytest.fixture(scope="module")
-def service(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    file: Path = tmp_path_factory.mktemp("weights") / "keys.yaml"
-    limits = {"plain": CallerLimits(), "dense": CallerLimits(first_stage_weight="neural")}
-    limits["half"] = CallerLimits(first_stage_weight=0.5)
-    keys = {name: add_key(file, name, limit) for name, limit in limits.items()}
-    settings = {"models": (MODEL,), "keys": file, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
+def service(encoder: Any) -> Iterator[Service]:
+    """The lists of its callers are hybrid, unless they say otherwise."""
+    settings = {"models": (MODEL,), "first_stage_weight": FirstStageKind.HYBRID}
+    settings["telemetry"] = TelemetryConfig(metrics="127.0.0.1:0")
     with (
         http_service(encoder, {"number": NumberRanker()}, **settings) as (served, http),
         grpc.insecure_channel(served.address) as channel,
     ):
-        yield Service(served, http, RerankServiceStub(channel), keys)
+        yield Service(served, http, RerankServiceStub(channel))
 
 
 @pytest.mark.parametrize(
-    ("key", "asked", "weight"),
+    ("asked", "weight"),
     [
-        ("plain", None, 0.25),
-        ("dense", None, 1.5),
-        ("half", None, 0.5),
-        ("dense", pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_LEXICAL), 0.25),
-        ("dense", pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_HYBRID), 0.5),
-        ("dense", pb.FirstStageWeight(number=0.0), 0.0),
-        ("half", pb.FirstStageWeight(number=7.0), 7.0),
-        ("half", pb.FirstStageWeight(), 0.5),
+        (None, 0.5),
+        (pb.FirstStageWeight(), 0.5),
+        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_LEXICAL), 0.25),
+        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_NEURAL), 1.5),
+        (pb.FirstStageWeight(number=0.0), 0.0),
+        (pb.FirstStageWeight(number=7.0), 7.0),
     ],
 )
-def test_request_comes_before_the_key_and_the_key_before_the_settings(
-    service: Service, key: str, asked: pb.FirstStageWeight | None, weight: float
-) -> None:
-    assert service.execution(key, first_stage_weight=asked).first_stage_weight == weight
+def test_request_comes_before_the_settings(service: Service, asked: pb.FirstStageWeight | None, weight: float) -> None:
+    assert service.execution(first_stage_weight=asked).first_stage_weight == weight
 
 
 @pytest.mark.parametrize(
@@ -83,12 +73,11 @@ def test_request_comes_before_the_key_and_the_key_before_the_settings(
 )
 def test_http_takes_a_number_or_the_name_of_a_kind(service: Service, given: object, weight: float) -> None:
     body = {"query": "q", "candidates": [{"doc_id": f"d{n}", "text": str(n)} for n in range(3)]}
-    header = {"authorization": f"Bearer {service.keys['plain']}"}
-    reply = service.http.post("/rerank", {**body, "first_stage_weight": given}, **header)
+    reply = service.http.post("/rerank", {**body, "first_stage_weight": given})
     assert reply.json["execution"]["first_stage_weight"] == weight
 
 
 def test_metrics_have_the_mean_of_kendalls_tau(service: Service) -> None:
-    taus = [service.execution("plain", first_stage_weight=pb.FirstStageWeight(number=n)).kendall_tau for n in (0, 100)]
+    taus = [service.execution(first_stage_weight=pb.FirstStageWeight(number=n)).kendall_tau for n in (0, 100)]
     assert taus == [-1.0, 1.0]
     assert value(service.served, "rerank_first_stage_kendall_tau_count", model="number") >= len(taus)

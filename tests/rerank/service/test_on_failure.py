@@ -10,8 +10,6 @@ from typing import Any
 import grpc
 import pytest
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
 from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.config import ApiModel, RerankServers, TelemetryConfig
@@ -19,7 +17,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.load_models import load_remote
 from rerank.retrieval.index import Index
-from rerank.types import OnFailure, Window, WindowRanking
+from rerank.types import Window, WindowRanking
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker, NumberRanker
@@ -77,44 +75,33 @@ def ranker_that_is(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Service:
-    """A service with a failure, its clients, and its API keys by name."""
+    """A service with a failure, and its clients."""
 
     served: Served
     http: HttpClient
     stub: RerankServiceStub
-    keys: dict[str, str]
 
-    def rerank(self, key: str = "plain", **fields: Any) -> pb.RerankResponse:
+    def rerank(self, **fields: Any) -> pb.RerankResponse:
         request = pb.RerankRequest(**FIELDS | fields)
-        return self.stub.Rerank(request, timeout=TIMEOUT_S, metadata=[self._header(key)])
+        return self.stub.Rerank(request, timeout=TIMEOUT_S)
 
-    def search(self, key: str = "plain", **fields: Any) -> pb.RerankResponse:
+    def search(self, **fields: Any) -> pb.RerankResponse:
         request = pb.SearchRequest(**{"query": "how long does a flea live", "depth": 4} | fields)
-        return self.stub.Search(request, timeout=TIMEOUT_S, metadata=[self._header(key)])
+        return self.stub.Search(request, timeout=TIMEOUT_S)
 
-    def refused(self, key: str = "plain", **fields: Any) -> Refusal:
-        return refusal(lambda: self.rerank(key, **fields))
+    def refused(self, **fields: Any) -> Refusal:
+        return refusal(lambda: self.rerank(**fields))
 
-    def post(self, path: str, key: str = "plain", **body: Any) -> Reply:
-        return self.http.post(path, {"query": "q", **body}, **dict([self._header(key)]))
-
-    def _header(self, key: str) -> tuple[str, str]:
-        return "authorization", f"Bearer {self.keys[key]}"
+    def post(self, path: str, **body: Any) -> Reply:
+        return self.http.post(path, {"query": "q", **body})
 
 
 @pytest.fixture(scope="module", params=FAILURES)
-def failing(
-    request: pytest.FixtureRequest, encoder: Encoder, index: Index, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Service, Failure]]:
-    """A service over `index` with one failure, and the keys "plain" and, with answers by default, "safe"."""
-    file = tmp_path_factory.mktemp("on_failure") / "keys.yaml"
-    keys = {
-        "plain": add_key(file, "plain", CallerLimits()),
-        "safe": add_key(file, "safe", CallerLimits(on_failure=OnFailure.FIRST_STAGE)),
-    }
+def failing(request: pytest.FixtureRequest, encoder: Encoder, index: Index) -> Iterator[tuple[Service, Failure]]:
+    """A service over `index` with one failure."""
     limits = {"max_request_s": 0.5} if request.param == "late" else {}
     engine = {"max_queue_tokens": 150, "max_batch_tokens": 512}
-    settings = {"keys": file, "limits": limits, "engine": engine, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
+    settings = {"limits": limits, "engine": engine, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
     ranker = ranker_that_is(request.param)
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -122,10 +109,9 @@ def failing(
         grpc.insecure_channel(served.address) as channel,
     ):
         patch.setattr("rerank.types.ANSWER_MARGIN_S", 0.3)
-        service = Service(served, http, RerankServiceStub(channel), keys)
+        service = Service(served, http, RerankServiceStub(channel))
         if request.param == "full":
-            metadata = [("authorization", f"Bearer {keys['plain']}")]
-            running = service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=1000, metadata=metadata)
+            running = service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=1000)
             assert ranker.entered.wait(TIMEOUT_S), running
         try:
             yield service, FAILURES[request.param]
@@ -189,16 +175,6 @@ def test_answer_over_http_has_the_failure_in_a_header(failing: tuple[Service, Fa
         assert {(result[name], result["ranked"]) for result in results} == {(0.0, False)}, "a threshold takes none"
         if field == "documents":
             assert failure.words.partition(" after")[0] in reply.json["meta"]["warnings"][0]
-
-
-@pytest.mark.parametrize("failing", ["full"], indirect=True)
-def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Failure]) -> None:
-    service, failure = failing
-    check_answer(service.rerank("safe").execution, failure)
-    assert service.refused("safe", on_failure=ERROR).reason == failure.reason
-    by_default = service.post("/v2/rerank", "safe", documents=TEXTS)
-    assert (by_default.status, by_default.headers["x-rerank-failure"]) == (200, failure.reason)
-    assert service.post("/v2/rerank", "safe", documents=TEXTS, on_failure="error").status == failure.http_status
 
 
 @pytest.mark.parametrize("failing", ["late", "broken"], indirect=True)
