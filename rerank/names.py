@@ -84,45 +84,26 @@ class FirstStage(Name):
 
     BM25 = "bm25"
     DENSE = "dense"
-    LEARNED_SPARSE = "learned-sparse"
-    #: BM25 and dense, by reciprocal ranks and by z-scores; the hybrids below them are by z-scores.
+    #: BM25 and dense, by reciprocal ranks and by z-scores.
     HYBRID_RRF = "hybrid-rrf"
     HYBRID_Z_SCORE = "hybrid-z-score"
-    HYBRID_BM25_SPARSE = "hybrid-bm25-sparse"
-    HYBRID_DENSE_SPARSE = "hybrid-dense-sparse"
-    HYBRID_ALL = "hybrid-all"
-
-    @property
-    def parts(self) -> tuple[FirstStage, ...]:
-        """The retrievers whose results a hybrid fuses, BM25 first; itself for any other."""
-        return _PARTS.get(self, (self,))
 
     @property
     def reads_vectors(self) -> bool:
         """True if it reads the query's vector, which relevance feedback can update."""
-        return FirstStage.DENSE in self.parts
+        return self is not FirstStage.BM25
 
     @property
     def kind(self) -> FirstStageKind:
         """The kind of the lists that it finds.
 
-        Dense and learned sparse lists count as little as lexical ones, because a fusion reads the same signals anyway.
+        Dense lists count as little as lexical ones, because a fusion reads the same signal anyway.
         """
-        return (
-            FirstStageKind.HYBRID if len(self.parts) > 1 and FirstStage.BM25 in self.parts else FirstStageKind.LEXICAL
-        )
+        is_hybrid = self in (FirstStage.HYBRID_RRF, FirstStage.HYBRID_Z_SCORE)
+        return FirstStageKind.HYBRID if is_hybrid else FirstStageKind.LEXICAL
 
 
-_PARTS = {
-    FirstStage.HYBRID_RRF: (FirstStage.BM25, FirstStage.DENSE),
-    FirstStage.HYBRID_Z_SCORE: (FirstStage.BM25, FirstStage.DENSE),
-    FirstStage.HYBRID_BM25_SPARSE: (FirstStage.BM25, FirstStage.LEARNED_SPARSE),
-    FirstStage.HYBRID_DENSE_SPARSE: (FirstStage.DENSE, FirstStage.LEARNED_SPARSE),
-    FirstStage.HYBRID_ALL: (FirstStage.BM25, FirstStage.DENSE, FirstStage.LEARNED_SPARSE),
-}
-
-
-#: The best of those that every index has, in the mean over the collections of docs/evidence/results.md.
+#: The best in the mean over the collections of docs/evidence/results.md.
 DEFAULT_FIRST_STAGE = FirstStage.HYBRID_Z_SCORE
 
 

@@ -173,20 +173,6 @@ def sparse_encoder() -> SparseEncoder:
 
 
 @pytest.fixture(scope="session")
-def sparse_index(
-    beir_folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory
-) -> Index:
-    """An index of PASSAGES with sparse vectors, which all first stages search."""
-    from rerank.retrieval.build import BuildSettings, build_index
-    from rerank.retrieval.index import Index
-
-    out = tmp_path_factory.mktemp("sparse-indexes") / "twelve"
-    settings = BuildSettings(workers=1)
-    build_index(open_collection(str(beir_folder)), out, encoder, settings=settings, sparse_encoder=sparse_encoder)
-    return Index(out, encoder, lambda: sparse_encoder)
-
-
-@pytest.fixture(scope="session")
 def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served]:
     """A service over `index` with the models pe-rank (the default), identity and number."""
     from rerank.rankers.pe_rank import PERankRanker

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from rerank.config import ServiceConfig
+from rerank.config.models import reads_sparse
 from rerank.engine.engine import Engine
 from rerank.engine.job import CallerShare, RankJob, timeout_at
 from rerank.engine.worker import SharedWorker
@@ -304,7 +305,8 @@ def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
     cache_bytes = config.engine.text_vector_cache_bytes
     encoder = Encoder(config.encoder, config.device, cache_bytes)
     sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, cache_bytes))
-    index = Index(config.index, encoder, sparse_encoder) if config.index else None
+    of_index = sparse_encoder if any(map(reads_sparse, config.models)) else None
+    index = Index(config.index, encoder, of_index) if config.index else None
     return ModelLoader(encoder, config.device, sparse_encoder, config.max_load_s), index
 
 

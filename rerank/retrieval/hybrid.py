@@ -1,4 +1,4 @@
-"""Hybrid retrieval: fusion of the results of several retrievers by reciprocal rank or by z-scores."""
+"""Hybrid retrieval: fusion of the results of BM25 and dense search by reciprocal rank or by z-scores."""
 
 from __future__ import annotations
 
@@ -27,31 +27,25 @@ class Fusion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HybridRetriever:
-    """Retrieves with several retrievers to the same depth, and fuses their results.
+    """Retrieves with BM25 and with vectors to the same depth, and fuses their results.
 
-    Args:
-        retrievers: of the results.
-        fusion: of one result of each.
-        has_bm25: the first retriever is BM25. Each result then also has its BM25 score: the lowest one of the list if
-            only the others found it.
+    Each result also has its BM25 score: the lowest one of the list if only the vectors found it.
     """
 
-    retrievers: Sequence[Retriever]
+    bm25: Retriever
+    dense: Retriever
     fusion: Fusion
-    has_bm25: bool = True
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        results = [retriever.search(queries, depth) for retriever in self.retrievers]
+        results = [retriever.search(queries, depth) for retriever in (self.bm25, self.dense)]
         runs = [[{hit.row: hit.score for hit in hits} for hits in result] for result in results]
         return [self._fuse(of_query, depth) for of_query in zip(*runs, strict=True)]
 
     def reads_whole(self, query: Query) -> bool:
-        return all(retriever.reads_whole(query) for retriever in self.retrievers)
+        return self.bm25.reads_whole(query) and self.dense.reads_whole(query)
 
     def _fuse(self, runs: Sequence[Mapping[int, float]], depth: int) -> list[ScoredRow]:
         fused = best(self.fusion(runs), depth)
-        if not self.has_bm25:
-            return [ScoredRow(row, score) for row, score in fused.items()]
         lowest = min(runs[0].values(), default=0.0)
         return [ScoredRow(row, score, runs[0].get(row, lowest)) for row, score in fused.items()]
 

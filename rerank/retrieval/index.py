@@ -10,25 +10,24 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rerank.errors import IndexMismatch, NotConfigured
+from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_id import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
 from rerank.retrieval.base import Retriever, ScoredRow
 from rerank.retrieval.bm25 import BM25Retriever
 from rerank.retrieval.dense import DenseRetriever
-from rerank.retrieval.hybrid import Fusion, HybridRetriever, reciprocal_rank, z_score_sum
+from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
 from rerank.retrieval.index_format import MANIFEST_FILE, DenseKind, read_index_settings
 from rerank.retrieval.integrity import StoredFile, check_files, stored_files
-from rerank.retrieval.learned_sparse import LearnedSparseRetriever
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import FirstStage, Passage, Precision, Query, ScoredDoc
 from rerank.util.validation import problems_of
 
-#: Weights of the retrievers in the sum of z-scores, by the mean over five collections (docs/evidence/results.md).
-_Z_WEIGHTS = {FirstStage.BM25: 0.6, FirstStage.DENSE: 1.0, FirstStage.LEARNED_SPARSE: 0.5}
+#: Weights of BM25 and dense search in the sum of z-scores, by the mean over five collections: docs/evidence/results.md.
+_Z_WEIGHTS = (0.6, 1.0)
 
 
 class Expansion(BaseModel):
@@ -96,7 +95,7 @@ class Index:
         folder: written by `build_index`.
         encoder: must be the encoder of the index.
         sparse_encoder: loads the sparse encoder, which must be that of the index; called if the index has sparse
-            vectors. None: they are not read.
+            vectors, which its passages then have. None: they are not read.
 
     Raises:
         IndexMismatch: `folder` is not an index, has another format, was built with another encoder, or is damaged.
@@ -111,42 +110,26 @@ class Index:
         sparse = _open_sparse(folder, self.manifest, sparse_encoder) if sparse_encoder else None
         self.store = PassageStore(folder, (self.manifest.passages, encoder.id.dimension), sparse)
         vectors = open_vector_index(self.manifest.dense, folder, self.store.vectors)
+        bm25 = BM25Retriever(folder / "bm25")
+        dense = DenseRetriever(vectors, encoder, self.manifest.passages)
         self._retrievers: dict[FirstStage, Retriever] = {
-            FirstStage.BM25: BM25Retriever(folder / "bm25"),
-            FirstStage.DENSE: DenseRetriever(vectors, encoder, self.manifest.passages),
+            FirstStage.BM25: bm25,
+            FirstStage.DENSE: dense,
+            FirstStage.HYBRID_RRF: HybridRetriever(bm25, dense, reciprocal_rank),
+            FirstStage.HYBRID_Z_SCORE: HybridRetriever(bm25, dense, partial(z_score_sum, weights=_Z_WEIGHTS)),
         }
-        if sparse_encoder is not None and sparse is not None:
-            of_sparse = LearnedSparseRetriever(sparse, sparse_encoder(), self.manifest.passages)
-            self._retrievers[FirstStage.LEARNED_SPARSE] = of_sparse
-        for stage in FirstStage:
-            if len(stage.parts) > 1 and self._retrievers.keys() >= {*stage.parts}:
-                fusion = reciprocal_rank if stage is FirstStage.HYBRID_RRF else _z_score_fusion(stage)
-                parts = [self._retrievers[part] for part in stage.parts]
-                self._retrievers[stage] = HybridRetriever(parts, fusion, FirstStage.BM25 in stage.parts)
 
     def search(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         """For each query its best passages, at most `depth` of them, best first."""
         return [self.store.scored_docs(hits) for hits in self.search_rows(first_stage, queries, depth)]
 
     def search_rows(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        """As `search`, with the rows of the passages in the index instead of their doc_ids.
-
-        Raises:
-            NotConfigured: the first stage reads sparse vectors, and there are none.
-        """
-        return self._retriever(first_stage).search(queries, depth)
+        """As `search`, with the rows of the passages in the index instead of their doc_ids."""
+        return self._retrievers[first_stage].search(queries, depth)
 
     def reads_whole(self, first_stage: FirstStage, query: Query) -> bool:
-        """Returns False if a first stage reads only the beginning of the query. Raises: NotConfigured."""
-        return self._retriever(first_stage).reads_whole(query)
-
-    def _retriever(self, first_stage: FirstStage) -> Retriever:
-        if first_stage not in self._retrievers:
-            raise NotConfigured(
-                f"first stage {first_stage} reads sparse vectors, which the index of {self.manifest.collection} lacks; "
-                f"build it again with `rerank index`, or use {', '.join(self._retrievers)}"
-            )
-        return self._retrievers[first_stage]
+        """Returns False if a first stage reads only the beginning of the query."""
+        return self._retrievers[first_stage].reads_whole(query)
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Passage, ...]:
         """The best passages of a query, with text and vector, best first."""
@@ -184,10 +167,6 @@ def read_manifest(folder: Path) -> IndexManifest:
     except ValidationError as error:
         problems = problems_of(error, content, IndexManifest, lambda _: str(folder / MANIFEST_FILE))
         raise IndexMismatch(f"{problems}; build the index again") from error
-
-
-def _z_score_fusion(stage: FirstStage) -> Fusion:
-    return partial(z_score_sum, weights=[_Z_WEIGHTS[part] for part in stage.parts])
 
 
 def _open_sparse(

@@ -1,6 +1,6 @@
-"""Sparse vectors of the passages of an index, row by row for reranking and term by term for search.
+"""Sparse vectors of the passages of an index, which the fusion reads instead of running a model on their texts.
 
-Both are compressed sparse matrices: offsets, ids (terms or rows) and weights. Weights are float16, exact to 0.05 %.
+They are a compressed sparse matrix: offsets of the rows, ids of terms, and weights in float16, exact to 0.05 %.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from rerank.util.files import atomic_file
 from rerank.util.sparse_vectors import SparseVector
 
 FOLDER = "sparse"
-_TRUNCATED = "truncated.npy"
-#: offsets, ids and weights: of the rows by their terms, and of the terms by their rows.
-_BY_ROW = ("offsets.npy", "terms.npy", "weights.npy")
-_BY_TERM = ("term_offsets.npy", "rows.npy", "row_weights.npy")
+_OFFSETS, _TERMS, _WEIGHTS, _TRUNCATED = "offsets.npy", "terms.npy", "weights.npy", "truncated.npy"
 _MAX_UINT16_TERMS = 1 << 16
 
 
 class SparseStore:
-    """Reads the sparse vectors that `join_parts` wrote to an index.
+    """Reads the sparse vectors that `join_parts` wrote to an index. Rows are read, and not memory-mapped.
 
     Args:
         index: folder of the index.
@@ -39,41 +36,25 @@ class SparseStore:
     """
 
     def __init__(self, index: Path, passages: int, vocabulary_size: int) -> None:
-        folder = index / FOLDER
+        self._folder = index / FOLDER
         self._vocabulary_size = vocabulary_size
-        self.by_row = CompressedRows(folder, _BY_ROW, passages)
-        self.by_term = CompressedRows(folder, _BY_TERM, vocabulary_size)
-        self._truncated: npt.NDArray[np.bool_] = open_array(folder / _TRUNCATED, np.bool_, dimensions=1)
+        offsets = self._folder / _OFFSETS
+        self._offsets: npt.NDArray[np.int64] = np.array(open_array(offsets, np.int64, dimensions=1))
+        if len(self._offsets) != passages + 1 or self._offsets[0] != 0 or (np.diff(self._offsets) < 0).any():
+            raise damaged(offsets, f"it does not have the {passages + 1} increasing offsets of {passages} rows")
+        numbers = int(self._offsets[-1])
+        self._terms, self._weights = (_NumberFile(self._folder / name, numbers) for name in (_TERMS, _WEIGHTS))
+        self._truncated: npt.NDArray[np.bool_] = open_array(self._folder / _TRUNCATED, np.bool_, dimensions=1)
         if len(self._truncated) != passages:
-            raise damaged(folder / _TRUNCATED, f"it has {len(self._truncated)} numbers instead of {passages}")
+            raise damaged(self._folder / _TRUNCATED, f"it has {len(self._truncated)} numbers instead of {passages}")
 
     def read(self, row: int) -> SparseVector:
         """The vector of a row. Raises: IndexMismatch if a term is not in the vocabulary."""
-        terms, weights = self.by_row.read(row)
-        if len(terms) and int(terms[-1]) >= self._vocabulary_size:  # they increase
-            raise damaged(self.by_row.folder, f"term {terms[-1]} of row {row}, of {self._vocabulary_size}")
-        return SparseVector(terms.astype(np.int32), weights.astype(np.float32), bool(self._truncated[row]))
-
-
-class CompressedRows:
-    """A sparse matrix by rows: a file of offsets, one of ids and one of weights. Rows are read, and not memory-mapped.
-
-    Raises:
-        IndexMismatch: a file is missing or damaged.
-    """
-
-    def __init__(self, folder: Path, names: Sequence[str], rows: int) -> None:
-        self.folder = folder
-        offsets, *arrays = (folder / name for name in names)
-        self._offsets: npt.NDArray[np.int64] = np.array(open_array(offsets, np.int64, dimensions=1))
-        if len(self._offsets) != rows + 1 or self._offsets[0] != 0 or (np.diff(self._offsets) < 0).any():
-            raise damaged(offsets, f"it does not have the {rows + 1} increasing offsets of {rows} rows")
-        self._ids, self._weights = (_NumberFile(path, int(self._offsets[-1])) for path in arrays)
-
-    def read(self, row: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The ids and the weights of a row."""
         first, stop = int(self._offsets[row]), int(self._offsets[row + 1])
-        return self._ids.read(first, stop), self._weights.read(first, stop)
+        terms, weights = self._terms.read(first, stop), self._weights.read(first, stop)
+        if len(terms) and int(terms[-1]) >= self._vocabulary_size:  # they increase
+            raise damaged(self._folder, f"term {terms[-1]} of row {row}, of {self._vocabulary_size}")
+        return SparseVector(terms.astype(np.int32), weights.astype(np.float32), bool(self._truncated[row]))
 
 
 class _NumberFile:
@@ -118,26 +99,17 @@ def join_parts(parts: Sequence[Path], index: Path, vocabulary_size: int) -> None
     folder = index / FOLDER
     folder.mkdir(exist_ok=True)
     counts = np.concatenate([np.empty(0, np.int64), *(part["counts"] for part in _read(parts))])
-    of_terms = np.zeros(vocabulary_size, np.int64)
-    for part in _read(parts):
-        of_terms += np.bincount(part["terms"], minlength=vocabulary_size)
-    id_dtype = np.uint16 if vocabulary_size <= _MAX_UINT16_TERMS else np.uint32
-    _, terms, weights = _allocate(folder, _BY_ROW, counts, id_dtype)
-    starts, rows, row_weights = _allocate(folder, _BY_TERM, of_terms, np.uint32)
-    truncated = np.lib.format.open_memmap(folder / _TRUNCATED, mode="w+", dtype=np.bool_, shape=(len(counts),))
-    next_of_term = np.array(starts[:-1])
-    first_row = first = 0
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    np.save(folder / _OFFSETS, offsets)
+    terms = _allocate(folder / _TERMS, np.uint16 if vocabulary_size <= _MAX_UINT16_TERMS else np.uint32, offsets[-1])
+    weights = _allocate(folder / _WEIGHTS, np.float16, offsets[-1])
+    truncated = _allocate(folder / _TRUNCATED, np.bool_, len(counts))
+    row = first = 0
     for part in _read(parts):
         n, numbers = len(part["counts"]), len(part["terms"])
         terms[first : first + numbers], weights[first : first + numbers] = part["terms"], part["weights"]
-        truncated[first_row : first_row + n] = part["truncated"]
-        order = np.argsort(part["terms"], kind="stable")
-        of_term = part["terms"][order]
-        places = next_of_term[of_term] + np.arange(numbers) - np.searchsorted(of_term, of_term)
-        rows[places] = (first_row + np.repeat(np.arange(n), part["counts"]))[order]
-        row_weights[places] = part["weights"][order]
-        next_of_term += np.bincount(of_term, minlength=vocabulary_size)
-        first_row, first = first_row + n, first + numbers
+        truncated[row : row + n] = part["truncated"]
+        row, first = row + n, first + numbers
 
 
 def _read(parts: Sequence[Path]) -> Iterator[dict[str, npt.NDArray[Any]]]:
@@ -146,13 +118,8 @@ def _read(parts: Sequence[Path]) -> Iterator[dict[str, npt.NDArray[Any]]]:
             yield dict(arrays)
 
 
-def _allocate(folder: Path, names: Sequence[str], counts: npt.NDArray[np.int64], dtype: type) -> list[npt.NDArray[Any]]:
-    """Creates the files of a sparse matrix; returns the offsets, which are written, and the ids and weights."""
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-    np.save(folder / names[0], offsets)
-    arrays: list[npt.NDArray[Any]] = [offsets]
-    for name, number_type in zip(names[1:], (dtype, np.float16), strict=True):
-        path = folder / name
-        arrays.append(np.lib.format.open_memmap(path, mode="w+", dtype=number_type, shape=(int(offsets[-1]),)))
-        reserve(path)
-    return arrays
+def _allocate(path: Path, dtype: type, n: int) -> npt.NDArray[Any]:
+    """Creates a file of n numbers, with its space on the disk."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(int(n),))
+    reserve(path)
+    return array

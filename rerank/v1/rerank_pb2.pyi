@@ -51,10 +51,6 @@ class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIRST_STAGE_DENSE: _ClassVar[FirstStage]
     FIRST_STAGE_HYBRID_RRF: _ClassVar[FirstStage]
     FIRST_STAGE_HYBRID_Z_SCORE: _ClassVar[FirstStage]
-    FIRST_STAGE_LEARNED_SPARSE: _ClassVar[FirstStage]
-    FIRST_STAGE_HYBRID_BM25_SPARSE: _ClassVar[FirstStage]
-    FIRST_STAGE_HYBRID_DENSE_SPARSE: _ClassVar[FirstStage]
-    FIRST_STAGE_HYBRID_ALL: _ClassVar[FirstStage]
 
 class FeedbackMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -90,10 +86,6 @@ FIRST_STAGE_BM25: FirstStage
 FIRST_STAGE_DENSE: FirstStage
 FIRST_STAGE_HYBRID_RRF: FirstStage
 FIRST_STAGE_HYBRID_Z_SCORE: FirstStage
-FIRST_STAGE_LEARNED_SPARSE: FirstStage
-FIRST_STAGE_HYBRID_BM25_SPARSE: FirstStage
-FIRST_STAGE_HYBRID_DENSE_SPARSE: FirstStage
-FIRST_STAGE_HYBRID_ALL: FirstStage
 FEEDBACK_METHOD_UNSPECIFIED: FeedbackMethod
 FEEDBACK_METHOD_WEIGHTED_RANKNET: FeedbackMethod
 FEEDBACK_METHOD_KL: FeedbackMethod

@@ -78,7 +78,7 @@ def test_empty_list_keeps_the_order_of_the_other(fusion: Fusion) -> None:
 def test_hybrid_fuses_query_by_query(fusion: Fusion) -> None:
     bm25 = {"x": run(a=2.0, b=1.0), "y": run(c=1.0), "z": {}}
     dense = {"x": run(b=0.9, d=0.1), "y": {}, "z": {}}
-    found = HybridRetriever([FixedRetriever(bm25), FixedRetriever(dense)], fusion).search(
+    found = HybridRetriever(FixedRetriever(bm25), FixedRetriever(dense), fusion).search(
         [Query(text) for text in "xyz"], 10
     )
     assert list(map(fused, found)) == [best(fusion([bm25[text], dense[text]]), 10) for text in "xyz"]
@@ -88,7 +88,7 @@ def test_hybrid_fuses_query_by_query(fusion: Fusion) -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3, 10])
 def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> None:
     bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=3.0, e=2.0, a=1.0)
-    retriever = HybridRetriever([FixedRetriever({"x": bm25}), FixedRetriever({"x": dense})], fusion)
+    retriever = HybridRetriever(FixedRetriever({"x": bm25}), FixedRetriever({"x": dense}), fusion)
     (found,) = retriever.search([Query("x")], depth)
     assert fused(found) == best(fusion([first(bm25, depth), first(dense, depth)]), depth)
     assert len(found) == min(depth, 5)
@@ -98,5 +98,5 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
 def test_results_have_their_bm25_score_or_the_lowest_one_or_0_if_bm25_finds_nothing(fusion: Fusion) -> None:
     dense = FixedRetriever({"x": run(c=0.9, a=0.8)})
     for bm25, expected in ((run(a=3.0, b=2.0), {"a": 3.0, "b": 2.0, "c": 2.0}), ({}, {"a": 0.0, "c": 0.0})):
-        (found,) = HybridRetriever([FixedRetriever({"x": bm25}), dense], fusion).search([Query("x")], 10)
+        (found,) = HybridRetriever(FixedRetriever({"x": bm25}), dense, fusion).search([Query("x")], 10)
         assert {hit.row: hit.bm25_score for hit in found} == {ROWS[name]: score for name, score in expected.items()}

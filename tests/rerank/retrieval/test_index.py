@@ -17,18 +17,15 @@ from rerank.retrieval.index import Index
 from rerank.retrieval.index_format import FORMAT
 from rerank.types import FirstStage, Query, ScoredDoc
 
-#: The test of learned sparse retrieval has an index with sparse vectors.
-WITHOUT_SPARSE = [stage for stage in FirstStage if FirstStage.LEARNED_SPARSE not in stage.parts]
 
-
-@pytest.mark.parametrize("first_stage", WITHOUT_SPARSE)
+@pytest.mark.parametrize("first_stage", FirstStage)
 def test_every_first_stage_finds_the_passage(index: Index, first_stage: FirstStage) -> None:
     found = index.search(first_stage, [Query("what causes the tides of the moon")], 5)[0]
     assert {hit.doc_id for hit in found[:2]} == {"moon", "tides"}
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
 
 
-@pytest.mark.parametrize("first_stage", WITHOUT_SPARSE)
+@pytest.mark.parametrize("first_stage", FirstStage)
 def test_candidates_are_the_results_with_text_and_vector(index: Index, first_stage: FirstStage) -> None:
     query = Query("what causes the tides of the moon")
     found = index.candidates(first_stage, query, 5)

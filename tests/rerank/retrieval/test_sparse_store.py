@@ -1,4 +1,4 @@
-"""Sparse vectors of an index: those of the encoder, by row and by term, and damaged files are named."""
+"""Sparse vectors of an index: they are the encoder's, a service that reads none does not open them, damage is named."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from rerank.collections import Collection
+from rerank.config import ServiceConfig
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
+from rerank.reranking.reranker import load_reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import Index
 from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_parts, write_part
@@ -62,20 +64,14 @@ def stored(folder: Path, vectors: list[SparseVector], sizes: list[int]) -> Spars
 
 
 @pytest.mark.parametrize("sizes", [[20], [7, 7, 6], [0, 20], [1] * 20])
-def test_vectors_come_back_by_row_and_by_term(sizes: list[int], tmp_path: Path) -> None:
+def test_vectors_come_back(sizes: list[int], tmp_path: Path) -> None:
     vectors = random_vectors(20)
     store = stored(tmp_path, vectors, sizes)
-    by_term = np.zeros((20, TERMS), dtype=np.float32)
     for row, vector in enumerate(vectors):
         found = store.read(row)
         assert found.terms.tolist() == vector.terms.tolist()
         assert found.is_truncated == vector.is_truncated
         np.testing.assert_allclose(found.weights, vector.weights, rtol=1e-3)
-        by_term[row, found.terms] = found.weights
-    for term in range(TERMS):
-        rows, weights = store.by_term.read(term)
-        assert rows.tolist() == np.flatnonzero(by_term[:, term]).tolist()
-        np.testing.assert_array_equal(weights, by_term[rows, term].astype(np.float16))
 
 
 def test_passages_of_an_index_have_the_vectors_of_the_encoder(
@@ -102,7 +98,15 @@ def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: En
         Index(folder, encoder, lambda: other)
 
 
-@pytest.mark.parametrize("name", ["offsets.npy", "terms.npy", "weights.npy", "truncated.npy", "rows.npy"])
+@pytest.mark.parametrize("ranker", ["fusion", "identity"])
+def test_service_opens_them_if_a_model_reads_them(folder: Path, sparse_encoder: SparseEncoder, ranker: str) -> None:
+    settings = {"sparse_encoder": str(sparse_encoder.folder), "models": [{"name": "a", "ranker": ranker}]}
+    index = load_reranker(ServiceConfig.model_validate({"index": folder, **settings})).index
+    assert index is not None
+    assert (index.store.at_rows([0])[0].sparse is not None) == (ranker == "fusion")
+
+
+@pytest.mark.parametrize("name", ["offsets.npy", "terms.npy", "weights.npy", "truncated.npy"])
 def test_damaged_file_is_named(name: str, tmp_path: Path) -> None:
     stored(tmp_path, random_vectors(20), [20])
     path = tmp_path / FOLDER / name

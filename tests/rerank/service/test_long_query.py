@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.retrieval.index import Index
-from rerank.types import FirstStage, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S
 
-#: More than the 254 word pieces that the encoder reads, and than the 510 of the sparse one.
+#: More than the 254 word pieces that the encoder reads.
 LONG = "how long does a flea live " * 100
 
 
@@ -32,9 +30,3 @@ def test_reply_says_that_the_query_was_truncated(
     assert reply.execution.query_truncated == is_truncated
     short = stub.Search(pb.SearchRequest(query="a flea", **asked), timeout=TIMEOUT_S)
     assert not short.execution.query_truncated
-
-
-def test_sparse_first_stage_tells_whether_it_reads_a_query_whole(sparse_index: Index) -> None:
-    for stage, reads in ((FirstStage.LEARNED_SPARSE, False), (FirstStage.BM25, True), (FirstStage.HYBRID_ALL, False)):
-        assert sparse_index.reads_whole(stage, Query(LONG)) == reads
-        assert sparse_index.search(stage, [Query(LONG)], 3)[0]

@@ -8,10 +8,6 @@ const STAGES = {
   "hybrid-z-score": "hybrid (z-score)",
   bm25: "BM25",
   dense: "dense",
-  "learned-sparse": "learned sparse",
-  "hybrid-bm25-sparse": "BM25 + sparse",
-  "hybrid-dense-sparse": "dense + sparse",
-  "hybrid-all": "BM25 + dense + sparse",
 };
 /** Fields that all systems share. */
 const ASKED = ["source", "query", "depth", "chunks", "instruction", "passages"];

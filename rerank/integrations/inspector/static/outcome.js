@@ -85,10 +85,6 @@ export function firstStageTitle(outcome) {
     FIRST_STAGE_DENSE: "dense",
     FIRST_STAGE_HYBRID_RRF: "hybrid (RRF)",
     FIRST_STAGE_HYBRID_Z_SCORE: "hybrid (z-score)",
-    FIRST_STAGE_LEARNED_SPARSE: "learned sparse",
-    FIRST_STAGE_HYBRID_BM25_SPARSE: "BM25 + sparse",
-    FIRST_STAGE_HYBRID_DENSE_SPARSE: "dense + sparse",
-    FIRST_STAGE_HYBRID_ALL: "BM25 + dense + sparse",
   };
   return titles[outcome.firstStageName] ?? "";
 }
