@@ -38,6 +38,8 @@ def results_table(title: str, response: pb.RerankResponse, verbose: bool = False
     has_relevance = any(result.HasField("relevance") for result in response.results)
     columns = ["rank", *([] if is_narrow else ["was"]), f"score:\n{meaning}"]
     columns += [*(["relevance"] if has_relevance else []), *(["first\nstage"] if verbose else [])]
+    # Those of models with logits differ from processor to processor from the third digit on.
+    digits = {pb.SCORE_KIND_RANK: "g", pb.SCORE_KIND_POINTWISE_PROBABILITY: ".4f"}.get(response.score_kind, ".2f")
     table = plain_table(title)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -49,7 +51,7 @@ def results_table(title: str, response: pb.RerankResponse, verbose: bool = False
         table.add_column("passage")  # the one column that may shrink
     for rank, result in enumerate(response.results, start=1):
         was = [] if is_narrow else [str(result.original_position + 1)]
-        score = f"{result.score:g}" if response.score_kind == pb.SCORE_KIND_RANK else f"{result.score:.4f}"
+        score = f"{result.score:{digits}}"
         relevance = [f"{result.relevance:.2f}" if result.HasField("relevance") else ""] if has_relevance else []
         first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
         passage = one_line(result.text)

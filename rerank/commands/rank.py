@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
 
 EXAMPLE_QUERY = "how long does a flea live"
-#: The answer shares one word with the query, and others share more.
+#: Every second one answers. Each answer shares one word with the query or none, and two of the others share more.
 EXAMPLE_PASSAGES = (
     "How long can people live on a small boat?",
-    "The flea market is open all day long.",
     "An adult flea survives a hundred days.",
+    "The flea market is open all day long.",
+    "Most fleas die within three months.",
     "Deserts are dry, and their nights are cold.",
-    "Without a host, the insect starves in two weeks.",
-    "The moon goes around the earth in a month.",
+    "The insect's life lasts for about a year.",
 )
 
 #: A word with one of these ends or starts is the name of a file, and no passage.

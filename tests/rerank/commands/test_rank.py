@@ -8,24 +8,42 @@ from pathlib import Path
 import pytest
 import typer
 
-from rerank.commands.rank import EXAMPLE_PASSAGES, file_among
+from rerank.commands.rank import EXAMPLE_PASSAGES, EXAMPLE_QUERY, file_among
+from rerank.config import BUNDLED_MODELS, ServiceConfig
+from rerank.reranking.blocking import Reranker
+from rerank.types import RankOptions
 from tests.rerank.commands.conftest import Command
 
 PASSAGES = ("Deserts are dry.", "A flea lives a year.")
 
 
 @pytest.mark.slow
-def test_example_has_its_answer_first_and_says_the_time(rerank: Command) -> None:
+def test_example_has_its_answers_first_and_says_the_time(rerank: Command) -> None:
     done = rerank("rank", "--example")
     assert done.code == 0
-    head, first, *_ = done.out.splitlines()
+    head, *rows = done.out.splitlines()
     title, last = done.err.splitlines()
     assert title == "how long does a flea live"
     assert head.split("\t")[:2] == ["rank", "was"]
-    assert first.startswith("1\t3\t")
-    assert first.endswith("\tAn adult flea survives a hundred days.")
-    assert len(done.out.splitlines()) == 1 + len(EXAMPLE_PASSAGES)
+    assert rows[0].startswith("1\t2\t")
+    assert [row.rpartition("\t")[2] for row in rows[:3]] == list(EXAMPLE_PASSAGES[1::2])
+    assert len(rows) == len(EXAMPLE_PASSAGES)
     assert re.fullmatch(r"default: ranked in [\d,]+ ms, after the model was loaded in [\d.]+ s; .*", last), last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_each_bundled_model_has_the_answers_of_the_example_first(precision: str) -> None:
+    models = [model.model_copy(update={"load": "start"}) for model in BUNDLED_MODELS if model.ranker != "identity"]
+    models = [
+        model.model_copy(update={"precision": precision} if "precision" in type(model).model_fields else {})
+        for model in models
+    ]
+    with Reranker(ServiceConfig(models=tuple(models))) as reranker:
+        for model in models:
+            options = RankOptions(model=model.name, ordered=False)
+            ranked = reranker.rerank(EXAMPLE_QUERY, EXAMPLE_PASSAGES, options).ranked
+            assert {item.passage.text for item in ranked[:3]} == set(EXAMPLE_PASSAGES[1::2]), model.name
 
 
 @pytest.mark.slow
