@@ -15,7 +15,7 @@ from rerank.commands.options import flag
 from rerank.commands.query import SearchSettings, health, models, search
 from rerank.commands.rank import RankSettings, rank
 from rerank.commands.run import run
-from rerank.commands.service import ServeCommand, ServeSettings, demo, expand, index, serve, verify
+from rerank.commands.service import ServeCommand, ServeSettings, demo, index, serve, verify
 
 app = CommandApp(add_completion=True, no_args_is_help=True)
 app.command(
@@ -34,7 +34,6 @@ rerank index --collection pydoc --out indexes/pydoc   # Python's documentation
 rerank index --collection my-corpus --out indexes/my-corpus   # my-corpus/corpus.jsonl: {"_id": …, "text": …} per line
 """
 )(index)
-app.command(example="rerank expand --index indexes/pydoc --out indexes/pydoc-expanded")(expand)
 app.command(example="rerank verify indexes/pydoc")(verify)
 app.command(
     example="""

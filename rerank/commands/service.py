@@ -1,4 +1,4 @@
-"""`rerank serve`, `rerank index`, `rerank expand` and `rerank demo`. Torch is imported when a command needs it."""
+"""`rerank serve`, `rerank index` and `rerank demo`. Torch is imported when a command needs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rerank.commands.app import Command
 from rerank.commands.run import console, quiet_libraries
 from rerank.config.service import LogLevel
 from rerank.retrieval.index_format import DenseKind
-from rerank.types import FirstStage, Precision
+from rerank.types import Precision
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -203,34 +203,6 @@ def index(
         console.print(f"  mean cosine of the vectors to those in float32: {manifest.cosine_to_float32:.5f}")
     if dense != "flat":
         console.print(f"  recall@100 of {dense} against flat: {manifest.dense_recall_at_100:.3f}")
-
-
-def expand(
-    index: Annotated[Path, typer.Option(help="Index folder from `rerank index`; it stays as it is.")],
-    out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
-    first_stage: Annotated[
-        FirstStage,
-        typer.Option(help="Search that finds the nearest passages; BM25 reads whole passages as queries, slowly."),
-    ] = FirstStage.DENSE,
-    encoder: options.Encoder = None,
-    device: Device = "auto",
-) -> None:
-    """Copy an index with vectors moved towards their neighbours.
-
-    Dense search then finds more: each vector is moved towards those of its nearest passages.
-    """
-    from rerank.commands.progress import show_progress
-    from rerank.models.encoder import Encoder  # imports torch
-    from rerank.retrieval.expansion import expand_index
-    from rerank.retrieval.index import Expansion, read_manifest
-
-    loaded = Encoder(encoder or read_manifest(index).encoder.settings, device)
-    expansion = Expansion(first_stage=first_stage)
-    with show_progress(console, "passages") as progress:
-        manifest = expand_index(index, out, loaded, expansion, progress.report)
-    seconds = manifest.seconds["neighbours"]
-    console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {expansion.neighbours}")
-    console.print(f"  neighbours: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s)")
 
 
 def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]) -> None:

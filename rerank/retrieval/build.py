@@ -5,7 +5,6 @@ The stages are the passages (SQLite), BM25 (Lucene), the vectors, and the index 
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import shutil
@@ -31,7 +30,6 @@ from rerank.retrieval.encoding import encode_shards
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.shards import DenseJob, SparseJob
-from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.retrieval.vector_index import open_vector_index, recall_of, write_vector_index
@@ -174,27 +172,6 @@ class VectorStages:
         return float((exact * stored).sum(axis=1).mean())
 
 
-def _without_vectors(folder: str, names: list[str]) -> list[str]:
-    """The files of an index that depend on the vectors; those of sparse vectors are in a folder of their own."""
-    of_vectors = [name for name in names if name.endswith((".npy", ".faiss")) or name == "manifest.json"]
-    return [] if Path(folder).name == SPARSE_FOLDER else of_vectors
-
-
-def copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None:
-    """Copies all of an index but its vectors to the new folder of another one, with vectors that are still 0.
-
-    Raises:
-        OSError: the disk is full.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        shutil.copytree(index, folder, ignore=_without_vectors)
-    except shutil.Error as error:  # one failure for each file, with the text of its OSError
-        _, target, reason = error.args[0][0]
-        raise OSError(errno.EIO, reason, target) from error
-    allocate_vectors(folder, passages, dimension)
-
-
 def _write_passages(collection: Collection, folder: Path, dimension: int, report: Report) -> None:
     """Reads the collection into the passage store in the new folder, with vectors that are still 0."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -254,7 +231,6 @@ def _manifest(
         encoder=encoder.id,
         encoder_dtype=settings.encoder_dtype,
         dense=settings.dense,
-        expansion=None,
         sparse_encoder=sparse_encoder.id if sparse_encoder else None,
         **stages.quality(),
         bm25_k1=K1,

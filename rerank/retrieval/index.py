@@ -8,13 +8,13 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_id import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
-from rerank.retrieval.base import Retriever, ScoredRow
+from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import BM25Retriever
 from rerank.retrieval.dense import DenseRetriever
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
@@ -30,22 +30,6 @@ from rerank.util.validation import problems_of
 _Z_WEIGHTS = (0.6, 1.0)
 
 
-class Expansion(BaseModel):
-    """Settings of document expansion, see `rerank.retrieval.expansion`.
-
-    Attributes:
-        neighbours: number of nearest passages that a vector is moved towards.
-        weight: of the mean of their vectors; that of the passage's own is 1.
-        first_stage: which search finds them, with the passage as the query.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    neighbours: int = Field(default=5, ge=1, le=100)
-    weight: float = Field(default=0.8, ge=0, le=100)
-    first_stage: FirstStage = FirstStage.DENSE
-
-
 class IndexManifest(BaseModel):
     """The description of an index, stored as manifest.json.
 
@@ -55,8 +39,7 @@ class IndexManifest(BaseModel):
         passages: number of passages.
         encoder: the encoder of the vectors.
         encoder_dtype: precision in which the passages were encoded.
-        cosine_to_float32: mean cosine of some of the vectors to those in float32, before an expansion.
-        expansion: how the vectors were moved towards those of similar passages; None if they are the encoder's.
+        cosine_to_float32: mean cosine of some of the vectors to those in float32.
         sparse_encoder: the encoder of the sparse vectors; None if the index has none.
         dense: kind of dense search.
         dense_recall_at_100: share of exact search's 100 best passages that dense search finds, for short queries made
@@ -76,7 +59,6 @@ class IndexManifest(BaseModel):
     encoder: EncoderId
     encoder_dtype: Precision
     cosine_to_float32: float = 1.0
-    expansion: Expansion | None = None
     sparse_encoder: SparseEncoderId | None = None
     dense: DenseKind
     dense_recall_at_100: float
@@ -121,11 +103,7 @@ class Index:
 
     def search(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         """For each query its best passages, at most `depth` of them, best first."""
-        return [self.store.scored_docs(hits) for hits in self.search_rows(first_stage, queries, depth)]
-
-    def search_rows(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        """As `search`, with the rows of the passages in the index instead of their doc_ids."""
-        return self._retrievers[first_stage].search(queries, depth)
+        return [self.store.scored_docs(hits) for hits in self._retrievers[first_stage].search(queries, depth)]
 
     def reads_whole(self, first_stage: FirstStage, query: Query) -> bool:
         """Returns False if a first stage reads only the beginning of the query."""
@@ -133,7 +111,7 @@ class Index:
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Passage, ...]:
         """The best passages of a query, with text and vector, best first."""
-        (hits,) = self.search_rows(first_stage, [query], depth)
+        (hits,) = self._retrievers[first_stage].search([query], depth)
         passages = self.store.at_rows([hit.row for hit in hits])
         return tuple(
             replace(passage, score=hit.score, bm25_score=hit.bm25_score)

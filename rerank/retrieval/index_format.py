@@ -10,7 +10,7 @@ from rerank.errors import ConfigError, IndexMismatch
 from rerank.util.files import looked_for
 from rerank.util.json_files import read_json
 
-FORMAT = "rerank-index-2"
+FORMAT = "rerank-index-3"
 MANIFEST_FILE = "manifest.json"
 
 #: Kinds of dense search: exact, or approximate by an HNSW graph.

@@ -75,11 +75,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         yield "index: none, so Search is refused; `--index` names the folder of one"
     else:
         manifest = reranker.index.manifest
-        expanded = ", expanded" if manifest.expansion else ""
-        yield (
-            f"index: {manifest.passages:,} passages of {manifest.collection}, vectors of {manifest.encoder.name}"
-            f"{expanded}"
-        )
+        yield f"index: {manifest.passages:,} passages of {manifest.collection}, vectors of {manifest.encoder.name}"
     limits = config.limits
     yield (
         f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "

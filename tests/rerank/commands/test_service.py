@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rerank.config import ServiceConfig
-from rerank.retrieval.index import Expansion, read_manifest
-from rerank.types import FirstStage
+from rerank.retrieval.index import read_manifest
 from tests.conftest import PASSAGES
 from tests.rerank.commands.conftest import Command
 
@@ -26,16 +25,6 @@ def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path
     again = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
     assert again.error == f"{out} exists already; remove it first or choose another folder"
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
-def test_expanded_index_is_written_beside_the_other(rerank: Command, index_folder: Path, tmp_path: Path) -> None:
-    settings = Expansion(first_stage=FirstStage.HYBRID_Z_SCORE)
-    arguments = ("--first-stage", "hybrid-z-score", "--device", "cpu")
-    expanded = rerank("expand", "--index", index_folder, "--out", tmp_path / "new", *arguments)
-    assert (expanded.code, expanded.err) == (0, "")
-    assert "12 passages, each moved towards its nearest 5" in expanded.out
-    assert read_manifest(index_folder).expansion is None
-    assert read_manifest(tmp_path / "new").expansion == settings
 
 
 def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_path: Path) -> None:

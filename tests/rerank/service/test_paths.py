@@ -14,6 +14,7 @@ from rerank.config import ServiceConfig, load_config
 from rerank.config.encoder import EncoderConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.reranking.reranker import check_models
+from rerank.retrieval.index_format import FORMAT
 from rerank.service.startup import check_before_loading
 
 BASE = {"listen": "127.0.0.1:0"}
@@ -82,7 +83,7 @@ def test_index_whose_files_are_missing_or_cut_is_refused(index_folder: Path, tmp
     (index / "vectors.npy").unlink()
     with pytest.raises(IndexMismatch, match=r"vectors\.npy is damaged: it is missing"):
         check(tmp_path / "service.yaml", {"index": str(index)})
-    (index / "manifest.json").write_text('{"format": "rerank-index-2", "files": {"a": 3}}')
+    (index / "manifest.json").write_text(f'{{"format": "{FORMAT}", "files": {{"a": 3}}}}')
     with pytest.raises(IndexMismatch, match=r"manifest\.json is damaged"):
         check(tmp_path / "service.yaml", {"index": str(index)})
 
