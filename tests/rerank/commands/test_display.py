@@ -45,7 +45,7 @@ def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> N
     assert all(len(row) <= 80 for row in rows)
     (last,) = (row for row in rows if "msmarco_passage_03_1299" in row)
     cells = last.split()
-    assert cells[:3] == ["100", "1", "-14.1429"]
+    assert cells[:3] == ["100", "1", "-14.14"]
     assert cells[3 + verbose : 5 + verbose] == ["msmarco_passage_03_1299", "flea"]
     assert len(rows) == 100 + len(printed(pb.RerankResponse(), verbose))
 
@@ -53,7 +53,7 @@ def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> N
 def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage() -> None:
     table = results_table(TITLE, response(pb.SCORE_KIND_WINDOW_SCORE), is_narrow=True)
     *_, with_id, with_passage = lines(table, 60)
-    assert with_id.split() == ["100", "-14.1429", "msmarco_passage_03_123499"]
+    assert with_id.split() == ["100", "-14.14", "msmarco_passage_03_123499"]
     assert with_passage.split().count("flea") >= 6
     assert max(map(len, lines(table, 60))) <= 60
 
