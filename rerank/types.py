@@ -309,14 +309,21 @@ class WindowRanking:
         return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
 
 
-def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> None:
-    """Raises: RankerFailure unless there is one ranking per window with one finite score per passage."""
+def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[Window], precision: str) -> None:
+    """Raises: RankerFailure unless there is one ranking per window with one finite score per passage.
+
+    Args:
+        precision: what the ranker computes in, for the message; empty where that is not known.
+    """
     expected = [len(window.passages) for window in windows]
     found = [len(ranking.scores) for ranking in rankings]
     if found != expected:
         raise RankerFailure(f"the ranker returned {found} scores for windows of {expected} passages; this is a bug")
     if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
-        raise RankerFailure(f"the ranker returned a score that is not finite: {rankings}; this is a bug")
+        raise RankerFailure(
+            f"its scores are not finite: weights with NaN, or too large for the precision ({precision or 'unknown'}); "
+            f"train again{'' if precision == 'float32' else ', or try precision: float32'}"
+        )
 
 
 class ScoreKind(Enum):

@@ -46,12 +46,14 @@ CONFIGS: dict[str, type[PretrainedConfig]] = {
 SLIDING_WINDOW = 64
 
 
-def write_causal_lm(folder: Path, architecture: str, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Path:
-    """Writes a checkpoint with random weights, which depend on the seed only."""
+def write_causal_lm(
+    folder: Path, architecture: str, tokenizer: PreTrainedTokenizerBase, seed: int = 0, **sizes: Any
+) -> Path:
+    """Writes a checkpoint with random weights, which depend on the seed only; sizes beside those of SIZES."""
     torch.manual_seed(seed)
     special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
     windowed = {"sliding_window": SLIDING_WINDOW} if architecture == "mistral" else {}
-    config = CONFIGS[architecture](vocab_size=len(tokenizer), **SIZES, **special, **windowed)
+    config = CONFIGS[architecture](vocab_size=len(tokenizer), **{**SIZES, **sizes}, **special, **windowed)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     sample = "A word, [A] [10]\n"

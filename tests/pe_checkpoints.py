@@ -40,9 +40,11 @@ def random_projector(encoder_width: int, model_width: int, seed: int = 0) -> dic
     }
 
 
-def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral", template: str | None = None) -> Path:
+def write_published(
+    folder: Path, encoder: Encoder, architecture: str = "mistral", template: str | None = None, **sizes: Any
+) -> Path:
     """Writes a checkpoint with the projector and (ignored) encoder weights among its weights."""
-    write_causal_lm(folder, architecture, published_tokenizer())
+    write_causal_lm(folder, architecture, published_tokenizer(), **sizes)
     change_config(
         folder,
         model_type=f"embed_{architecture}",
@@ -55,7 +57,7 @@ def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral
     if template is not None:
         (folder / "prompt.yaml").write_text(template, encoding="utf-8")
         change_config(folder, template="prompt.yaml")
-    projector = random_projector(encoder.id.dimension, SIZES["hidden_size"])  # type: ignore[arg-type]
+    projector = random_projector(encoder.id.dimension, sizes.get("hidden_size", SIZES["hidden_size"]))  # type: ignore[arg-type]
     weights = {f"model.projector.{name}": tensor for name, tensor in projector.items()}
     change_weights(folder, weights | {"model.encoder.encoder.embeddings.weight": torch.zeros(3)})
     return folder

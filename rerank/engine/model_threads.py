@@ -170,13 +170,13 @@ def _read(ranker: Ranker, pieces: Sequence[Any]) -> list[Any]:
 
 def _ranking(ranker: Ranker, window: Window, results: Sequence[Any]) -> WindowRanking:
     ranking = ranker.ranking(window, results)
-    check_rankings([ranking], [window])
+    check_rankings([ranking], [window], ranker.info.precision)
     return ranking
 
 
 async def _rank_served(ranker: RemoteRanker, window: Window) -> WindowRanking:
     ranking = await ranker.rank_window(window)
-    check_rankings([ranking], [window])
+    check_rankings([ranking], [window], ranker.info.precision)
     return ranking
 
 

@@ -43,3 +43,20 @@ class DecodeState:
         )
         self.outputs = torch.empty_like(outputs)
         self.outputs[[index for group in self._groups for index in group]] = outputs
+
+
+class RecomputedState:
+    """The same, but plainly: each sequence is read alone, and again as a whole at each step. The self-test needs it."""
+
+    def __init__(self, model: Callable[..., Any], sequences: Sequence[torch.Tensor]) -> None:
+        self._model, self._sequences = model, list(sequences)
+        self._read()
+
+    def decode_step(self, inputs: torch.Tensor) -> None:
+        """See DecodeState."""
+        self._sequences = [torch.cat([old, new[None]]) for old, new in zip(self._sequences, inputs, strict=True)]
+        self._read()
+
+    def _read(self) -> None:
+        read = [self._model(inputs_embeds=sequence[None], use_cache=False)[0][0, -1] for sequence in self._sequences]
+        self.outputs = torch.stack(read)

@@ -168,5 +168,5 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
     encoded = [ranker.encode(window) for window in windows]
     results = iter(ranker.read(list(chain.from_iterable(window.pieces for window in encoded))))
     rankings = [ranker.ranking(window, list(islice(results, len(window.pieces)))) for window in encoded]
-    check_rankings(rankings, encoded)
+    check_rankings(rankings, encoded, ranker.info.precision)
     return rankings

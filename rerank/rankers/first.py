@@ -24,6 +24,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, find_identifiers
 from rerank.prompting.templates import Template
+from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import ScoreKind, Window, WindowRanking
 
@@ -98,6 +99,10 @@ class FirstRanker(FirstPrompts):
         CheckpointError: the checkpoint holds no causal LM, or no such layer, or its tokenizer has too few single-token
             identifiers.
         ConfigError: there is no such template.
+        SelfTestFailed: the model fails on the windows of the self-test.
+
+    Attributes:
+        reference: see `rerank.rankers.self_test.ReferencedRanker`; None for an early exit.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class FirstRanker(FirstPrompts):
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, order_prior, passage_tokens)
+        self.reference = None if exit_layer else self._plain_scores(lm.model)
         self._replace_head(lm.model)
         compute_in(lm.model, lm.precision)
         self._reader = LastTokenReader(lm.model, uses_autocast(self._device, lm.precision))
@@ -146,6 +152,18 @@ class FirstRanker(FirstPrompts):
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         self._reader.between_layers = function
+
+    @torch.inference_mode()
+    def _plain_scores(self, model: PreTrainedModel) -> Scores:
+        """Returns the scores of the self-test's windows by the model as it was loaded, with the head it came with."""
+        rows = []
+        with failing_on_windows():
+            for window in windows_of(self, self.max_window_size):
+                encoded = super().encode(window)
+                ids = torch.tensor(encoded.prompts, device=self._device)  # (1, T)
+                logits = model(input_ids=ids, use_cache=False).logits[0, -1, list(self.identifiers.token_ids)]
+                rows.append(self.ranking(encoded, [logits.float().cpu()]).scores)
+        return tuple(rows)
 
     def _replace_head(self, model: PreTrainedModel) -> None:
         """Makes the model compute what is read alone, instead of the logits of the whole vocabulary."""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.decode_state import DecodeState
-from rerank.models.last_token import LastTokenReader
+from rerank.models.decode_state import DecodeState, RecomputedState
 from rerank.types import Decoded
 
+#: Sequences that can be extended; `outputs` is (B, D).
+State: TypeAlias = DecodeState | RecomputedState
 
-def one_step(
-    reader: LastTokenReader, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
-) -> list[tuple[float, ...]]:
+
+def one_step(states: torch.Tensor, passages: Sequence[torch.Tensor]) -> list[tuple[float, ...]]:
     """Returns log-softmax of h · eᵢ over the n passages eᵢ of each window, where h is the state of its last position.
 
     Args:
-        prompts: (T, D) input vectors of each window.
+        states: (B, D), those of the windows.
         passages: (n, D) projected passages of each window.
     """
-    states = reader.read(prompts)  # (B, D)
     return [
         tuple(torch.log_softmax(_inner_products(vectors, state), dim=0).tolist())
         for vectors, state in zip(passages, states, strict=True)
@@ -78,6 +79,33 @@ def dynamic(
     ]
 
 
+def choice_scores(
+    prefill: Callable[[Sequence[torch.Tensor]], State],
+    prompts: Sequence[torch.Tensor],
+    passages: Sequence[torch.Tensor],
+) -> list[list[tuple[float, ...]]]:
+    """Returns the scores of all choices of dynamic decoding, as if each window's passages were chosen in their order.
+
+    For a window of n passages that is n - 1 rows of the inner products of all passages that remain, less their mean.
+    These are continuous in the weights, while a choice between two passages that hardly differ hangs by rounding, and
+    with it all later ones.
+
+    Args:
+        prefill, prompts: as for `dynamic`.
+        passages: (n, D) projected passages of each window.
+    """
+    state, rows = prefill(prompts), [list[tuple[float, ...]]() for _ in passages]
+    for step in range(max(map(len, passages)) - 1):  # windows that are done run along
+        if step:
+            chosen = [vectors[min(step, len(vectors)) - 1] for vectors in passages]
+            state.decode_step(torch.stack(chosen).to(prompts[0].dtype))
+        for of_window, vectors, output in zip(rows, passages, state.outputs, strict=True):
+            if step < len(vectors) - 1:
+                products = _inner_products(vectors[step:], output)
+                of_window.append(tuple((products - products.mean()).tolist()))
+    return rows
+
+
 def _now_s(device: torch.device) -> float:
     """The time when the device has done what it was given, which it does later than Python gives it."""
     if device.type == "cuda":
@@ -91,7 +119,12 @@ def choices(n: int, top_n: int) -> int:
 
 
 def _negative_ranks(chosen: Sequence[int], products: Sequence[float]) -> tuple[float, ...]:
-    """Minus the rank of each of n passages: first the chosen ones, then the others by descending inner product."""
+    """Minus the rank of each of n passages: first the chosen ones, then the others by descending inner product.
+
+    NaN if an inner product is not finite, because it has no order.
+    """
+    if not all(map(math.isfinite, products)):
+        return (math.nan,) * len(products)
     others = sorted(set(range(len(products))).difference(chosen), key=lambda place: (-products[place], place))
     ranks = {place: rank for rank, place in enumerate([*chosen, *others])}
     return tuple(float(-ranks[place]) for place in range(len(products)))

@@ -9,12 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
+from rerank.models.decode_state import RecomputedState
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import LastTokenReader
 from rerank.models.loading import pick_device
@@ -23,7 +27,8 @@ from rerank.models.precision import compute_in, pick_precision, uses_autocast
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
-from rerank.rankers.pe_decode import choices, dynamic, one_step
+from rerank.rankers.pe_decode import choice_scores, choices, dynamic, one_step
+from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.types import (
     Decoded,
     Passage,
@@ -57,6 +62,10 @@ class PERankRanker:
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
         ConfigError: there is no such template.
+        SelfTestFailed: the transformer fails on the windows of the self-test.
+
+    Attributes:
+        reference: see `rerank.rankers.self_test.ReferencedRanker`.
     """
 
     def __init__(
@@ -79,22 +88,24 @@ class PERankRanker:
         self._projector = loaded.projector
         picked = pick_precision(loaded.transformer, precision)
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
-        compute_in(loaded.transformer, picked)
-        self._reader = LastTokenReader(loaded.transformer, uses_autocast(self._device, picked))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         self._query_repeats = prompt.query_repeats
         half = loaded.context_tokens // (2 * prompt.query_repeats)  # the other half is for the passages
         self._max_query_tokens = min(encoder.id.max_tokens, half)
+        max_window_size = bisect_right(
+            range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._max_positions
+        )
+        self.reference = self._plain_scores(loaded.transformer, max_window_size)
+        compute_in(loaded.transformer, picked)
+        self._reader = LastTokenReader(loaded.transformer, uses_autocast(self._device, picked))
         self.info = RankerInfo(
             kind="pe-rank",
             model_id=model_id(checkpoint),
             model_revision=loaded.revision,
             template_sha256=loaded.template.sha256,
             reads_instruction=prompt.reads_instruction,
-            max_window_size=bisect_right(
-                range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._max_positions
-            ),
+            max_window_size=max_window_size,
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
             reads_together=self._reader.reads_together,
             max_passage_tokens=encoder.max_text_tokens,
@@ -132,17 +143,37 @@ class PERankRanker:
     @torch.inference_mode()
     def read(self, pieces: Sequence[Window]) -> list[tuple[tuple[float, ...], Decoded]]:
         """Returns log-probabilities over the passages of each window, or minus their ranks in dynamic decoding."""
-        queries = 1 if self._prompts.reads_query_vector else 0
-        projected = [self._project(window, queries) for window in pieces]  # (queries + n, D) each
-        inputs = [self._embed(window, vectors) for window, vectors in zip(pieces, projected, strict=True)]
-        passages = [vectors[queries:] for vectors in projected]  # (n, D) each
+        inputs, passages = self._inputs(pieces)
         if self._dynamic:
             return dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in pieces])
-        return [(scores, Decoded()) for scores in one_step(self._reader, inputs, passages)]
+        return [(scores, Decoded()) for scores in one_step(self._reader.read(inputs), passages)]
 
     def ranking(self, window: Window, results: Sequence[tuple[tuple[float, ...], Decoded]]) -> WindowRanking:
         ((scores, decoded),) = results
         return WindowRanking(scores, signals=_signals(window), decoded=decoded)
+
+    @torch.inference_mode()
+    def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:
+        """See `rerank.rankers.pe_decode.choice_scores`, which compares dynamic decoding where ranks would not do."""
+        return choice_scores(self._reader.prefill, *self._inputs(windows))
+
+    @torch.inference_mode()
+    def _plain_scores(self, transformer: PreTrainedModel, max_window_size: int) -> Scores:
+        """Returns the scores of the self-test's windows by the transformer alone, without a batch, cache or padding."""
+        prefill = partial(RecomputedState, transformer)
+        with failing_on_windows():
+            windows = [self.encode(window) for window in windows_of(self, max_window_size)]
+            inputs, passages = self._inputs(windows)
+            if self._dynamic:
+                return tuple(chain.from_iterable(choice_scores(prefill, inputs, passages)))
+            return tuple(one_step(prefill(inputs).outputs, passages))
+
+    def _inputs(self, windows: Sequence[Window]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Returns (T, D) input vectors and (n, D) projected passages of each window."""
+        queries = 1 if self._prompts.reads_query_vector else 0
+        projected = [self._project(window, queries) for window in windows]  # (queries + n, D) each
+        inputs = [self._embed(window, vectors) for window, vectors in zip(windows, projected, strict=True)]
+        return inputs, [vectors[queries:] for vectors in projected]
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
         """Returns (queries + n, D) vectors of query and passages in the model's space.

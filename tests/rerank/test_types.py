@@ -45,7 +45,7 @@ def test_wrong_number_of_scores_raises_with_both_numbers(rows: list[list[float]]
     with pytest.raises(
         RankerFailure, match=rf"returned {found} scores for windows of \[2, 3\] passages; this is a bug"
     ):
-        check_rankings(rankings(*rows), windows(2, 3))
+        check_rankings(rankings(*rows), windows(2, 3), "float32")
 
 
 @pytest.mark.parametrize(
