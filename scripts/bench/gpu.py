@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from rerank_training.first.objective import FirstObjective
-from rerank_training.trainer.losses import rank_loss_named
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
@@ -43,7 +41,7 @@ TOLERANCES: dict[Precision, float] = {"float32": 1e-2, "bfloat16": 0.5}
 #: Lengths of eight windows, as shares of the longest; published windows have some 2,000 tokens.
 _LENGTHS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)
 #: Passages of a window, and tokens of an order of them that is written.
-_PASSAGES, _ORDER_TOKENS = 20, 79
+PASSAGES, _ORDER_TOKENS = 20, 79
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Proof:
         """A random model that is FIRST, PE-Rank, E2Rank and the encoder of all."""
         path = self.folder / "model"
         save_with_projector(llama(self.small), path, str(path), self.small.hidden)
-        _tokenizer().save_pretrained(path)
+        byte_tokenizer().save_pretrained(path)
         return path
 
     @cached_property
@@ -89,7 +87,7 @@ class Proof:
 
         return [
             Window(Query(text()), tuple(Passage(f"d{place}", text()) for place in range(n)))
-            for n in (_PASSAGES, _PASSAGES // 2)
+            for n in (PASSAGES, PASSAGES // 2)
         ]
 
     def model(self, size: LlamaSize, precision: Precision = "bfloat16") -> Any:
@@ -112,15 +110,16 @@ class Proof:
         return time_in_turns(timed, 1 if self.is_tiny else 5, time.perf_counter)
 
     def peak_gib(self, run: Callable[[], object]) -> Values:
-        """The most memory of the GPU while it runs, with all that is loaded; nothing without one."""
+        """The most memory of the GPU while it runs, with all that is loaded; nothing without one, where it runs too."""
         if self.is_tiny:
+            run()
             return {}
         torch.cuda.reset_peak_memory_stats()
         run()
         return {"peak GiB": [torch.cuda.max_memory_allocated() / 2**30]}
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def byte_tokenizer() -> PreTrainedTokenizerFast:
     """A token for each byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({character: number for number, character in enumerate(alphabet)}, []))
@@ -143,7 +142,7 @@ RANKERS: dict[str, Callable[[Proof, str, Precision], Ranker]] = {
         proof.checkpoint, _encoder(proof, device), device, "one_step", "pe_rank_text", precision=precision
     ),
     "E2Rank": lambda proof, device, precision: E2RankRanker(
-        _encoder(proof, device), False, "e2rank", "Order these:", _PASSAGES, precision
+        _encoder(proof, device), False, "e2rank", "Order these:", PASSAGES, precision
     ),
     "fusion": lambda proof, device, _: FusionRanker(
         FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0), _encoder(proof, device), None
@@ -214,7 +213,7 @@ def measure_first(proof: Proof) -> Values:
 def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
     """`rate` is that of a matrix product in FLOP/s; the floor is 2 x parameters x tokens at that rate."""
     model, windows = proof.model(size), proof.token_ids(size)
-    parameters = _parameters(model)
+    parameters = parameter_count(model)
     padded = partial(pad_sequence, batch_first=True, padding_side="left")
     rows, masks = padded(windows), padded([torch.ones_like(window) for window in windows])
     options = {"max_new_tokens": 4 if proof.is_tiny else _ORDER_TOKENS, "do_sample": False, "pad_token_id": 0}
@@ -226,7 +225,7 @@ def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
             "eight windows padded / together": lambda: model(rows, masks, use_cache=False, logits_to_keep=1),
         }
     )
-    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(_PASSAGES)).to(model.device))
+    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(PASSAGES)).to(model.device))
     reader = LastTokenReader(model)
     ours = proof.seconds({"FIRST": lambda: reader.read(windows[:1]), "together": lambda: reader.read(windows)})
     tokens = {"FIRST": len(windows[0]), "together": sum(map(len, windows))}
@@ -237,63 +236,6 @@ def _measure_size(proof: Proof, size: LlamaSize, rate: float) -> Values:
     }
 
 
-def measure_training(proof: Proof) -> Values:
-    """A step of `train-first` with all weights: loss and gradient against the CPU's, time against the floor, memory.
-
-    Raises:
-        AssertionError: loss or gradient differ by more than a hundredth.
-    """
-    rate = 1e12 * max(measure_matrices(proof)["matrix product, TFLOP/s"])
-    model, batch = llama(proof.small).train().requires_grad_(True), _batch(proof)
-    expected = _loss_and_gradient(model, batch)
-    model, batch = model.to(proof.device), {name: tensor.to(proof.device) for name, tensor in batch.items()}
-    values: Values = {}
-    for what, ours, cpu in zip(("loss", "gradient"), _loss_and_gradient(model, batch), expected, strict=True):
-        difference = abs(ours / cpu - 1)
-        assert difference <= 1e-2, f"{what} is {ours:.6g}, and {cpu:.6g} on the CPU"
-        values[f"{what}: relative difference from the CPU"] = [difference]
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step() -> None:
-        with torch.autocast(proof.device.type, torch.bfloat16):
-            _OBJECTIVE.loss(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    floor = 6 * _parameters(model) * batch["input_ids"].numel() / rate
-    values["step / floor"] = [second / floor for second in proof.seconds({"": step})[""]]
-    return values | proof.peak_gib(step)
-
-
-_OBJECTIVE = FirstObjective("joint", rank_loss_named("weighted-ranknet"), 10.0, tuple(range(_PASSAGES)))
-
-
-def _batch(proof: Proof) -> dict[str, torch.Tensor]:
-    """Two windows of random tokens, whose last ones are the answer."""
-    torch.manual_seed(0)
-    ids = torch.randint(proof.small.vocabulary, (2, 40 if proof.is_tiny else 2000))
-    bracket = ids.shape[1] - 10
-    labels = ids.clone()
-    labels[:, :bracket] = -100
-    relevance = torch.rand(2, _PASSAGES)
-    return {
-        "input_ids": ids,
-        "labels": labels,
-        "bracket_index": torch.full((2,), bracket),
-        "relevance": relevance,
-        "mask": torch.ones_like(relevance, dtype=torch.bool),
-    }
-
-
-def _loss_and_gradient(model: Any, batch: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """The loss, and the length of its gradient."""
-    loss = _OBJECTIVE.loss(model, batch)
-    loss.backward()
-    length = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    model.zero_grad()
-    return loss.item(), length.item()
-
-
-def _parameters(model: Any) -> int:
+def parameter_count(model: Any) -> int:
     """Number of weights that every token passes, without the vocabulary."""
     return sum(parameter.numel() for parameter in model.model.layers.parameters())

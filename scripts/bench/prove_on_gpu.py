@@ -23,8 +23,9 @@ import typer
 
 from rerank.models.loading import pick_device
 from rerank.util.files import atomic_file
-from scripts.bench.gpu import Proof, measure_agreement, measure_first, measure_matrices, measure_training
+from scripts.bench.gpu import Proof, measure_agreement, measure_first, measure_matrices
 from scripts.bench.timing import Values, figure_of
+from scripts.bench.training import measure_train_first, measure_training
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ SECTIONS: dict[str, Callable[[Proof], Values]] = {
     "Matrix product": measure_matrices,
     "Rankers against the CPU": measure_agreement,
     "A training step": measure_training,
+    "Steps of train-first with LoRA": measure_train_first,
     "FIRST against the floor": measure_first,
 }
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from scripts.bench import gpu, prove_on_gpu
+from scripts.bench import gpu, prove_on_gpu, training
 from scripts.bench.gpu import Proof
 from scripts.bench.timing import Values
 from tests.causal_lms import write_causal_lm
@@ -52,7 +52,12 @@ def test_scores_of_a_device_that_differ_fail_the_proof(proof: Proof, monkeypatch
 
 
 def test_step_of_training_has_loss_and_gradient_of_the_cpu(proof: Proof) -> None:
-    assert gpu.measure_training(proof)["gradient: relative difference from the CPU"][0] < 1e-6
+    assert training.measure_training(proof)["gradient: relative difference from the CPU"][0] < 1e-6
+
+
+def test_steps_of_train_first_are_timed_behind_those_that_compile(proof: Proof) -> None:
+    values = training.measure_train_first(proof)
+    assert (len(values["first step, s"]), len(values["tokens/s"])) == (1, 7)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     lr_scheduler_type: str = "cosine"
     logging_steps: float = 0.01
     include_num_input_tokens_seen: bool | str = True  # for the tokens/s of the log
+    logging_nan_inf_filter: bool = False  # a loss that is not a number is shown, and no step waits for the GPU
     save_total_limit: int | None = 2
 
     def __post_init__(self) -> None:
@@ -37,6 +38,8 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             raise ConfigError("--deepspeed: models are divided with --fsdp here; use that")
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
         TrainingArguments.__post_init__(self)
+        if self.device.type == "cuda" and self.tf32 is None:
+            torch.set_float32_matmul_precision("high")  # TF32: the range of float32, with three bits more than bfloat16
         disable_progress_bar()  # of loading and saving weights, a line each on a terminal
         logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # saves get the tokenizer's PAD and BOS
         if self.process_index:  # the others say the same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, cast
@@ -17,10 +18,16 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from rerank.errors import CheckpointError
 from rerank.models.complete import listed
 from rerank_training.trainer.checkpoint import report_write_errors
+from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, positions_of
 from rerank_training.trainer.ndcg import ndcg_at_10
 
 #: Empty file in every save that was written completely. A run that is killed while saving resumes from the save before.
 COMPLETE_MARKER = "complete"
+
+
+def runs_on_gpu(settings: TrainingArguments) -> bool:
+    """True if a training runs on CUDA."""
+    return settings.device.type == "cuda"
 
 
 class RankObjective(Protocol):
@@ -34,7 +41,8 @@ class RankObjective(Protocol):
 class RankingTrainer(Trainer):
     """Trains on batches that have `relevance` and `mask`, in the order of the dataset.
 
-    With held-out lists, the save with the best nDCG@10 on them is the result; otherwise the last.
+    With held-out lists, the save with the best nDCG@10 on them is the result; otherwise the last. On a GPU, batches
+    have few lengths, and layers are compiled unless FSDP divides them.
 
     Args:
         objective: loss and scores of a batch.
@@ -52,6 +60,11 @@ class RankingTrainer(Trainer):
             settings.eval_strategy = settings.save_strategy = IntervalStrategy.STEPS
             settings.load_best_model_at_end, settings.greater_is_better = True, True
             settings.metric_for_best_model = "nDCG@10"
+        self._compiled: CompiledLayers | None = None
+        if runs_on_gpu(settings):
+            model = options["model"]
+            options["data_collator"] = BucketCollator(options["data_collator"], positions_of(model))
+            self._compiled = None if settings.fsdp else CompiledLayers(model)
         super().__init__(**options)
         self.objective = objective
         #: nDCG@10 of each held-out window with the weights that were selected; set by `measure_selected`.
@@ -70,6 +83,10 @@ class RankingTrainer(Trainer):
         if return_outputs:
             raise NotImplementedError("evaluation has a loop of its own; this is a bug")
         return self.objective.loss(model, inputs)
+
+    def training_step(self, model: nn.Module, *given: Any, **options: Any) -> Tensor:
+        step = partial(super().training_step, model, *given, **options)
+        return step() if self._compiled is None else self._compiled.run(step, undo=model.zero_grad)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"

@@ -1,0 +1,191 @@
+"""Steps as they are on a GPU, on a CPU: lengths of batches in buckets, and compiled layers. They are those of a CPU."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rerank_training.e2rank.arguments import E2RankArguments
+from rerank_training.e2rank.training import train_e2rank
+from rerank_training.pe_rank.arguments import PERankArguments
+from rerank_training.pe_rank.training import train_pe_rank
+from rerank_training.trainer import ranking_trainer
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, positions_of
+from rerank_training.trainer.losses import IGNORE_INDEX
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from rerank.models.encoder import Encoder
+from rerank.reranking.load_models import E2RANK_END_TOKEN
+from tests.causal_lms import SIZES
+from tests.small_encoder import write_qwen_model
+from tests.training.pe_rank.pe_lists import write_training_lists
+from tests.word_lists import first_run, write_inputs
+
+#: Trains in a folder, and returns the folder of the result.
+Train = Callable[[Path], Path]
+
+#: Plain gradient descent: Adam's first steps have the sizes of the gradients' signs, also where one is rounding alone.
+FLAGS: dict[str, Any] = {"optim": "sgd", "max_steps": 1, "save_steps": 1, "learning_rate": 0.1, "warmup_steps": 0}
+FLAGS |= {"per_device_train_batch_size": 3, "use_cpu": True, "report_to": "none"}
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A compiler that keeps the kernels, for most tests: C++ takes half a minute."""
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend="aot_eager"))
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(params=["train-pe-rank", "train-e2rank"])
+def train(request: pytest.FixtureRequest, checkpoint: Path, encoder: Encoder, tmp_path: Path) -> Train:
+    lists = write_training_lists(tmp_path / "lists.jsonl", 6)
+    if request.param == "train-pe-rank":
+        arguments = PERankArguments(lists=str(lists), base=str(checkpoint), window_size=4, text_weight=1.0)
+        return lambda out: train_pe_rank(arguments, RunArguments(output_dir=str(out), **FLAGS), encoder)
+    base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
+    e2rank = E2RankArguments(lists=str(lists), base=base, passage_tokens=64)
+    return lambda out: train_e2rank(e2rank, RunArguments(output_dir=str(out), **FLAGS))
+
+
+def weights_of(result: Path) -> dict[str, Tensor]:
+    return load_file(next(result.glob("*.safetensors")))
+
+
+def assert_trained_alike(found: dict[str, Tensor], expected: dict[str, Tensor], before: dict[str, Tensor]) -> None:
+    """To a hundredth of the steps of every weight, which rounding leaves."""
+    assert found.keys() == expected.keys()
+    moved = 0
+    for name, weight in expected.items():
+        if name in before:
+            moved += (step := (weight - before[name]).norm().item()) > 0
+            assert (found[name] - weight).norm() <= 1e-2 * step + 1e-7, name
+    assert moved
+
+
+@pytest.mark.slow
+def test_training_is_that_of_a_cpu(
+    train: Train, checkpoint: Path, compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = weights_of(train(tmp_path / "cpu"))
+    monkeypatch.setattr(ranking_trainer, "runs_on_gpu", lambda _: True)
+    before = weights_of(tmp_path / "base" if (tmp_path / "base").is_dir() else checkpoint)
+    torch._dynamo.utils.counters.clear()
+    assert_trained_alike(weights_of(train(tmp_path / "gpu")), expected, before)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+
+
+@pytest.mark.slow
+def test_adapter_with_compiled_kernels_and_gradient_checkpointing_learns_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = write_inputs(tmp_path, 6)
+    flags = shlex.split(
+        "--lora-rank 2 --gradient-checkpointing --optim sgd --max-steps 2 --per-device-train-batch-size 3 "
+        "--learning-rate 1 --save-steps 1"
+    )
+    run = partial(first_run, inputs, tmp_path / "cpu", *flags)
+    expected, before = weights_of(run()), load_file(tmp_path / "cpu" / "checkpoint-1" / "adapter_model.safetensors")
+    monkeypatch.setattr(ranking_trainer, "runs_on_gpu", lambda _: True)
+    found = weights_of(first_run(inputs, tmp_path / "gpu", *flags))
+    torch._dynamo.reset()
+    assert torch._dynamo.utils.counters["inductor"]
+    assert "not compiled" not in caplog.text
+    assert_trained_alike(found, expected, before)
+
+
+# --- buckets
+
+
+@pytest.mark.parametrize(("tokens", "padded"), [(1, 128), (128, 128), (129, 256), (257, 300), (300, 300), (301, 301)])
+def test_lengths_are_multiples_of_128_up_to_what_the_model_reads(tokens: int, padded: int) -> None:
+    names = ("input_ids", "text_input_ids", "prompt_ids", "attention_mask", "prompt_mask", "labels")
+    others = {"relevance": torch.ones(2, 5), "vectors": torch.ones(2, 5, 7), "order": torch.ones(2, 5)}
+    batch = dict.fromkeys(names, torch.ones(2, tokens, dtype=torch.long)) | others
+    found = BucketCollator(lambda _: batch, max_tokens=300)([])
+    assert found.keys() == batch.keys()
+    for name in names:
+        assert found[name].shape == (2, padded)
+        behind = found[name][:, tokens:]
+        assert torch.equal(behind, torch.full_like(behind, IGNORE_INDEX if name == "labels" else 0))
+    assert all(found[name] is tensor for name, tensor in others.items())
+
+
+def test_positions_are_those_of_the_transformer_within() -> None:
+    assert positions_of(nn.ModuleDict({"a": tiny_lm(), "b": nn.Linear(2, 2)})) == SIZES["max_position_embeddings"]
+    assert positions_of(nn.Linear(2, 2)) > 10**6
+
+
+# --- compiled layers
+
+
+def tiny_lm() -> nn.Module:
+    torch.manual_seed(0)
+    model: nn.Module = AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **SIZES)).train()
+    return model
+
+
+def loss_of(model: nn.Module, tokens: int) -> float:
+    """Backward, too."""
+    loss = model(input_ids=torch.arange(tokens)[None] % 50, use_cache=False).logits.square().mean()
+    loss.backward()
+    return float(loss.detach())
+
+
+def test_all_layers_and_lengths_share_one_graph_and_evaluations_have_none(compiler: None) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model, plain = tiny_lm(), tiny_lm()
+    layers = CompiledLayers(model)
+    for tokens in (128, 256, 384):
+        assert layers.run(partial(loss_of, model, tokens), model.zero_grad) == pytest.approx(loss_of(plain, tokens))
+    for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-6)
+    counters = torch._dynamo.utils.counters
+    assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})
+    with torch.no_grad():
+        model.eval()(input_ids=torch.arange(128)[None] % 50)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_compiler_that_fails_leaves_the_layers_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise OSError("no compiler\nis installed")
+
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend=broken))
+    model, plain = tiny_lm(), tiny_lm()
+    layers = CompiledLayers(model)
+    with caplog.at_level(logging.WARNING):
+        losses = [layers.run(partial(loss_of, model, 20), model.zero_grad) for _ in range(2)]
+    torch._dynamo.reset()
+    assert losses == [loss_of(plain, 20)] * 2
+    (record,) = [record for record in caplog.records if "not compiled" in record.message]
+    assert "no compiler is installed" in record.message
+
+
+def test_error_of_a_step_is_not_taken_for_one_of_the_compiler(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is one after a first step that worked."""
+    layers, calls = CompiledLayers(nn.Linear(2, 2)), list[int]()
+
+    def out_of_memory() -> None:
+        calls.append(1)
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        layers.run(out_of_memory, list)
+    assert layers.run(lambda: 3, list) == 3
+    with pytest.raises(ZeroDivisionError):
+        layers.run(lambda: 1 / 0, list)
+    assert calls == [1]
+    assert "not compiled" not in caplog.text
