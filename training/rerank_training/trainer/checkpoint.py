@@ -18,7 +18,7 @@ from rerank.errors import ConfigError
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
 from rerank.util.files import atomic_folder, sha256_of_files
-from rerank_training.trainer.flags import ListFiles
+from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.processes import is_lost_process
 
 _PACKAGES = ("torch", "transformers", "peft")
@@ -27,7 +27,7 @@ _PACKAGES = ("torch", "transformers", "peft")
 def write_checkpoint(
     folder: Path,
     ranker: TrainedRanker,
-    arguments: ListFiles,
+    arguments: ListArguments,
     metrics: Mapping[str, float],
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None = None,

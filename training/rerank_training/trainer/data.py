@@ -15,11 +15,11 @@ from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.windows import TrainingWindows, WindowSampling, sample_window
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.flags import ListArguments, ListFiles
+from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.run import items_needed
 
 
-def read_training_lists(arguments: ListFiles) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
+def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
     """The training lists and the held-out lists; there may be no held-out ones. Raises: CollectionError."""
     grades = grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)

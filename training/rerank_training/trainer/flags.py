@@ -57,20 +57,14 @@ class RunFlags:
 
 
 @dataclass(kw_only=True)
-class ListFiles:
-    """Arguments about the files of training lists."""
+class ListArguments:
+    """Arguments about training lists and their windows."""
 
     lists: Annotated[str, "Training lists: JSONL of build-lists, published conversations, or requests with --qrels."]
     eval_lists: Annotated[
         str | None, "Held-out lists. The save with the best nDCG@10 on them is the result; otherwise the last."
     ] = None
     qrels: Annotated[str | None, "Judgements in TREC format, for lists that are RankLLM requests."] = None
-
-
-@dataclass(kw_only=True)
-class ListArguments(ListFiles):
-    """Arguments about training lists and their windows, for models that read windows."""
-
     window_size: Annotated[
         int,
         f"Largest number of passages in a window; 0: that of the base if it has a manifest, otherwise {WINDOW_SIZE}.",
