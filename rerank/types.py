@@ -245,7 +245,6 @@ class Window:
 
     Attributes:
         top_n: only the order of the best `top_n` passages is needed; 0: of all.
-        is_ordered: whether the order of the passages carries meaning: it is that of a first stage, or of another model.
         first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
             count.
         first_stage_weight: their weight beside the model's own; 0 where they do not count.
@@ -258,7 +257,6 @@ class Window:
     query: Query
     passages: tuple[Passage, ...]
     top_n: int = 0
-    is_ordered: bool = True
     first_stage: tuple[float, ...] = ()
     first_stage_weight: float = 0.0
     prompts: tuple[tuple[int, ...], ...] = ()

@@ -38,8 +38,6 @@ class CheckpointManifest(BaseModel):
         identifiers: kind of the passage identifiers; empty for a ranker that uses none.
         window_size: size of the largest training window, in passages.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
-        early_exit_layer: the layer, counted from 1, in which the states at the identifiers were trained to be scores
-            (`train-first --probe-weight`); 0: none.
         instructions: number of training lists whose query has an instruction; counted for pe-rank only.
         instruction: what the prompts of e2rank asked for; empty for other rankers.
         command: the command that trained the checkpoint.
@@ -60,7 +58,6 @@ class CheckpointManifest(BaseModel):
     identifiers: Literal["letters", "numbers", ""] = ""
     window_size: Annotated[int, Field(ge=2, le=_MAX_WINDOW, strict=True)]
     passage_tokens: int = 0
-    early_exit_layer: int = Field(default=0, ge=0)
     instructions: int = 0
     instruction: str = ""
     command: str

@@ -245,23 +245,11 @@ class FirstModel(ScoringModel, ListwiseModel):
             `first`.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
             Default: that of the checkpoint, or 0.
-        early_exit: scores passages at their identifiers in an early layer, and computes no layer above it; for a
-            checkpoint of `train-first --probe-weight` that runs in this process. Default: false.
-        order_prior: weight of the order in which a window is read: the log-prior of a passage falls by this many nats
-            with each place, see `FirstPrompts`. Default: 0.
     """
 
     ranker: Literal["first"]
     path: Path = bundled.FIRST
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
-    order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
-    early_exit: bool = False
-
-    @model_validator(mode="after")
-    def _early_exit_runs_in_this_process(self) -> Self:
-        if self.early_exit and self.served_by is not None:
-            raise ValueError("an inference server computes all layers; leave early_exit or served_by out")
-        return self
 
 
 class WholeListModel(ScoringModel):

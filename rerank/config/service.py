@@ -113,8 +113,6 @@ BUNDLED_MODELS: tuple[ModelConfig, ...] = (
         strategy=StrategyKind.CASCADE,
         preranker="pe-rank",
         window_size=15,
-        order_prior=0.2,
-        early_exit=True,
         load="request",
     ),
     IdentityModel(name="identity", ranker="identity"),

@@ -67,7 +67,7 @@ class Progress:
     last_weight: float = 0.0
 
     def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, weight: float) -> Window:
-        """Makes a window of a round. Its order has a meaning in an ordered list, and after a preranker.
+        """Makes a window of a round.
 
         Args:
             weight: of the scores before the step.
@@ -76,8 +76,7 @@ class Progress:
         passages = tuple(prepared.passages[position] for position in positions)
         top_n = round_.top_n(positions, job.options.top_n) if step is job.steps[-1] else 0
         scores = tuple(self._scores_before(positions)) if weight else ()
-        is_ordered = job.options.ordered or step is not job.steps[0]
-        return Window(prepared.query, passages, top_n, is_ordered, scores, weight)
+        return Window(prepared.query, passages, top_n, scores, weight)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
         """Adds the times and the truncated texts of a slice that was prepared."""

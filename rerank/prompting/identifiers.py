@@ -73,29 +73,6 @@ def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind,
     return Identifiers(kind, tuple(texts), tuple(token_ids), bracket_id)
 
 
-def find_identifiers(
-    tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], identifier_ids: Sequence[int]
-) -> tuple[int, ...]:
-    """Returns the positions of identifiers in a prompt that shows each behind its passage, after an opening bracket.
-
-    Sanitized passages cannot contain one themselves.
-
-    Returns:
-        Fewer than `identifier_ids` if one of them is not a token of its own there.
-    """
-    found: list[int] = []
-    index = 1
-    for identifier_id in identifier_ids:
-        while index < len(prompt) and not (
-            prompt[index] == identifier_id and _decoded(tokenizer, [prompt[index - 1]]).endswith(OPEN)
-        ):
-            index += 1
-        if index == len(prompt):
-            break
-        found.append(index)
-    return tuple(found)
-
-
 def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:
     """Returns all identifiers of a kind, in order. A tokenizer without capitals gets lower-case letters only."""
     if kind is IdentifierKind.NUMBERS:

@@ -65,11 +65,6 @@ class Template:
         text = self.prefix + self.body + self.suffix
         return max(1, text.count("{query}"), text.count("{instruction}"))
 
-    @property
-    def has_early_exit(self) -> bool:
-        """True if a causal LM has read a passage where its identifier stands; see `rerank.models.early_exit`."""
-        return self.body.find("{rank}") > self.body.find("{candidate}")
-
     def without_instruction(self) -> Template:
         """Returns the template without the instruction of a query. It keeps its hash."""
         prefix, body, suffix = (part.replace("{instruction}", "") for part in (self.prefix, self.body, self.suffix))

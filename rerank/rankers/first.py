@@ -11,18 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
-from rerank.errors import CheckpointError
-from rerank.models.early_exit import exit_after
 from rerank.models.identifier_head import IdentifierHead
 from rerank.models.last_token import LastTokenReader
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
-from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, find_identifiers
+from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.templates import Template
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.rankers.text_prompts import TextPrompts
@@ -37,9 +35,6 @@ class FirstPrompts(TextPrompts):
         context_tokens: the most tokens of a prompt and its identifier.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers.
-        order_prior: log-prior of the window's order, in nats per place: the passage at place i (0, 1, …) is scored by
-            log softmax(log p(i) - order_prior · i), where p is the model's probability. 0: all places alike, as in a
-            window whose order carries no meaning.
         passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
 
     Attributes:
@@ -59,14 +54,12 @@ class FirstPrompts(TextPrompts):
         context_tokens: int,
         template: str | Template,
         identifiers: IdentifierKind,
-        order_prior: float,
         passage_tokens: int,
     ) -> None:
         super().__init__(tokenizer, context_tokens, template, answer_tokens=1, passage_tokens=passage_tokens)
         self.identifiers = derive_identifiers(tokenizer, identifiers, self.renderer.prompt_end)
         self.max_window_size = len(self.identifiers)
         self.max_window_tokens = context_tokens
-        self._order_prior = order_prior
 
     def encode(self, window: Window) -> Window:
         """Renders the prompt, which ends with the opening bracket of the answer."""
@@ -77,32 +70,25 @@ class FirstPrompts(TextPrompts):
     def ranking(self, window: Window, results: Sequence[torch.Tensor]) -> WindowRanking:
         """Ranks a window of n passages by log-probabilities, in float32, from one row of at least n logits."""
         n, (logits,) = len(window.passages), results
-        log_probs = torch.log_softmax(logits[:n], dim=0)
-        if self._order_prior and window.is_ordered:
-            log_probs = torch.log_softmax(log_probs - self._order_prior * torch.arange(n), dim=0)
-        return WindowRanking(tuple(log_probs.tolist()))
+        return WindowRanking(tuple(torch.log_softmax(logits[:n], dim=0).tolist()))
 
 
 class FirstRanker(FirstPrompts):
-    """Ranks windows by the identifier logits of a causal LM, or by the scores of an early layer at the identifiers.
-
-    The latter needs neither the layers above nor the end of the prompt; see `rerank.models.early_exit`.
+    """Ranks windows by the identifier logits of a causal LM.
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template, identifiers, order_prior, passage_tokens: see FirstPrompts.
+        template, identifiers, passage_tokens: see FirstPrompts.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
-        exit_layer: the early layer, counted from 1; 0: none.
 
     Raises:
-        CheckpointError: the checkpoint holds no causal LM, or no such layer, or its tokenizer has too few single-token
-            identifiers.
+        CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
         ConfigError: there is no such template.
         SelfTestFailed: the model fails on the windows of the self-test.
 
     Attributes:
-        reference: see `rerank.rankers.self_test.ReferencedRanker`; None for an early exit.
+        reference: see `rerank.rankers.self_test.ReferencedRanker`.
     """
 
     def __init__(
@@ -110,18 +96,16 @@ class FirstRanker(FirstPrompts):
         checkpoint: Path,
         template: str | Template,
         identifiers: IdentifierKind = IdentifierKind.LETTERS,
-        order_prior: float = 0.0,
         device: str = "auto",
         precision: Precision = "auto",
         passage_tokens: int = 0,
-        exit_layer: int = 0,
     ) -> None:
-        self._exit_layer = exit_layer
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, order_prior, passage_tokens)
-        self.reference = None if exit_layer else self._plain_scores(lm.model)
-        self._replace_head(lm.model)
+        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, passage_tokens)
+        self.reference = self._plain_scores(lm.model)
+        head = IdentifierHead(lm.model.get_output_embeddings(), self.identifiers.token_ids)
+        lm.model.set_output_embeddings(head.to(self._device))
         compute_in(lm.model, lm.precision)
         self._reader = LastTokenReader(lm.model, uses_autocast(self._device, lm.precision))
         self.info = replace(
@@ -131,24 +115,11 @@ class FirstRanker(FirstPrompts):
             on_accelerator=self._device.type == "cuda",
         )
 
-    def encode(self, window: Window) -> Window:
-        """Renders the prompt up to the bracket of the answer, or for an early exit to its last passage's identifier."""
-        encoded = super().encode(window)
-        if not self._exit_layer:
-            return encoded
-        (prompt,) = encoded.prompts
-        prompt = prompt[: self._positions(prompt, len(window.passages))[-1] + 1]
-        return replace(encoded, prompts=(prompt,), tokens=len(prompt))
-
     @translate_out_of_memory()
     def read(self, pieces: Sequence[Window]) -> list[torch.Tensor]:
-        """Returns the logits of the identifiers for each window, or the scores of its passages in the early layer."""
+        """Returns the logits of the identifiers for each window."""
         prompts = [torch.tensor(prompt, device=self._device) for window in pieces for prompt in window.prompts]
-        if not self._exit_layer:
-            return list(self._reader.read(prompts).cpu())
-        counts = [len(window.passages) for window in pieces]
-        positions = [self._positions(window.prompts[0], n) for window, n in zip(pieces, counts, strict=True)]
-        return list(self._reader.read_at(prompts, positions)[:, 0].cpu().split(counts))
+        return list(self._reader.read(prompts).cpu())
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         self._reader.between_layers = function
@@ -164,21 +135,3 @@ class FirstRanker(FirstPrompts):
                 logits = model(input_ids=ids, use_cache=False).logits[0, -1, list(self.identifiers.token_ids)]
                 rows.append(self.ranking(encoded, [logits.float().cpu()]).scores)
         return tuple(rows)
-
-    def _replace_head(self, model: PreTrainedModel) -> None:
-        """Makes the model compute what is read alone, instead of the logits of the whole vocabulary."""
-        if self._exit_layer:
-            exit_after(model, self._exit_layer)
-            return
-        head = IdentifierHead(model.get_output_embeddings(), self.identifiers.token_ids)
-        model.set_output_embeddings(head.to(self._device))
-
-    def _positions(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
-        """Returns the positions of the identifiers behind the passages."""
-        found = find_identifiers(self._tokenizer, prompt, self.identifiers.token_ids[:count])
-        if len(found) < count:
-            raise CheckpointError(
-                f"identifier {len(found) + 1} of {count} is not a token of its own in the prompt of this tokenizer, so "
-                "no score can be read at it; leave early_exit out"
-            )
-        return found

@@ -16,16 +16,11 @@ from rerank.util.files import sha256_of_files
 
 @dataclass(frozen=True, slots=True)
 class FirstSettings:
-    """Holds the settings of a checkpoint's training; without a manifest, the operator's or the defaults.
-
-    Attributes:
-        early_exit_layer: the layer of the early exit, counted from 1; 0: all layers are computed.
-    """
+    """Holds the settings of a checkpoint's training; without a manifest, the operator's or the defaults."""
 
     template: str
     identifiers: IdentifierKind
     passage_tokens: int
-    early_exit_layer: int = 0
 
 
 def first_settings(model: FirstModel) -> FirstSettings:
@@ -33,15 +28,10 @@ def first_settings(model: FirstModel) -> FirstSettings:
 
     Raises:
         CheckpointError: the checkpoint's manifest is broken, belongs to another kind of ranker, or contradicts the
-            operator's template or identifiers; or the base of an adapter is not the one that it was trained on; or an
-            early exit is configured, for which it was not trained.
+            operator's template or identifiers; or the base of an adapter is not the one that it was trained on.
         ConfigError: there is no such template.
     """
     manifest = read_manifest(model.path)
-    if model.early_exit and not (manifest and manifest.early_exit_layer):
-        raise CheckpointError(
-            f"{model.path} was not trained for early_exit; leave it out, or train with --probe-weight 1"
-        )
     if manifest is None:
         return FirstSettings(
             model.template or "first", IdentifierKind(model.identifiers or "letters"), model.passage_tokens or 0
@@ -51,7 +41,6 @@ def first_settings(model: FirstModel) -> FirstSettings:
         str(model.path / TEMPLATE_FILE),
         IdentifierKind(manifest.identifiers),
         manifest.passage_tokens if model.passage_tokens is None else model.passage_tokens,
-        manifest.early_exit_layer if model.early_exit else 0,
     )
 
 

@@ -288,8 +288,7 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
     """See `load_ranker`; this one needs no encoder."""
     settings = first_settings(model)
     template = _styled(settings.template, model)
-    options = (settings.identifiers, model.order_prior, device, model.precision, settings.passage_tokens)
-    return FirstRanker(model.path, template, *options, settings.early_exit_layer)
+    return FirstRanker(model.path, template, settings.identifiers, device, model.precision, settings.passage_tokens)
 
 
 def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
@@ -314,9 +313,7 @@ def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
     template = _styled(settings.template, model)
     return RemoteFirst(
         served,
-        lambda tokens: FirstPrompts(
-            tokenizer, tokens, template, settings.identifiers, model.order_prior, settings.passage_tokens
-        ),
+        lambda tokens: FirstPrompts(tokenizer, tokens, template, settings.identifiers, settings.passage_tokens),
     )
 
 

@@ -16,12 +16,10 @@ from rerank_training.lists.training_list import TrainingList
 from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
-from rerank.config import FirstModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.reranking.load_models import load_first
 from rerank.types import Window
 from tests.word_lists import first_run, word_lists, write_inputs
 
@@ -148,16 +146,6 @@ def test_noise_on_the_embeddings_and_bfloat16_change_the_training(
 
 
 # --- manifest
-
-
-def test_probe_loss_allows_an_early_exit_behind_passages_only(inputs: Path, adapter: Path, tmp_path: Path) -> None:
-    flags = [*TWO_STEPS, "--probe-weight", "1", "--template"]
-    behind = first_run(inputs, tmp_path / "behind", *flags, "first_smollm2")
-    load_first(FirstModel(name="m", ranker="first", path=behind, early_exit=True), "cpu")
-    before = first_run(inputs, tmp_path / "before", *flags, "first")
-    for checkpoint in (adapter, before):
-        with pytest.raises(CheckpointError, match="was not trained for early_exit"):
-            load_first(FirstModel(name="m", ranker="first", path=checkpoint, early_exit=True), "cpu")
 
 
 def test_manifest_names_base_data_and_template(overfit: Path, inputs: Path) -> None:

@@ -72,17 +72,16 @@ def rows(ranking: Ranking) -> list[tuple[int, float]]:
     return [(row.position, row.score) for row in ranking.ranked]
 
 
-@pytest.mark.parametrize("is_ordered", [False, True])
-def test_window_holds_the_passages_of_its_positions_and_a_cascades_last_one_has_an_order(is_ordered: bool) -> None:
-    """Only a preranker gives an unordered list an order. Only the last step needs no more than `top_n`."""
+def test_window_holds_the_passages_of_its_positions() -> None:
+    """Only the last step needs no more than `top_n`."""
     passages, round_ = tuple(numbered_passages(range(5))), Round(((3, 0),), is_final=True)
     steps = Step("preranker", SLIDING), Step("m", Single(20))
-    request = RankJob(Query("q"), (), steps, RankOptions(top_n=1, ordered=is_ordered))
+    request = RankJob(Query("q"), (), steps, RankOptions(top_n=1))
     progress = replace(progress_for(5), job=request)
     prepared = Prepared(Query("q"), passages)
     windows = [progress.window(prepared, step, round_, (3, 0), weight=0.0) for step in steps]
     read = passages[3], passages[0]
-    assert windows == [Window(Query("q"), read, 0, is_ordered), Window(Query("q"), read, 1, is_ordered=True)]
+    assert windows == [Window(Query("q"), read, 0), Window(Query("q"), read, 1)]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
-"""FIRST: scores, the prior of the order, adapters, truncation, and checkpoints that are rejected."""
+"""FIRST: scores, adapters, truncation, and checkpoints that are rejected."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,21 +44,6 @@ def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path
     wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
     assert wide.info.max_window_size == 999
     assert len(rank_windows(wide, [window(*["x"] * 100)])[0].scores) == 100
-
-
-def test_order_prior_adds_its_log_prior_to_every_place(lm: Path, ranker: FirstRanker) -> None:
-    """Compared with softmax(log p - x · place), computed from the scores without it."""
-    prior = FirstRanker(lm, "first", order_prior=0.3, device="cpu")
-    (without,), (with_prior,) = (rank_windows(model, [window(*TEXTS)]) for model in (ranker, prior))
-    weights = [math.exp(score - 0.3 * place) for place, score in enumerate(without.scores)]
-    expected = [math.log(weight / sum(weights)) for weight in weights]
-    assert with_prior.scores == pytest.approx(expected, abs=1e-5)
-
-
-def test_order_prior_is_left_out_of_a_window_without_an_order(lm: Path, ranker: FirstRanker) -> None:
-    prior = FirstRanker(lm, "first", order_prior=0.3, device="cpu")
-    unordered = replace(window(*TEXTS), is_ordered=False)
-    assert rank_windows(prior, [unordered])[0].scores == rank_windows(ranker, [unordered])[0].scores
 
 
 def test_truncated_passages_are_reported_by_their_place_in_the_window(ranker: FirstRanker) -> None:

@@ -46,10 +46,9 @@ def examples_of(
     context_tokens: int = SIZES["max_position_embeddings"],  # type: ignore[assignment]
     passage_tokens: int = 64,
     with_answer: bool = True,
-    with_identifier_indices: bool = False,
 ) -> FirstCollator:
     prompt = PromptSettings(load_template("first"), kind, window_size=20, passage_tokens=passage_tokens)
-    return FirstCollator(tokenizer, prompt, context_tokens, with_answer, with_identifier_indices)
+    return FirstCollator(tokenizer, prompt, context_tokens, with_answer)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -110,35 +109,6 @@ def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
     parsed = parse_permutation(text, list(names))
     assert (list(parsed.permutation), parsed.repeated, parsed.unknown, parsed.missing) == (best_first, 0, 0, 0)
     assert example.token_ids[-1] == tokenizer.eos_token_id or tokenizer.eos_token_id is None
-
-
-def test_probe_finds_the_identifier_before_each_passage() -> None:
-    for tokenizer, kind in (
-        (metaspace(), IdentifierKind.LETTERS),
-        (uncased(), IdentifierKind.LETTERS),
-        (byte_level_numbers(), IdentifierKind.NUMBERS),
-    ):
-        examples = examples_of(tokenizer, kind, with_identifier_indices=True)
-        example = examples.example(ranked_list(17))
-        found = [example.token_ids[position] for position in example.identifier_indices]
-        assert found == list(examples.identifiers.token_ids[:17])
-        for position in example.identifier_indices:
-            after = tokenizer.decode(example.token_ids[position + 1 : position + 8]).replace(" ", "")
-            assert after.startswith("]afl"), "no passage follows the identifier"
-
-
-@pytest.mark.parametrize("tokenizer", [byte_level(), byte_level_numbers()], ids=["byte-level", "byte-level-numbers"])
-def test_probe_is_refused_when_bracket_and_identifier_are_one_token(tokenizer: PreTrainedTokenizerBase) -> None:
-    examples = examples_of(tokenizer, with_identifier_indices=True)
-    with pytest.raises(ConfigError, match=r"identifier \d of 3 is not a token of its own .* set --probe-weight 0"):
-        examples.example(ranked_list(3))
-
-
-def test_probe_is_refused_when_the_template_shows_identifiers_before_the_passages(tmp_path: Path) -> None:
-    (tmp_path / "early.yaml").write_text('{prefix: "{example} ", body: "[{rank}] {candidate} ", suffix: "{query}"}')
-    template = load_template(str(tmp_path / "early.yaml"))
-    with pytest.raises(ConfigError, match=r"without \{example\} in its prefix; use another or set --probe-weight 0"):
-        FirstCollator(metaspace(), PromptSettings(template, IdentifierKind.LETTERS, 4, 20), 4096, False, True)
 
 
 def test_short_answer_leaves_the_context_to_the_passages() -> None:

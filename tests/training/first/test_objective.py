@@ -21,8 +21,6 @@ from tests.slow_losses import slow_ranknet
 from tests.small_tokenizers import uncased
 from tests.word_lists import word_lists
 
-PROBE_LAYER = 1
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
@@ -34,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
 @pytest.fixture(scope="module")
 def examples() -> FirstCollator:
     prompt = PromptSettings(load_template("first_small"), IdentifierKind.LETTERS, window_size=4, passage_tokens=20)
-    return FirstCollator(uncased(), prompt, 4096, with_identifier_indices=True)
+    return FirstCollator(uncased(), prompt, 4096)
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +45,8 @@ def windows() -> list[TrainingList]:
     ]
 
 
-def objective_of(
-    examples: FirstCollator, objective: ObjectiveName, rank_weight: float = 10.0, probe_weight: float = 0.0
-) -> FirstObjective:
-    return FirstObjective(
-        objective, ranknet, rank_weight, examples.identifiers.token_ids, probe_weight, probe_layer=PROBE_LAYER
-    )
+def objective_of(examples: FirstCollator, objective: ObjectiveName, rank_weight: float = 10.0) -> FirstObjective:
+    return FirstObjective(objective, ranknet, rank_weight, examples.identifiers.token_ids)
 
 
 def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
@@ -62,17 +56,17 @@ def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstCollator
 # --- slow
 
 
-def full_output(model: nn.Module, example: FirstExample) -> tuple[Tensor, Tensor]:
-    """(T, vocabulary) logits and (T, hidden) states after the probe's layer, of one window without padding."""
+def full_logits(model: nn.Module, example: FirstExample) -> Tensor:
+    """(T, vocabulary) logits of one window without padding."""
     with torch.no_grad():
-        output = model(torch.tensor([example.token_ids]), output_hidden_states=True)
-    return output.logits[0], output.hidden_states[PROBE_LAYER][0]
+        logits: Tensor = model(torch.tensor([example.token_ids])).logits
+    return logits[0]
 
 
 def slow_rank(model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
     losses = []
     for item in items:
-        logits, _ = full_output(model, example := examples.example(item))
+        logits = full_logits(model, example := examples.example(item))
         ids = examples.identifiers.token_ids[: len(item.passages)]
         losses.append(slow_ranknet([logits[example.bracket_index, one].item() for one in ids], list(item.relevance)))
     return sum(losses) / len(losses)
@@ -82,19 +76,9 @@ def slow_lm(model: nn.Module, examples: FirstCollator, items: list[TrainingList]
     """Mean over the tokens of all answers, the opening bracket included."""
     losses = []
     for item in items:
-        logits, _ = full_output(model, example := examples.example(item))
+        logits = full_logits(model, example := examples.example(item))
         for at in range(example.bracket_index - 1, len(example.token_ids) - 1):
             losses.append(-torch.log_softmax(logits[at], dim=0)[example.token_ids[at + 1]].item())
-    return sum(losses) / len(losses)
-
-
-def slow_probe(model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
-    losses = []
-    for item in items:
-        _, states = full_output(model, example := examples.example(item))
-        direction = torch.randn(states.shape[1], generator=torch.Generator().manual_seed(0)) / states.shape[1] ** 0.5
-        scores = [(states[index] @ direction).item() for index in example.identifier_indices]
-        losses.append(slow_ranknet(scores, list(item.relevance)))
     return sum(losses) / len(losses)
 
 
@@ -117,12 +101,3 @@ def test_loss_is_that_of_the_answer_and_that_of_the_identifiers_at_the_bracket(
     found = loss_of(objective_of(examples, objective, rank_weight), model, examples, windows)
     expected = lm_share * slow_lm(model, examples, windows) + rank_share * slow_rank(model, examples, windows)
     assert found == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("objective", ["lm", "rank", "joint"])
-def test_probe_adds_the_ranking_loss_of_an_earlier_layer(
-    model: nn.Module, examples: FirstCollator, windows: list[TrainingList], objective: ObjectiveName
-) -> None:
-    off = loss_of(objective_of(examples, objective), model, examples, windows)
-    on = loss_of(objective_of(examples, objective, probe_weight=0.3), model, examples, windows)
-    assert on - off == pytest.approx(0.3 * slow_probe(model, examples, windows), rel=1e-3)

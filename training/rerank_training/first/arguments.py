@@ -41,9 +41,6 @@ class FirstArguments(ListArguments):
         "Weight of the ranking loss in the joint objective. Default: that of FIRST: 1 for lambdarank-first, 0.1 for "
         "listnet-first, 10 for all others.",
     ] = None
-    probe_weight: Annotated[
-        float, "Weight of the ranking loss on an earlier layer; 1 lets small models learn in fewer steps; 0: none."
-    ] = 0.0
     passage_tokens: Annotated[
         int | None,
         "Number of tokens to which passages are truncated; 0: as many as fit. Default: that of the base if it has a "

@@ -11,12 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError, InvalidRequest
-from rerank.prompting.identifiers import CLOSE, OPEN, derive_identifiers, find_identifiers
+from rerank.prompting.identifiers import CLOSE, OPEN, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.types import Window
 from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.trainer.data import pad_rows, relevance_and_mask
+from rerank_training.trainer.data import relevance_and_mask
 from rerank_training.trainer.losses import IGNORE_INDEX
 
 
@@ -27,12 +27,10 @@ class FirstExample:
     Attributes:
         token_ids: the prompt up to and including the opening bracket, followed by the answer if it is trained.
         bracket_index: index of the opening bracket. The logits there, at the identifiers, are the scores.
-        identifier_indices: index of each passage's identifier in the prompt; empty unless requested.
     """
 
     token_ids: list[int]
     bracket_index: int
-    identifier_indices: tuple[int, ...]
 
 
 class FirstCollator:
@@ -40,16 +38,14 @@ class FirstCollator:
 
     The batch is padded on the right, where a causal model never reads from a real token. It holds `input_ids` (B, T);
     `labels` (B, T), the tokens from the bracket on, IGNORE_INDEX elsewhere; `bracket_index` (B,); `relevance` and
-    `mask` (B, N), False at the padding of short windows; `identifier_indices` (B, N), 0 at padding.
+    `mask` (B, N), False at the padding of short windows.
 
     Args:
         context_tokens: largest number of tokens in an example.
         with_answer: append the permutation to the prompt, for the loss of the language model.
-        with_identifier_indices: find the identifiers in the prompt, for the probe loss.
 
     Raises:
         CheckpointError: the tokenizer has too few identifiers.
-        ConfigError: the probe is requested, but the template shows identifiers before the passages.
     """
 
     def __init__(
@@ -58,15 +54,9 @@ class FirstCollator:
         prompt: PromptSettings,
         context_tokens: int,
         with_answer: bool = True,
-        with_identifier_indices: bool = False,
     ) -> None:
-        if with_identifier_indices and "{example}" in prompt.template.prefix:
-            raise ConfigError(
-                "the probe loss needs a template without {example} in its prefix; use another or set --probe-weight 0"
-            )
         self._tokenizer = tokenizer
         self._with_answer = with_answer
-        self._with_identifier_indices = with_identifier_indices
         self._renderer = ListwiseRenderer(prompt.template, tokenizer, context_tokens, 1, prompt.passage_tokens)
         prompt_end = self._renderer.prompt_end
         self.identifiers = derive_identifiers(tokenizer, prompt.identifiers, prompt_end)
@@ -83,23 +73,20 @@ class FirstCollator:
             "labels": pad_sequence([_labels(row) for row in rows], batch_first=True, padding_value=IGNORE_INDEX),
             "bracket_index": torch.tensor([row.bracket_index for row in rows]),
             **relevance_and_mask(windows),
-            "identifier_indices": pad_rows([row.identifier_indices for row in rows]).long(),
         }
 
     def example(self, item: TrainingList) -> FirstExample:
         """Tokenizes one window.
 
         Raises:
-            ConfigError: the prompt is too long, or the probe is requested and an identifier is not a token of its own.
+            ConfigError: the prompt is too long.
         """
-        n = len(item.passages)
-        best_first = sorted(range(n), key=lambda position: -item.relevance[position])
+        best_first = sorted(range(len(item.passages)), key=lambda position: -item.relevance[position])
         answer = self._answer(best_first) if self._with_answer else []
         prompt = self._prompt(item, len(answer))
         return FirstExample(
             token_ids=[*prompt, self.identifiers.bracket_id, *answer],
             bracket_index=len(prompt),
-            identifier_indices=self._find_identifiers(prompt, n) if self._with_identifier_indices else (),
         )
 
     def _prompt(self, item: TrainingList, answer_tokens: int) -> list[int]:
@@ -120,16 +107,6 @@ class FirstCollator:
             ids += [*(self._separator_ids if ids else []), self.identifiers.token_ids[position]]
         end = self._tokenizer.eos_token_id
         return ids + self._closing_ids + ([] if end is None else [int(end)])
-
-    def _find_identifiers(self, prompt: Sequence[int], n: int) -> tuple[int, ...]:
-        """Index of each passage's identifier."""
-        found = find_identifiers(self._tokenizer, prompt, self.identifiers.token_ids[:n])
-        if len(found) < n:
-            raise ConfigError(
-                f"identifier {len(found) + 1} of {n} is not a token of its own in the prompt of this tokenizer, so the "
-                "probe loss cannot read it; set --probe-weight 0"
-            )
-        return found
 
     def _continuation_ids(self, before: str, text: str) -> list[int]:
         """Token ids of `text` after `before`; tokenized alone, some tokenizers would start it with a word marker."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from rerank.models.early_exit import score_direction
 from rerank_training.trainer.losses import RankLoss, language_model_loss
 from rerank_training.trainer.processes import over_all_processes
 
@@ -25,65 +24,44 @@ class FirstObjective:
         rank_loss: on the identifier logits at the opening bracket, whose next token is the best passage's identifier.
         rank_weight: read by `joint` only.
         identifier_ids: token ids in the order of the passages.
-        probe_weight: weight of the same ranking loss on scores read from an earlier layer, see `_probe`; 0: none.
-        probe_layer: 1-based layer whose output the probe reads.
     """
 
     objective: ObjectiveName
     rank_loss: RankLoss
     rank_weight: float
     identifier_ids: tuple[int, ...]
-    probe_weight: float = 0.0
-    probe_layer: int = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss of a batch; its mean over the processes is the loss of the windows of all of them."""
-        output, logits = self._forward(model, batch)
+        logits = self._forward(model, batch)
         terms = []
         if self.objective != "rank":
             terms.append(language_model_loss(logits, batch["labels"][:, -logits.shape[1] :]))
         if self.objective != "lm":
             weight = self.rank_weight if self.objective == "joint" else 1.0
             terms.append(weight * self._rank(self._scores(logits, batch), batch))
-        if self.probe_weight:
-            scores = self._probe(output.hidden_states[self.probe_layer], batch["identifier_indices"])
-            terms.append(self.probe_weight * self._rank(scores, batch))
         return torch.stack(terms).sum()
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
         """(B, N) logits; undefined at the padding of short windows."""
-        _, logits = self._forward(model, batch)
-        return self._scores(logits, batch)
+        return self._scores(self._forward(model, batch), batch)
 
     def _rank(self, scores: Tensor, batch: Batch) -> Tensor:
         return over_all_processes(self.rank_loss)(scores, batch["relevance"], batch["mask"])
 
-    def _forward(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
-        """The model's output, and (B, K, vocabulary) logits of the last K positions, from before the first bracket."""
+    def _forward(self, model: nn.Module, batch: Batch) -> Tensor:
+        """(B, K, vocabulary) logits of the last K positions, from before the first bracket."""
         ids, first = batch["input_ids"], int(batch["bracket_index"].min()) - 1
-        output = model(
+        logits: Tensor = model(
             input_ids=ids,
             use_cache=False,
             # Indices, because a slice is not contiguous: the product would copy the vocabulary's matrix for each row.
             logits_to_keep=torch.arange(first, ids.shape[1], device=ids.device),
-            output_hidden_states=self.probe_weight > 0,
-        )
-        return output, output.logits[:, first - ids.shape[1] :]
+        ).logits
+        return logits[:, first - ids.shape[1] :]
 
     def _scores(self, logits: Tensor, batch: Batch) -> Tensor:
         first = batch["input_ids"].shape[1] - logits.shape[1]
         rows = torch.arange(len(logits), device=logits.device)
         at_bracket = logits[rows, batch["bracket_index"] - first]  # (B, vocabulary)
         return at_bracket[:, list(self.identifier_ids[: batch["mask"].shape[1]])]
-
-    def _probe(self, hidden: Tensor, identifier_indices: Tensor) -> Tensor:
-        """(B, N) scores: the state at each passage's identifier, projected onto one fixed random direction.
-
-        The last position can only combine what earlier positions have computed, and learns that late: on windows of
-        4 x 20 tokens a small model needs 250 steps. Trained to have the relevance of each passage ready at its
-        identifier, it needs 50. The direction is not a parameter, so that the served model is a plain one; a ranker
-        with `early_exit` ranks by these scores.
-        """
-        width = hidden.shape[-1]
-        states = hidden.gather(1, identifier_indices[:, :, None].expand(-1, -1, width))  # (B, N, hidden)
-        return states @ score_direction(width).to(states)

@@ -59,8 +59,6 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         rank_loss=rank_loss,
         rank_weight=arguments.joint_rank_weight,
         identifier_ids=collator.identifiers.token_ids,
-        probe_weight=arguments.probe_weight,
-        probe_layer=_probe_layer(model),
     )
     trainer = RankingTrainer(
         objective,
@@ -89,7 +87,6 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
             base_revision=base_revision(base, model),
             identifiers=prompt.identifiers.value,
             passage_tokens=prompt.passage_tokens,
-            early_exit_layer=_probe_layer(model) if arguments.probe_weight and prompt.template.has_early_exit else 0,
         )
         print_summary(trainer, folder)
     return folder
@@ -178,7 +175,6 @@ def make_collator(
         prompt,
         context_tokens(model, tokenizer),
         with_answer=arguments.objective != "rank",
-        with_identifier_indices=arguments.probe_weight > 0,
     )
     if arguments.window_size > (found := len(collator.identifiers)):
         raise ConfigError(
@@ -186,8 +182,3 @@ def make_collator(
             f"use at most {found}"
         )
     return collator
-
-
-def _probe_layer(model: Any) -> int:
-    """The layer that the probe reads, counted from 1: two thirds of the way through the model, rounded up."""
-    return -(-2 * int(model.config.num_hidden_layers) // 3)

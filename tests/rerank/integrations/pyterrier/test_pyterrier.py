@@ -101,7 +101,7 @@ def test_each_query_is_reranked_and_all_columns_stay(transformer: Callable[..., 
     assert (found["rerank_ms"] > 0).all()
 
 
-def test_first_stage_order_is_that_of_rank_then_score_then_none(local: Reranker, pt: Any, results: Any) -> None:
+def test_first_stage_order_is_that_of_rank_then_score(local: Reranker, pt: Any, results: Any) -> None:
     from rerank.integrations.pyterrier import RerankTransformer
 
     transformer = RerankTransformer(local, model="number")
@@ -110,10 +110,20 @@ def test_first_stage_order_is_that_of_rank_then_score_then_none(local: Reranker,
         transformer(results[["qid", "query", "docno", "text", *columns]])
         seen = [[int(passage.text.split()[1]) for passage in window.passages] for window in NUMBER.encoded]
         assert sorted(seen) == sorted(LISTS.values())
-        assert all(window.is_ordered for window in NUMBER.encoded)
-    NUMBER.encoded.clear()
-    transformer(results[["qid", "query", "docno", "text"]])
-    assert not any(window.is_ordered for window in NUMBER.encoded)
+
+
+def test_equal_texts_are_read_once_without_rank_and_score(local: Reranker, pt: Any, results: Any) -> None:
+    """The list is unordered then."""
+    import pandas as pd
+
+    from rerank.integrations.pyterrier import RerankTransformer
+
+    twice = pd.concat([results, results.assign(docno=results["docno"] + " again")], ignore_index=True)
+    for columns, times in ((["rank"], 2), ([], 1)):
+        NUMBER.encoded.clear()
+        found = RerankTransformer(local, model="number")(twice[["qid", "query", "docno", "text", *columns]])
+        assert sum(len(window.passages) for window in NUMBER.encoded) == times * len(results)
+        assert len(found) == len(twice)
 
 
 def test_operators_and_top_n_cut_and_compose(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
