@@ -41,7 +41,7 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 Matrix: TypeAlias = npt.NDArray[np.float32]
 #: Number format in which a model computes. `auto`: see `pick_precision` and `pick_encoder_dtype` in
 #: rerank/models/precision.py. On a CPU only linear layers and attention are in bfloat16.
-Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float8"]
 #: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
 InSlices: TypeAlias = Generator[None, None, T]
 

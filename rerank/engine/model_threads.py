@@ -16,13 +16,13 @@ from rerank.engine.stage import Observers, QueuedStage, ThreadStage, reason_of
 from rerank.engine.throughput import Throughput
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure, RerankError
+from rerank.models.batches import GPU_BATCH_TOKENS
 from rerank.rankers.base import PausingRanker, Ranker, RankerInfo, RemoteRanker
 from rerank.types import Passage, Prepared, Query, Window, WindowRanking, check_rankings
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
-#: nothing (2026-11-21); windows of full texts are longer than this and run alone. On a GPU, the default of
-#: text-embeddings-inference.
-_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 512, 16_384
+#: nothing (2026-11-21); windows of full texts are longer than this and run alone.
+_CPU_BATCH_TOKENS = 512
 #: Passages are prepared in slices of about so many seconds; of so many tokens as long as no rate is measured.
 _SLICE_S = 0.05
 _FIRST_SLICE_TOKENS = 256
@@ -93,13 +93,14 @@ class ModelThreads:
     def slices(self, query: Query, passages: Sequence[Passage]) -> Sequence[Sequence[int]]:
         """Divides the positions of the passages into slices of about `_SLICE_S`; one slice keeps their order.
 
-        A slice to encode is bounded, because passages with vectors make the rate look higher.
+        A slice to encode is bounded, because passages with vectors make the rate look higher. A GPU gets
+        a batch at least.
         """
         info = self._ranker.info
         tokens_per_s = self._throughput.tokens_per_s(self.prepare_stage.model_stage)
         most = _SLICE_S * tokens_per_s if tokens_per_s else _FIRST_SLICE_TOKENS
         if info.reads_vectors or info.reads_sparse:
-            most = min(most, _SLICE_BATCHES * _device_batch_tokens(info))
+            most = GPU_BATCH_TOKENS if info.gpu_batch_tokens else min(most, _SLICE_BATCHES * _CPU_BATCH_TOKENS)
         if prepare_tokens(info, query, passages) <= most:
             return [range(len(passages))]
         return slices(passages, partial(passage_tokens, info), most)
@@ -155,7 +156,8 @@ def _rank_stage(
     """Makes the stage that reads pieces of windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, RemoteRanker):
         return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight, observers)
-    pauses = isinstance(ranker, PausingRanker) and ranker.info.reads_together
+    info = ranker.info  # a GPU's batches are short, and its layers are compiled
+    pauses = isinstance(ranker, PausingRanker) and info.reads_together and not info.gpu_batch_tokens
     stage = ThreadStage(model_stage, partial(_read, ranker), throughput, max_batch_tokens, observers, pauses)
     if isinstance(ranker, PausingRanker) and pauses:
         ranker.call_between_layers(stage.worker.run_waiting)
@@ -181,7 +183,7 @@ async def _rank_served(ranker: RemoteRanker, window: Window) -> WindowRanking:
 
 
 def _device_batch_tokens(info: RankerInfo) -> int:
-    return _GPU_BATCH_TOKENS if info.on_accelerator else _CPU_BATCH_TOKENS
+    return info.gpu_batch_tokens or _CPU_BATCH_TOKENS
 
 
 @contextmanager

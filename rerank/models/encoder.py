@@ -23,7 +23,7 @@ from rerank.checkpoints.settings_files import read_settings
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
 from rerank.config.encoder import EncoderConfig
 from rerank.errors import CheckpointError
-from rerank.models.batches import BATCH_TOKENS, batches_by_length
+from rerank.models.batches import batch_tokens, batches_by_length
 from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder_id import EncoderId
 from rerank.models.encoder_loading import load_encoder, locate_encoder, weights_sha256, write_end_token
@@ -160,7 +160,7 @@ class Encoder:
 
     def encode_queries(self, texts: Sequence[str]) -> Matrix:
         """Returns (N, D) float32 unit vectors of queries; a text beyond `max_query_tokens` is ignored."""
-        return self._encode(texts, self._queries, "float32")
+        return self._encode(texts, self._queries, "float32")[0]
 
     def encode_passages(self, texts: Sequence[str], dtype: Precision = "float32") -> Matrix:
         """Returns (N, D) float32 unit vectors. Equal texts get equal bits; text beyond `max_text_tokens` is ignored.
@@ -169,13 +169,15 @@ class Encoder:
             texts: what to encode.
             dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
         """
-        return self._encode(texts, self._passages, self.pick_dtype(dtype))
+        return self._encode(texts, self._passages, self.pick_dtype(dtype))[0]
 
-    def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> Matrix:
+    def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> tuple[Matrix, list[bool]]:
+        """Returns the vectors, and whether each text has more tokens than are read."""
         distinct = list(dict.fromkeys(texts))
+        counts = self._text_tokens(distinct, side)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
         autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
-        for rows in self._batches(distinct, side):
+        for rows in self._batches(counts, side):
             with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
                 model = self._model_in(dtype)
                 encode = model.encode_query if side is self._queries else model.encode_document
@@ -188,13 +190,14 @@ class Encoder:
                     show_progress_bar=False,
                 )
         row = {text: index for index, text in enumerate(distinct)}
-        return vectors[[row[text] for text in texts]]
+        rows = [row[text] for text in texts]
+        return vectors[rows], [counts[one] > side.max_text_tokens for one in rows]
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
         """Returns the passages with vectors: their own, or a new one, which is kept for later requests."""
         new = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
         read = [self.beginning(text) for text in new]
-        found = zip(self.encode_passages(read, dtype), self.is_truncated(read), strict=True)
+        found = zip(*self._encode(read, self._passages, self.pick_dtype(dtype)), strict=True)
         computed = dict(zip(new, found, strict=True))
         for text, (vector, is_truncated) in computed.items():
             self.vector_cache.put(text, vector, is_truncated)
@@ -211,14 +214,14 @@ class Encoder:
         """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
 
-    def _batches(self, texts: Sequence[str], side: _Side) -> Iterator[list[int]]:
+    def _batches(self, counts: Sequence[int], side: _Side) -> Iterator[list[int]]:
         """Yields batches of texts of similar numbers of tokens, the longest first, so that little is padded.
 
         By their numbers of characters, as sentence-transformers sorts, texts beside code are padded by a quarter.
         """
         around = self.id.max_tokens - side.max_text_tokens
-        counts = [min(tokens, side.max_text_tokens) for tokens in self._text_tokens(texts, side)]
-        return batches_by_length([around + count for count in counts], BATCH_TOKENS)
+        lengths = [around + min(tokens, side.max_text_tokens) for tokens in counts]
+        return batches_by_length(lengths, batch_tokens(self.device.type))
 
     def _model_in(self, dtype: Precision) -> SentenceTransformer:
         """Returns the model that computes in `dtype`: on a CPU a copy with other linear layers, made on first use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -92,12 +93,16 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
-    model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
-        base,
-        dtype=weights_dtype(device, precision),
-        output_loading_info=True,
-        trust_remote_code=False,
-    )
+    weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
+    with ThreadPoolExecutor(1) as hashing:  # takes as long as loading
+        revision = hashing.submit(sha256_of_files, weights)
+        model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
+            base,
+            dtype=weights_dtype(device, precision),
+            device_map=None if device.type == "cpu" else device,  # weights pass no memory of the CPU
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
     check_complete(base, loading_info)
     tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base)
     if is_adapter:
@@ -107,10 +112,8 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
     if context_tokens < 1:
         raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
-    weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
-    revision = sha256_of_files(weights)
     model = model.eval().requires_grad_(False).to(device)
-    return CausalLM(model, tokenizer, revision, context_tokens, pick_precision(model, precision))
+    return CausalLM(model, tokenizer, revision.result(), context_tokens, pick_precision(model, precision))
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from rerank.models.float8 import check_float8, use_float8
 from rerank.models.onednn import use_onednn
 from rerank.types import Precision
 
@@ -25,7 +26,12 @@ def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
     """Chooses the precision in which a loaded model computes. `auto` is bfloat16 on CUDA.
 
     On a CPU `auto` is bfloat16 if the processor multiplies it and the model is wide enough to gain, otherwise float32.
+
+    Raises:
+        ConfigError: the device cannot compute in float8.
     """
+    if precision == "float8":
+        check_float8(model.device)
     if precision != "auto":
         return precision
     if model.device.type != "cpu":
@@ -38,8 +44,10 @@ def compute_in(model: PreTrainedModel, precision: Precision) -> None:
     """Makes the linear layers of a model with float32 weights on a CPU compute in a precision; other models stay.
 
     The model can then be neither trained nor saved. In bfloat16 the rest of it computes under autocast, see
-    `uses_autocast`.
+    `uses_autocast`. In float8, which a GPU computes in, the rest computes in bfloat16.
     """
+    if precision == "float8":
+        use_float8(model)
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return
     if precision == "float32":
@@ -53,6 +61,8 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
 
     Unlike narrow rankers, narrow encoders gain by bfloat16: they read rows of about a thousand tokens.
     """
+    if dtype == "float8":
+        return "bfloat16"
     if dtype != "auto":
         return dtype
     return "bfloat16" if device.type == "cpu" and has_bfloat16() else "float32"

@@ -41,8 +41,8 @@ class RankerInfo:
     adds_first_stage: bool = False
     #: The most passages of a window whose missing vectors `rank` computes.
     max_encoded_passages: int = 0
-    #: True if the model runs on a GPU, whose batches are larger.
-    on_accelerator: bool = False
+    #: The most tokens that the model reads together on a GPU; 0 on a CPU.
+    gpu_batch_tokens: int = 0
     #: True if the prompt has a place for the instruction of a query.
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.

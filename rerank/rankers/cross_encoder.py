@@ -13,7 +13,7 @@ from pathlib import Path
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
-from rerank.models.batches import batches_by_length
+from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
@@ -25,7 +25,7 @@ _MOST_PASSAGES = 1000
 #: The least tokens that a query must leave for the passage.
 _LEAST_PASSAGE_TOKENS = 16
 #: Tokens of a batch of pairs, between which other requests take their turns.
-_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 512, 16_384
+_CPU_BATCH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class CrossEncoderRanker:
     def __init__(self, checkpoint: Path, device: str = "auto", precision: Precision = "auto") -> None:
         self._scorer = scorer = PairScorer(checkpoint, device, precision)
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
-        self._batch_tokens = _GPU_BATCH_TOKENS if scorer.device.type == "cuda" else _CPU_BATCH_TOKENS
+        self._batch_tokens = GPU_BATCH_TOKENS if scorer.device.type == "cuda" else _CPU_BATCH_TOKENS
         template = scorer.chat_template
         self.info = RankerInfo(
             kind="cross-encoder",
@@ -67,7 +67,7 @@ class CrossEncoderRanker:
             reads_together=True,
             max_passage_tokens=scorer.max_tokens,
             max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
-            on_accelerator=scorer.device.type == "cuda",
+            gpu_batch_tokens=GPU_BATCH_TOKENS if scorer.device.type == "cuda" else 0,
             precision=scorer.precision,
             reads_instruction=scorer.reads_instruction,
         )

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rerank.config import Precision
-from rerank.errors import CheckpointError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import LastTokenReader
 from rerank.models.out_of_memory import translate_out_of_memory
@@ -110,6 +110,10 @@ class E2RankRanker(E2RankPrompts):
             )
         super().__init__(load_tokenizer(encoder.folder), encoder.id.max_tokens, template, instruction, prompt_passages)
         self._encoder, self._reads_index = encoder, reads_index
+        if precision == "float8":
+            raise ConfigError(
+                "e2rank reads prompts with the weights of its encoder, which are not rounded; use bfloat16"
+            )
         picked = pick_precision(encoder.transformer, precision)
         self._reader = LastTokenReader(encoder.transformer_in(picked), autocast=picked == "bfloat16")
         self.info = replace(
@@ -117,7 +121,7 @@ class E2RankRanker(E2RankPrompts):
             reads_together=self._reader.reads_together,
             max_passage_tokens=encoder.max_text_tokens,
             reads_vectors=reads_index,
-            on_accelerator=encoder.device.type == "cuda",
+            gpu_batch_tokens=self._reader.gpu_batch_tokens,
             precision=picked,
         )
 

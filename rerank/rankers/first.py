@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
@@ -112,7 +112,7 @@ class FirstRanker(FirstPrompts):
             self.describe(model_id(checkpoint), lm.revision),
             precision=lm.precision,
             reads_together=self._reader.reads_together,
-            on_accelerator=self._device.type == "cuda",
+            gpu_batch_tokens=self._reader.gpu_batch_tokens,
         )
 
     @translate_out_of_memory()

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.config import FusionModel
-from rerank.models.batches import batches_by_length
+from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
@@ -25,7 +25,7 @@ from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vect
 
 #: Tokens of a batch of texts to encode, between which other requests take their turns: some 50 ms of one core in
 #: bfloat16.
-_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 384, 16_384
+_CPU_BATCH_TOKENS = 384
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class FusionRanker:
         self._settings = settings
         self._encoder = encoder
         self._sparse = sparse_encoder
-        self._batch_tokens = _GPU_BATCH_TOKENS if encoder.device.type == "cuda" else _CPU_BATCH_TOKENS
+        self._batch_tokens = GPU_BATCH_TOKENS if encoder.device.type == "cuda" else _CPU_BATCH_TOKENS
         names, hashes = [encoder.id.name], [encoder.id.sha256]
         if sparse_encoder is not None:
             names.append(sparse_encoder.id.name)
@@ -75,7 +75,7 @@ class FusionRanker:
             adds_first_stage=True,
             signals=self._signals(),
             max_encoded_passages=settings.cosine_depth or settings.window_size,
-            on_accelerator=encoder.device.type == "cuda",
+            gpu_batch_tokens=GPU_BATCH_TOKENS if encoder.device.type == "cuda" else 0,
             precision=encoder.pick_dtype("auto"),
         )
 

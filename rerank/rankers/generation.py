@@ -10,17 +10,17 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
-from transformers.generation.streamers import BaseStreamer
+from transformers import PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
 from rerank.errors import ConfigError
+from rerank.models.decode_state import DecodeState
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
@@ -150,10 +150,13 @@ class GenerationRanker(GenerationPrompts):
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, thinking_tokens)
-        self._model, self._autocast = lm.model, uses_autocast(self._device, lm.precision)
+        self._autocast = uses_autocast(self._device, lm.precision)
         if lm.precision != "float32":
             compute_in(lm.model, lm.precision)
-        self._model.generation_config = _greedy(lm)
+        model: Any = lm.model
+        last_logits = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        self._forward, self._config = partial(model, **last_logits), model.config
+        self._end_ids = _end_ids(lm)
         self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
@@ -163,47 +166,24 @@ class GenerationRanker(GenerationPrompts):
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> Answer:
-        """Returns the text that the model generates after the prompt, up to its end token or the token budget."""
-        ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
+        """Returns the text that the model writes greedily after the prompt, up to its end token or the token budget.
+
+        Its settings of temperature or repetition penalty are not read: an order repeats its brackets.
+        """
+        most, ids = self.new_tokens(n), torch.tensor(prompt, device=self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            clock = _FirstTokenClock()
-            output = cast(Any, self._model).generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self.new_tokens(n), streamer=clock
-            )  # (1, T + answer)
-        answer = output[0, len(prompt) :].tolist()
+            state = DecodeState(self._forward, self._config, [ids], most)
+            written = [int(state.outputs[0].argmax())]
+            start_s = time.perf_counter()
+            while written[-1] not in self._end_ids and len(written) < most:
+                state.decode_step(torch.tensor(written[-1:], device=self._device))
+                written.append(int(state.outputs[0].argmax()))
         thinks = self._thinking_tokens > 0  # the marks of a reasoning may be special tokens
-        text = str(self._tokenizer.decode(answer, skip_special_tokens=not thinks))
-        return Answer(text, Decoded(len(answer), clock.ms()))
+        text = str(self._tokenizer.decode(written, skip_special_tokens=not thinks))
+        return Answer(text, Decoded(len(written), (time.perf_counter() - start_s) * 1000))
 
 
-class _FirstTokenClock(BaseStreamer):
-    """Measures the time from the first token that `generate` writes."""
-
-    def __init__(self) -> None:
-        self._put = 0
-        self._start_s = 0.0
-
-    def put(self, value: torch.Tensor) -> None:
-        """Is called with the prompt, and then with each token."""
-        self._put += 1
-        if self._put == 2:
-            self._start_s = time.perf_counter()
-
-    def end(self) -> None:
-        """See BaseStreamer."""
-
-    def ms(self) -> float:
-        """Returns the milliseconds since then; 0 if there was no token."""
-        return (time.perf_counter() - self._start_s) * 1000 if self._start_s else 0.0
-
-
-def _greedy(lm: CausalLM) -> GenerationConfig:
-    """Configures greedy decoding, without the temperature or repetition penalty that a checkpoint may ask for."""
-    configured = lm.model.generation_config.eos_token_id
-    eos_ids = {*(configured if isinstance(configured, list) else [configured]), lm.tokenizer.eos_token_id} - {None}
-    return GenerationConfig(do_sample=False, eos_token_id=sorted(eos_ids) or None, pad_token_id=_pad_id(lm.tokenizer))
-
-
-def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Returns the padding token; 0 if there is none, because a batch of one is never padded."""
-    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+def _end_ids(lm: CausalLM) -> set[int]:
+    """Returns the tokens that end an answer: of the checkpoint's settings, and of its tokenizer."""
+    configured = lm.model.generation_config.eos_token_id if lm.model.generation_config else None
+    return {*(configured if isinstance(configured, list) else [configured]), lm.tokenizer.eos_token_id} - {None}

@@ -31,7 +31,7 @@ def one_step(states: torch.Tensor, passages: Sequence[torch.Tensor]) -> list[tup
 
 
 def dynamic(
-    prefill: Callable[[Sequence[torch.Tensor]], DecodeState],
+    prefill: Callable[[Sequence[torch.Tensor], int], DecodeState],
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
@@ -43,7 +43,7 @@ def dynamic(
     the embedding table of the model is neither resized nor written. All choices stay on the device until the last one.
 
     Args:
-        prefill: reads the prompts.
+        prefill: reads the prompts, for a number of decode steps.
         top_ns: for each window, the number of passages to choose; 0: all. The others follow in the order of the last
             inner products, which costs nothing more: with 1, the order is that of `one_step`.
     """
@@ -58,7 +58,7 @@ def dynamic(
     start_s = 0.0
     for _ in range(max(steps)):  # windows that are done run along
         if state is None:
-            state = prefill(prompts)
+            state = prefill(prompts, max(steps))
             start_s = _now_s(device)
         else:
             state.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
@@ -80,7 +80,7 @@ def dynamic(
 
 
 def choice_scores(
-    prefill: Callable[[Sequence[torch.Tensor]], State],
+    prefill: Callable[[Sequence[torch.Tensor], int], State],
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
 ) -> list[list[tuple[float, ...]]]:
@@ -94,7 +94,7 @@ def choice_scores(
         prefill, prompts: as for `dynamic`.
         passages: (n, D) projected passages of each window.
     """
-    state, rows = prefill(prompts), [list[tuple[float, ...]]() for _ in passages]
+    state, rows = prefill(prompts, max(map(len, passages))), [list[tuple[float, ...]]() for _ in passages]
     for step in range(max(map(len, passages)) - 1):  # windows that are done run along
         if step:
             chosen = [vectors[min(step, len(vectors)) - 1] for vectors in passages]

@@ -98,7 +98,7 @@ class PERankRanker:
         )
         self.reference = self._plain_scores(loaded.transformer, max_window_size)
         compute_in(loaded.transformer, picked)
-        self._reader = LastTokenReader(loaded.transformer, uses_autocast(self._device, picked))
+        self._reader = LastTokenReader(loaded.transformer, uses_autocast(self._device, picked), reads_vectors=True)
         self.info = RankerInfo(
             kind="pe-rank",
             model_id=model_id(checkpoint),
@@ -112,7 +112,7 @@ class PERankRanker:
             max_window_tokens=loaded.context_tokens,
             reads_vectors=True,
             signals={"cosine": encoder.id.vectors_sha256},
-            on_accelerator=self._device.type == "cuda",
+            gpu_batch_tokens=self._reader.gpu_batch_tokens,
             warning=loaded.warning,
             precision=picked,
         )
@@ -166,7 +166,7 @@ class PERankRanker:
             inputs, passages = self._inputs(windows)
             if self._dynamic:
                 return tuple(chain.from_iterable(choice_scores(prefill, inputs, passages)))
-            return tuple(one_step(prefill(inputs).outputs, passages))
+            return tuple(one_step(prefill(inputs, 0).outputs, passages))
 
     def _inputs(self, windows: Sequence[Window]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Returns (T, D) input vectors and (n, D) projected passages of each window."""

@@ -87,13 +87,13 @@ async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_accelerator", "configured", "batches"), [(False, None, [2, 2, 1]), (True, None, [5]), (True, 400, [2, 2, 1])]
+    ("gpu_batch_tokens", "configured", "batches"), [(0, None, [2, 2, 1]), (9000, None, [5]), (9000, 400, [2, 2, 1])]
 )
 async def test_batch_holds_512_tokens_on_a_cpu_and_more_on_an_accelerator_unless_it_is_configured(
-    on_accelerator: bool, configured: int | None, batches: list[int]
+    gpu_batch_tokens: int, configured: int | None, batches: list[int]
 ) -> None:
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, on_accelerator=on_accelerator)
+    ranker.info = replace(ranker.info, gpu_batch_tokens=gpu_batch_tokens)
     async with engine_for(ranker, EngineConfig(max_batch_tokens=configured)) as engine:
         await engine.run(request_for(shuffled(100), Blocks(20)))  # 200 tokens each
     assert ranker.batches == batches

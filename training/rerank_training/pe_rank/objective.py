@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -59,7 +60,8 @@ class PEObjective:
         prompts = [row[: last + 1] for row, last in zip(embeddings, batch["last_index"].tolist(), strict=True)]
         window_passages = [row[:size] for row, size in zip(passages, sizes, strict=True)]
         lm = pe_model.transformer
-        chosen = dynamic(lambda inputs: DecodeState(lm, lm.config, inputs), prompts, window_passages, [0] * len(sizes))
+        prefill = partial(DecodeState, lm, lm.config)
+        chosen = dynamic(prefill, prompts, window_passages, [0] * len(sizes))
         return pad_sequence([torch.tensor(row) for row, _ in chosen], batch_first=True).to(passages.device)
 
     def _scores(self, model: nn.Module, batch: dict[str, Tensor], view: str = "") -> Tensor:
