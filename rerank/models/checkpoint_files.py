@@ -121,13 +121,13 @@ def build_transformer(
     with init_empty_weights(include_buffers=False):
         model: PreTrainedModel = AutoModel.from_config(config, dtype=dtype)
     tensors = {  # copies, because the memory alignment of a mapped file would change the last bits of sums
-        name.removeprefix(_TRANSFORMER_PREFIX): tensor.to(dtype, copy=True)
+        name.removeprefix(_TRANSFORMER_PREFIX): tensor.to(device, dtype, copy=True)
         for name, tensor in weights.items()
         if name.startswith(_TRANSFORMER_PREFIX)
     }
     try:
         model.load_state_dict(
-            tensors | {_TOKEN_EMBEDDINGS: token_embeddings.to(dtype, copy=True)}, strict=True, assign=True
+            tensors | {_TOKEN_EMBEDDINGS: token_embeddings.to(device, dtype, copy=True)}, strict=True, assign=True
         )
     except RuntimeError as error:
         raise CheckpointError(f"the checkpoint does not fit its config.json: {error}") from error

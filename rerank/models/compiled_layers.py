@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +18,21 @@ log = logging.getLogger(__name__)
 #: torch gives up compiling a function after this many versions. All models of a type share the function of their
 #: layers, and each needs two versions: for one sequence, and for several.
 _MOST_VERSIONS = 64
+
+
+def start_compiler(device: torch.device) -> None:
+    """Lets torch start what its compiler needs on a GPU, in the background: some eight seconds, once in a process."""
+    if device.type == "cuda":
+        _start_compiler(device)
+
+
+@cache
+def _start_compiler(device: torch.device) -> None:
+    def compile_something() -> None:
+        with suppress(Exception):  # the layers of a model meet the same failure, and say so
+            torch.compile(torch.sin, dynamic=True)(torch.ones(8, device=device))
+
+    threading.Thread(target=compile_something, name="start the compiler", daemon=True).start()
 
 
 class UnreadCache(DynamicCache):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,12 +19,13 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import check_vocabulary, merged
 from rerank.models.checkpoint_errors import loading
+from rerank.models.compiled_layers import start_compiler
 from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
 from rerank.models.precision import pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
-from rerank.util.files import is_missing_folder, sha256_of_files
+from rerank.util.files import hashing, is_missing_folder
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -83,6 +83,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
         ConfigError: the adapter's base model is neither a folder nor on the hub.
     """
+    start_compiler(device)
     with loading("causal language model", checkpoint):
         return _load_causal_lm(checkpoint, device, precision)
 
@@ -94,8 +95,7 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
-    with ThreadPoolExecutor(1) as hashing:  # takes as long as loading
-        revision = hashing.submit(sha256_of_files, weights)
+    with hashing(weights) as revision:
         model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
             base,
             dtype=weights_dtype(device, precision),
@@ -113,7 +113,7 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if context_tokens < 1:
         raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
     model = model.eval().requires_grad_(False).to(device)
-    return CausalLM(model, tokenizer, revision.result(), context_tokens, pick_precision(model, precision))
+    return CausalLM(model, tokenizer, revision(), context_tokens, pick_precision(model, precision))
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:

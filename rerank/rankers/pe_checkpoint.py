@@ -16,12 +16,13 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import build_transformer, read_config, read_torch_file, read_weights, weight_files
+from rerank.models.compiled_layers import start_compiler
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
-from rerank.util.files import sha256_of_files
+from rerank.util.files import hashing
 
 _TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
@@ -74,6 +75,7 @@ def load_pe_checkpoint(
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
         ConfigError: there is no such template, or the checkpoint names another one.
     """
+    start_compiler(device)
     with loading("PE-Rank checkpoint", folder):
         return _load(folder, encoder, device, template, precision)
 
@@ -96,15 +98,17 @@ def _load(
     token_embeddings = weights[_TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
     named = getattr(config, "template", None)
     trained_here = getattr(config, "encoder_sha256", None) is not None
+    with hashing(files) as revision:
+        transformer = build_transformer(config, of_transformer, token_embeddings, device, precision)
     return PECheckpoint(
-        transformer=build_transformer(config, of_transformer, token_embeddings, device, precision),
+        transformer=transformer,
         projector=_projector(folder, config, of_projector, encoder.id.dimension).to(device),
         tokenizer=_own_tokenizer(folder, config) if own_vocabulary else encoder.copy_tokenizer(),
         template=_template(folder, config, template, "pe_rank_text" if own_vocabulary else "pe_rank"),
         own_vocabulary=own_vocabulary,
         decoding="one_step" if trained_here or not own_vocabulary else "dynamic",
         context_tokens=config.max_position_embeddings,
-        revision=sha256_of_files(files),
+        revision=revision(),
         warning=_OTHER_PROMPT.format(folder=folder) if own_vocabulary and not (named or template) else "",
     )
 

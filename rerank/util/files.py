@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,6 +207,13 @@ def sha256_of_files(paths: Iterable[Path]) -> str:
     with ThreadPoolExecutor() as pool:  # the shards of a 7B model take 8 s one after the other
         digests = list(pool.map(_sha256, paths))
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+@contextmanager
+def hashing(paths: Sequence[Path]) -> Iterator[Callable[[], str]]:
+    """Computes `sha256_of_files` while the wrapped code loads the files, and gives a function that waits for it."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(sha256_of_files, paths).result
 
 
 def _sha256(path: Path) -> str:
