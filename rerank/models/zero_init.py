@@ -55,7 +55,7 @@ def _config(encoder: Encoder, layers: int) -> LlamaConfig:
         "hidden_size": hidden,
         "intermediate_size": 8 * hidden // 3,
         "num_hidden_layers": layers,
-        "num_attention_heads": hidden // 64,
+        "num_attention_heads": max(1, hidden // 64),
         "max_position_embeddings": 1024,
         "tie_word_embeddings": True,
         "encoder_name": encoder.id.name,
