@@ -16,26 +16,27 @@ from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import uncased
 from tests.training.parsing import parse_arguments
 
-LETTERS = "pqrstuvwxyz"
+LETTERS, HELD_OUT_LETTERS = "pqrstuvwxyz", "abcdefghijk"
 
 
-def word_lists(n: int, passages: int = 4, seed: int = 0) -> list[TrainingList]:
+def word_lists(n: int, passages: int = 4, seed: int = 0, letters: str = LETTERS) -> list[TrainingList]:
     """Lists of distinct letters, with that of the query at a random position."""
     rng = random.Random(seed)
     lists = []
     for number in range(n):
-        letters = rng.sample(LETTERS, passages)
-        query = rng.choice(letters)
-        shown = tuple(Passage(f"{number}-{letter}", letter) for letter in letters)
-        relevance = tuple(float(letter == query) for letter in letters)
+        drawn = rng.sample(letters, passages)
+        query = rng.choice(drawn)
+        shown = tuple(Passage(f"{number}-{letter}", letter) for letter in drawn)
+        relevance = tuple(float(letter == query) for letter in drawn)
         lists.append(TrainingList(Query(query, query_id=str(number)), shown, relevance))
     return lists
 
 
 def write_inputs(folder: Path, n_lists: int) -> Path:
-    """Writes a small causal LM to `base` and lists to `lists.jsonl`, and returns the folder."""
+    """Writes a small causal LM to `base`, lists to `lists.jsonl` and `held-out.jsonl`, and returns the folder."""
     write_causal_lm(folder / "base", "llama", uncased())
     write_lists(folder / "lists.jsonl", word_lists(n_lists))
+    write_lists(folder / "held-out.jsonl", word_lists(n_lists, letters=HELD_OUT_LETTERS))
     return folder
 
 

@@ -32,7 +32,7 @@ from rerank.retrieval.build import build_index
 from tests.conftest import PASSAGES
 from tests.small_encoder import write_qwen_model, write_small_encoder
 from tests.training.parsing import parse_arguments
-from tests.training.pe_rank.pe_lists import write_training_lists
+from tests.training.pe_rank.pe_lists import HELD_OUT, write_training_lists
 from tests.training.process_losses import LOSSES, joined, lists_of
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -173,13 +173,20 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def first(inputs: Path) -> list[str]:
     """The flags of `train-first` but for inputs, folder and windows per device."""
-    return [*FIRST, "--eval-lists", str(inputs / "lists.jsonl")]
+    return [*FIRST, "--eval-lists", str(inputs / "held-out.jsonl")]
+
+
+def written_lists(folder: Path) -> list[str]:
+    """The flags of lists and held-out lists in a folder."""
+    lists, held_out = folder / "lists.jsonl", folder / "held-out.jsonl"
+    write_training_lists(lists), write_training_lists(held_out, queries=HELD_OUT)
+    return ["--lists", str(lists), "--eval-lists", str(held_out)]
 
 
 @pytest.fixture(scope="module")
 def pe_rank(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl"))
-    return [*PE_RANK, "--lists", lists, "--eval-lists", lists, "--base", str(checkpoint)]
+    folder = tmp_path_factory.mktemp("lists")
+    return [*PE_RANK, *written_lists(folder), "--base", str(checkpoint)]
 
 
 @pytest.fixture(scope="module")
@@ -196,9 +203,8 @@ def retriever(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="module")
 def e2rank(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("e2rank")
-    lists = str(write_training_lists(folder / "lists.jsonl"))
     base = f"{{name: {write_qwen_model(folder / 'base')}, pooling: lasttoken, end_token: <|endoftext|>}}"
-    return [*E2RANK, "--lists", lists, "--eval-lists", lists, "--base", base]
+    return [*E2RANK, *written_lists(folder), "--base", base]
 
 
 @pytest.fixture(scope="module")

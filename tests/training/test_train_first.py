@@ -36,9 +36,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def overfit(inputs: Path) -> Path:
-    """The 64 lists learnt by heart, in their order: 40 steps of 32 windows."""
-    flags = "--max-steps 40 --eval-steps 20 --per-device-train-batch-size 32 --learning-rate 2e-3 --shuffled-share 0"
-    held_out = ["--eval-lists", str(inputs / "lists.jsonl")]
+    """The 64 lists learnt by heart, in their order: 40 steps of 32 windows, with an evaluation at the end."""
+    flags = "--max-steps 40 --eval-steps 40 --per-device-train-batch-size 32 --learning-rate 2e-3 --shuffled-share 0"
+    held_out = ["--eval-lists", str(inputs / "held-out.jsonl")]
     return first_run(inputs, inputs / "overfit", *held_out, *shlex.split(flags))
 
 
@@ -70,7 +70,6 @@ def test_lists_are_learnt_by_heart_and_served_in_their_order(overfit: Path) -> N
     items = word_lists(64)
     best = [max(range(4), key=scores.__getitem__) for scores in served(overfit, items)]
     assert best == [item.relevance.index(1.0) for item in items]
-    assert json.loads((overfit / "rerank.json").read_text(encoding="utf-8"))["metrics"] == {"nDCG@10": 1.0}
 
 
 def test_adapter_and_its_merge_are_served_alike_and_unlike_the_base(inputs: Path, adapter: Path) -> None:

@@ -24,21 +24,23 @@ from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
-from tests.training.pe_rank.pe_lists import training_lists, write_training_lists
+from tests.training.pe_rank.pe_lists import HELD_OUT, training_lists, write_training_lists
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl")
+    folder = tmp_path_factory.mktemp("lists")
+    write_training_lists(folder / "held-out.jsonl", queries=HELD_OUT)
+    return write_training_lists(folder / "lists.jsonl")
 
 
 @pytest.fixture(scope="module")
 def trained(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The result of a run of 16 steps, evaluated and saved at steps 8 and 16."""
     return train_pe_rank(
-        arguments(checkpoint, lists, eval_lists=str(lists), window_size=5),
+        arguments(checkpoint, lists, eval_lists=str(lists.with_name("held-out.jsonl")), window_size=5),
         long_run(tmp_path_factory.mktemp("runs") / "run", save_steps=8, eval_steps=8),
         encoder,
     )

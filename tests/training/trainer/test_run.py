@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -159,6 +160,23 @@ def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> 
         check_same_run(tmp_path, [], started=True)
 
 
+def test_run_is_not_resumed_with_other_contents_of_its_files(inputs: Path, tmp_path: Path) -> None:
+    shutil.copytree(inputs, own := tmp_path / "own")
+    flags = [*FLAGS, "--eval-lists", str(own / "held-out.jsonl"), "--eval-steps", "3"]
+    with killed_at_batch(7), pytest.raises(Killed):
+        first_run(own, tmp_path / "run", *flags)
+    for name in ("lists.jsonl", "held-out.jsonl"):
+        lines = (own / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (own / name).write_text("".join(lines[1:]), encoding="utf-8")
+    weights = load_file(own / "base" / "model.safetensors")
+    weights["lm_head.weight"] += 1e-3
+    save_file(weights, own / "base" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError) as refused:
+        first_run(own, tmp_path / "run", *flags)
+    changed = re.findall(r"(--\S+) has other contents than at the start: SHA-256 \w+, now \w+", str(refused.value))
+    assert changed == ["--base", "--eval-lists", "--lists"]
+
+
 def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
     inputs: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,7 +212,7 @@ def test_save_without_a_weight_is_refused_unless_another_one_is_tied_to_it(input
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "tied")
     for path in (inputs / "base").glob("tokenizer*"):
         shutil.copy(path, tmp_path / "tied")
-    held_out = ["--eval-lists", str(inputs / "lists.jsonl"), "--eval-steps", "3"]
+    held_out = ["--eval-lists", str(inputs / "held-out.jsonl"), "--eval-steps", "3"]
     flags = [*FLAGS, "--base", str(tmp_path / "tied"), *held_out]
     with killed_at_batch(7), pytest.raises(Killed):
         first_run(inputs, tmp_path / "run", *flags)
@@ -275,7 +293,7 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
     with pytest.MonkeyPatch.context() as patch:
         values = "rerank_training.trainer.ranking_trainer.RankingTrainer.held_out_values"
         patch.setattr(values, lambda *_: [0.0, 2 * next(means)])
-        result = first_run(inputs, tmp_path / "run", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
+        result = first_run(inputs, tmp_path / "run", *flags, "--eval-lists", str(inputs / "held-out.jsonl"))
     assert saves(tmp_path / "run") == {2: True, 6: True}
     assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))
     metrics = json.loads((result / "rerank.json").read_text(encoding="utf-8"))["metrics"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
@@ -18,13 +20,34 @@ from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.run import items_needed
 
+logger = logging.getLogger(__name__)
+
 
 def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
-    """The training lists and the held-out lists; there may be no held-out ones. Raises: CollectionError."""
+    """The training lists and the held-out lists; there may be no held-out ones.
+
+    Held-out lists of a query that is trained on are left out: a model that learnt them by heart would be the best.
+
+    Raises:
+        CollectionError: see `read_lists`.
+        ConfigError: all held-out lists are of queries that are trained on.
+    """
     grades = grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)
-    lists, held_out = (read_lists(Path(path), grades) if path else [] for path in paths)
+    lists, given = (read_lists(Path(path), grades) if path else [] for path in paths)
+    trained = {_words(item) for item in lists}
+    held_out = [item for item in given if _words(item) not in trained]
+    if len(held_out) < len(given):
+        problem = f"{len(given) - len(held_out)} of the {len(given)} lists of --eval-lists {arguments.eval_lists}"
+        problem += f" have queries of --lists {arguments.lists}"
+        if not held_out:
+            raise ConfigError(f"{problem}, so that nothing is held out; give lists of other queries")
+        logger.warning("%s; they are left out", problem)
     return lists, held_out
+
+
+def _words(item: TrainingList) -> tuple[str, str]:
+    return item.query.text, item.query.instruction
 
 
 def training_windows(

@@ -16,8 +16,9 @@ from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from rerank.checkpoints.manifest import RESULT_FOLDER
+from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file, report_disk_errors
+from rerank.util.files import atomic_file, report_disk_errors, sha256_of_files
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.processes import is_main_process, process_count
@@ -38,6 +39,8 @@ _FREE_ARGUMENTS = {
 }
 #: The number of processes, which decides the lists of a step; by the name of the flag of `accelerate launch`.
 _PROCESSES = "num_processes"
+#: Arguments that name files, or folders of weights, which are compared by their contents, and the end of those keys.
+_READ, _CONTENTS = ("lists", "eval_lists", "qrels", "base", "encoder"), " sha256"
 #: The length of a run; a resumed run may have another, and its learning rate follows the new length from there on.
 _LENGTH = "max_steps"
 
@@ -132,11 +135,12 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
         started: False for a run that has not saved anything yet, which may change all arguments.
 
     Raises:
-        ConfigError: an argument on which the result depends has changed.
+        ConfigError: an argument on which the result depends has changed, or the contents of a file that it names.
     """
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
     given = {key: value for key, value in given.items() if key not in _FREE_ARGUMENTS}
     given[_PROCESSES] = str(process_count())
+    given |= _contents(arguments)
     path = folder / _ARGUMENTS_FILE
     stored = json.loads(path.read_text(encoding="utf-8")) if started and path.is_file() else given
     changed = sorted(key for key in given if given[key] != stored.get(key))
@@ -146,7 +150,7 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
             *(given[_LENGTH], stored.get(_LENGTH), given[_LENGTH]),
         )
     elif changed:
-        differences = "; ".join(f"--{key.replace('_', '-')} {stored.get(key)}, now {given[key]}" for key in changed)
+        differences = "; ".join(_difference(key, stored.get(key), given[key]) for key in changed)
         raise ConfigError(
             f"{folder} holds a run with other arguments ({differences}); give the same arguments to resume it, or "
             "another --output-dir"
@@ -154,3 +158,23 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
     if is_main_process():
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
+
+
+def _difference(key: str, stored: str | None, given: str) -> str:
+    name = key.removesuffix(_CONTENTS)
+    flag = f"--{name.replace('_', '-')}"
+    if name != key:
+        return f"{flag} has other contents than at the start: SHA-256 {stored}, now {given}"
+    return f"{flag} {stored}, now {given}"
+
+
+def _contents(arguments: Sequence[Any]) -> dict[str, str]:
+    """SHA-256 of the files, and of the weights in the folders, from which a training learns."""
+    values = {name: getattr(part, name, None) for part in arguments for name in _READ if getattr(part, name, None)}
+    # The settings of an encoder name a folder, too.
+    paths = {name: Path(EncoderConfig.of(str(value)).name) for name, value in values.items()}
+    files = {
+        name: [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*.bin")])
+        for name, path in paths.items()
+    }
+    return {name + _CONTENTS: sha256_of_files(found) for name, found in files.items() if found}
