@@ -1,17 +1,27 @@
-"""Files with the results of a system: run.trec has its rankings, measures.json their measures."""
+"""Files of rankings: TREC runs are read as lists of candidates, and run.trec and measures.json have a system's results.
+
+The lines of a run are query_id, Q0, doc_id, rank, score, tag.
+"""
 
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from rerank.engine.scores import strictly_decreasing
-from rerank.readers.trec_ids import to_column
-from rerank.types import ScoredDoc
+from rerank.errors import CollectionError
+from rerank.readers.lines import parsed_lines
+from rerank.readers.requests import CandidateList
+from rerank.readers.rows import BadRow, finite_number
+from rerank.readers.trec_ids import columns_of, known_ids, to_column
+from rerank.types import Passage, Query, ScoredDoc
 from rerank.util.files import atomic_file, report_disk_errors
+from rerank_eval.datasets import Dataset
 from rerank_eval.measures import MetricValues, Run
 
 #: The way out for a user whose results cannot be written.
@@ -73,3 +83,75 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def read_run(path: Path) -> dict[str, dict[str, float]]:
+    """Reads a run: query_id → doc_id → score. Ids are read as those of judgements, see `read_qrels`.
+
+    Raises:
+        CollectionError: the file or a line of it cannot be read, or two lines have the same passage of a query; the
+            message names the line.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for number, (query_id, doc_id, score) in parsed_lines(path, _row):
+        docs = scores.setdefault(query_id, {})
+        if doc_id in docs:
+            rows = parsed_lines(path, _row)
+            first = next(line for line, row in rows if row[:2] == (query_id, doc_id))
+            raise CollectionError(
+                f"{path}:{number} has the passage {doc_id!r} of query {query_id!r}, which line {first} has; keep one"
+            )
+        docs[doc_id] = score
+    return scores
+
+
+def _row(line: str) -> tuple[str, str, float]:
+    columns = columns_of(line, 6)
+    if len(columns) != 6:
+        raise BadRow(f"has {len(columns)} columns; expected query_id, Q0, doc_id, rank, score and tag")
+    query_id, _, doc_id, _, score, _ = columns
+    if not query_id or not doc_id:
+        raise BadRow(f"has the query_id {reprlib.repr(query_id)} and the doc_id {reprlib.repr(doc_id)}; give both")
+    return query_id, doc_id, finite_number(score, "score")
+
+
+def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[list[CandidateList], list[str]]:
+    """The first `depth` candidates (0: all) of each judged query in a TREC run, with their texts.
+
+    They are sorted as trec_eval sorts them, by score and equal scores by descending doc_id; the rank column is ignored.
+    Ids may have their white space percent-encoded, as `trec_run` writes it.
+
+    Returns:
+        The requests, and the query_ids of the run that have no judgements.
+
+    Raises:
+        CollectionError: the file is not a TREC run, holds none of the judged queries, or names a passage that is not
+            in the collection.
+    """
+    run = _with_known_ids(read_run(path), dataset)
+    candidates = {
+        query_id: sorted(run[query_id].items(), key=lambda doc: (doc[1], doc[0]), reverse=True)[: depth or None]
+        for query_id in dataset.queries
+        if query_id in run
+    }
+    if not candidates:
+        raise CollectionError(
+            f"{path} holds none of the {len(dataset.queries)} judged queries of {dataset.name}, but {len(run)} others; "
+            "give the run of these queries"
+        )
+    passages = dataset.passages({doc_id for docs in candidates.values() for doc_id, _ in docs})
+    requests = [_request(dataset.queries[query_id], docs, passages) for query_id, docs in candidates.items()]
+    return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
+
+
+def _with_known_ids(scores: Mapping[str, Mapping[str, float]], dataset: Dataset) -> dict[str, dict[str, float]]:
+    """Scores by query_id and doc_id, with the ids of the dataset."""
+    query_ids = known_ids(scores, dataset.queries)
+    spaced = {doc_id for row in scores.values() for doc_id in row if to_column(doc_id) != doc_id}
+    doc_ids = known_ids(spaced, dataset.find(spaced | set(map(to_column, spaced)))) if spaced else {}
+    return {query_ids[q]: {doc_ids.get(d, d): score for d, score in row.items()} for q, row in scores.items()}
+
+
+def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> CandidateList:
+    found = [(passages[doc_id], score) for doc_id, score in docs]
+    return CandidateList(query, tuple(replace(passage, score=score) for passage, score in found))

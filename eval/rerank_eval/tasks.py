@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
-from rerank.errors import ConfigError
+from rerank.errors import CollectionError, ConfigError
+from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.qrels import Qrel
+from rerank.readers.queries import parse_query
 from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
-from rerank_eval.candidates import candidates_of_run
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
 from rerank_eval.measures import Evaluator, Run, by_rank, least_relevant_grade, measures_from
 from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, nothing_to_rank
+from rerank_eval.run_files import candidates_of_run
 from rerank_eval.runner import Responses
-from rerank_eval.selection import select
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.systems import ServedSystem
 from rerank_eval.trace import NOTHING, RankedList
@@ -147,7 +148,7 @@ def _open(given: _Given, settings: _Settings) -> Task:
     qrels, sha256 = _judgements(given, dataset, requests)
     origin = str(given.lists or given.collection)
     asked = {request.query.query_id: request.query for request in requests} or (dataset.queries if dataset else {})
-    queries, notes = select(asked, qrels, settings)
+    queries, notes = _select(asked, qrels, settings)
     counted, more_notes = judgements_of([*queries, *unjudged], qrels, origin)
     notes = (*notes, *more_notes)
     lists = None
@@ -230,3 +231,44 @@ def _names(requests: Sequence[Path]) -> list[str]:
     if len(set(folders)) == len(folders):
         return folders
     return [f"{folder}-{path.stem}" for folder, path in zip(folders, requests, strict=True)]
+
+
+def _select(
+    queries: Mapping[str, Query], qrels: Sequence[Qrel], settings: EvaluationSettings
+) -> tuple[dict[str, Query], tuple[str, ...]]:
+    """The queries that are asked by query_id, in their order, and a note if those of --queries are not all there.
+
+    Raises:
+        CollectionError: --queries cannot be read, or names none of the queries.
+    """
+    asked, notes = dict(queries), list[str]()
+    if settings.queries:
+        wanted = _read(settings.queries)
+        asked = {
+            query_id: _with_text(query, wanted[query_id]) for query_id, query in queries.items() if query_id in wanted
+        }
+        if not asked:
+            raise CollectionError(
+                f"{settings.queries} names none of the {len(queries)} queries; its ids are like "
+                f"{next(iter(wanted), '')!r}, theirs like {next(iter(queries), '')!r}"
+            )
+        if missing := len(wanted) - len(asked):
+            notes.append(
+                f"{missing} of {len(wanted)} queries of {settings.queries} are not among those with candidates."
+            )
+    if settings.limit:
+        judged = {qrel.query_id for qrel in qrels}
+        asked = dict(islice(((q, query) for q, query in asked.items() if q in judged), settings.limit))
+    return asked, tuple(notes)
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Texts by query_id; empty where the file has the id alone."""
+    rows = parsed_lines(
+        path, lambda line: parse_query(line) if "\t" in line or "{" in line else Query("", line.strip())
+    )
+    return {query.query_id: query.text for query in distinct(path, rows, lambda query: query.query_id, "query")}
+
+
+def _with_text(query: Query, text: str) -> Query:
+    return replace(query, text=text) if text else query

@@ -1,7 +1,11 @@
-"""Checks settings before models are loaded, and describes to the operator what is served."""
+"""Checks settings and the files that they name before models are loaded, and describes to the operator what is served.
+
+It imports none of the libraries that load models.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,16 +15,18 @@ from rerank.access.addresses import check_address, check_loopback, reachable
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
+from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.collections.judgements import read_judgements
-from rerank.config import ModelConfig, ServiceConfig
+from rerank.config import LanguageModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import reads_sparse
 from rerank.config.named import BUNDLED
-from rerank.errors import ConfigError
+from rerank.errors import CheckpointError, ConfigError
+from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 from rerank.retrieval.integrity import check_sizes
-from rerank.service.paths import check_model_files
-from rerank.util.files import is_missing_folder, looked_for
+from rerank.util.files import is_missing_folder, looked_for, looked_for_model
 
 if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker
@@ -134,3 +140,33 @@ def _check_access(config: ServiceConfig) -> None:
         addresses["http"] = config.http.listen
     for name, address in addresses.items():
         check_loopback(name, address)
+
+
+def check_model_files(model: ModelConfig) -> None:
+    """Checks the paths and the template that the settings of a model name, and the key of its servers.
+
+    What is inside of a checkpoint's folder is checked when the model is loaded, and then stops this model only.
+
+    Raises:
+        ConfigError: a folder or file is missing or is something else, a template cannot be used, or the variable of a
+            key is not set.
+    """
+    try:
+        if model.servers is not None:
+            model.servers.api_key()
+        if model.checkpoint is not None and str(model.checkpoint) != SMOLLM2:
+            _check_folder(model.checkpoint, may_be_a_name=model.servers is not None)
+        if not isinstance(model, LanguageModel):
+            return
+        if model.template is not None and model.template != str(Path(model.path or "") / TEMPLATE_FILE):
+            load_template(model.template, VECTOR_FIELDS if isinstance(model, PERankModel) else TEXT_FIELDS)
+    except (ConfigError, CheckpointError) as error:
+        raise ConfigError(f"model {model.name}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"model {model.name}: {error.filename} cannot be read: {error.strerror}") from error
+
+
+def _check_folder(path: Path, may_be_a_name: bool) -> None:
+    """Raises: ConfigError unless the path is a folder, or a name that a model hub can know, if it may."""
+    if not os.path.isdir(path) and (not may_be_a_name or is_missing_folder(str(path))):
+        raise ConfigError(f"there is no folder {path}{looked_for_model(path)}")

@@ -18,7 +18,7 @@ from rerank.prompting import published as published_templates
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.reranking.load_models import ModelLoader, load_models
-from rerank.service.paths import check_model_files
+from rerank.service.startup import check_model_files
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level

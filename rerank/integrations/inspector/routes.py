@@ -1,23 +1,41 @@
-"""The routes of the inspector on the HTTP port: its page, the models of the service, and judgements."""
+"""The routes of the inspector on the HTTP port: its page, the models of the service, and judgements.
+
+Headers keep anything but its own files from running on the page.
+"""
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from rerank.collections.judgements import Judgements, read_judgements
-from rerank.integrations.inspector.pages import page_routes
 from rerank.ports.http.description import Limited
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
 
 #: The page suggests this many judged queries while one types.
 _SUGGESTIONS = 1000
+#: Allows scripts, styles and calls of this origin alone. No script can turn a text into markup (Trusted Types).
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",  # a browser asks each time whether a file has changed
+}
 
 
 def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRoute]:
@@ -45,3 +63,24 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
         Route("/inspector/service", partial(limited, describe), methods=["GET"]),
         Route("/inspector/judgements", grades, methods=["GET"]),
     ]
+
+
+class _Files(StaticFiles):
+    """Static files with the headers of the page."""
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def page_routes() -> list[BaseRoute]:
+    """The routes of the page at /, and of its styles and scripts below /inspector/static."""
+    folder = str(files("rerank.integrations.inspector") / "static")
+
+    async def page(request: Request) -> Response:
+        return FileResponse(f"{folder}/index.html", headers=_HEADERS)
+
+    return [Route("/", page, methods=["GET"]), Mount("/inspector/static", _Files(directory=folder))]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.inference_servers.llama_cpp import LlamaCppApi
-from rerank.inference_servers.vllm import VllmApi
+from rerank.inference_servers.kinds import LlamaCppApi, VllmApi
 
 
 @pytest.mark.parametrize("api", [VllmApi("m"), LlamaCppApi("m")], ids=lambda api: type(api).__name__)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rerank_eval.run_files import read_run
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import read_qrels
 from rerank.readers.queries import read_queries
 from rerank.readers.requests import read_requests
-from rerank.readers.runs import read_run
 
 
 def request(doc: object, **fields: object) -> bytes:
