@@ -97,7 +97,7 @@ class PairScorer:
             self._autocast = False
             self.precision = pick_precision(self._transformer, precision)
             compute_in(self._transformer, self.precision)
-            self._autocast = uses_autocast(self.device, self.precision)
+            self._autocast = uses_autocast(self._transformer, self.precision)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -172,7 +172,7 @@ class PairScorer:
             device=str(self.device),
             local_files_only=True,
             trust_remote_code=False,
-            model_kwargs={"dtype": weights_dtype(self.device, precision)},
+            model_kwargs={"dtype": weights_dtype(self.device, precision, width=0)},
         )
         model.eval().requires_grad_(False)
         self.max_tokens = model.max_seq_length = readable_positions(model, model.max_seq_length or 0)

@@ -28,7 +28,7 @@ from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder_id import EncoderId
 from rerank.models.encoder_loading import load_encoder, locate_encoder, weights_sha256, write_end_token
 from rerank.models.encoder_prompts import Prompts, resolve_prompts
-from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype, uses_autocast
+from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype
 from rerank.models.tokenizer import splitter_of
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning, first_tokens
@@ -176,9 +176,8 @@ class Encoder:
         distinct = list(dict.fromkeys(texts))
         counts = self._text_tokens(distinct, side)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
-        autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
         for rows in self._batches(counts, side):
-            with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
+            with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                 model = self._model_in(dtype)
                 encode = model.encode_query if side is self._queries else model.encode_document
                 vectors[rows] = encode(

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,7 +23,7 @@ from rerank.models.checkpoint_errors import loading
 from rerank.models.compiled_layers import start_compiler
 from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
-from rerank.models.precision import pick_precision, weights_dtype
+from rerank.models.precision import pick_precision, weights_dtype, width_of
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import hashing, is_missing_folder
@@ -94,11 +95,12 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
+    dtype = weights_dtype(device, precision, width_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     with hashing(weights) as revision:
         model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
             base,
-            dtype=weights_dtype(device, precision),
+            dtype=dtype,
             device_map=None if device.type == "cpu" else device,  # weights pass no memory of the CPU
             output_loading_info=True,
             trust_remote_code=False,

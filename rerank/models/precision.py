@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from rerank.models.float8 import check_float8, use_float8
 from rerank.models.onednn import use_onednn
@@ -20,6 +20,11 @@ M = TypeVar("M", bound=nn.Module)
 #: (docs/evidence/performance.md, "Precision"), but narrow models are those that read short rows, such as the bundled
 #: PE-Rank (384), and these gain nothing.
 _MIN_BFLOAT16_WIDTH = 512
+
+
+#: The largest hidden size of models that keep float32 weights and a float32 residual stream on a GPU and multiply in
+#: bfloat16, as on a CPU. 0: none does (`scripts.bench.precision` measures both ways).
+_MAX_FLOAT32_STREAM_WIDTH = 0
 
 
 def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
@@ -36,8 +41,7 @@ def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
         return precision
     if model.device.type != "cpu":
         return "bfloat16"
-    width = getattr(model.config.get_text_config(), "hidden_size", 0)
-    return "bfloat16" if has_bfloat16() and width >= _MIN_BFLOAT16_WIDTH else "float32"
+    return "bfloat16" if has_bfloat16() and width_of(model.config) >= _MIN_BFLOAT16_WIDTH else "float32"
 
 
 def compute_in(model: PreTrainedModel, precision: Precision) -> None:
@@ -87,14 +91,24 @@ def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
     return model
 
 
-def weights_dtype(device: torch.device, precision: Precision) -> torch.dtype:
-    """Returns float32 on the CPU at every precision, and bfloat16 on CUDA unless float32 is configured."""
-    return torch.float32 if device.type == "cpu" or precision == "float32" else torch.bfloat16
+def width_of(config: PretrainedConfig) -> int:
+    """Returns the hidden size of a model's text part; 0 if its settings state none."""
+    return getattr(config.get_text_config(), "hidden_size", 0)
 
 
-def uses_autocast(device: torch.device, precision: Precision) -> bool:
-    """Returns True if float32 weights compute in bfloat16, as on a CPU, where the residual stream stays float32."""
-    return device.type == "cpu" and precision == "bfloat16"
+def weights_dtype(device: torch.device, precision: Precision, width: int) -> torch.dtype:
+    """Returns float32 on the CPU at every precision, and bfloat16 on CUDA unless float32 is configured.
+
+    Args:
+        width: hidden size of the model; 0: not known.
+    """
+    keeps_float32 = precision == "float32" or (0 < width <= _MAX_FLOAT32_STREAM_WIDTH)
+    return torch.float32 if device.type == "cpu" or keeps_float32 else torch.bfloat16
+
+
+def uses_autocast(model: PreTrainedModel, precision: Precision) -> bool:
+    """Returns True if a loaded model multiplies float32 weights in bfloat16, so that its residual stream is float32."""
+    return precision == "bfloat16" and model.dtype == torch.float32
 
 
 def has_bfloat16() -> bool:

@@ -26,7 +26,7 @@ from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.errors import CheckpointError
 from rerank.models.batches import batches_by_length
 from rerank.models.loading import pick_device
-from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
+from rerank.models.precision import copy_computing_in, pick_encoder_dtype
 from rerank.models.sparse_loading import load_splade
 from rerank.models.vector_cache import SparseCache
 from rerank.models.vocabulary_product import VocabularyProduct
@@ -193,8 +193,7 @@ class SparseEncoder:
                 return_tensors="pt",
             )
         inputs = {name: tensor.to(self.device) for name, tensor in padded.items()}
-        autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
             states = cast(Any, model)(**inputs).logits
         return [state[: len(read["input_ids"])] for state, read in zip(states, tokens, strict=True)]
 

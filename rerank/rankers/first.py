@@ -107,7 +107,7 @@ class FirstRanker(FirstPrompts):
         head = IdentifierHead(lm.model.get_output_embeddings(), self.identifiers.token_ids)
         lm.model.set_output_embeddings(head.to(self._device))
         compute_in(lm.model, lm.precision)
-        self._reader = LastTokenReader(lm.model, uses_autocast(self._device, lm.precision))
+        self._reader = LastTokenReader(lm.model, uses_autocast(lm.model, lm.precision))
         self.info = replace(
             self.describe(model_id(checkpoint), lm.revision),
             precision=lm.precision,

@@ -150,7 +150,7 @@ class GenerationRanker(GenerationPrompts):
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, thinking_tokens)
-        self._autocast = uses_autocast(self._device, lm.precision)
+        self._autocast = uses_autocast(lm.model, lm.precision)
         if lm.precision != "float32":
             compute_in(lm.model, lm.precision)
         model: Any = lm.model

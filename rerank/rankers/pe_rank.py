@@ -98,7 +98,7 @@ class PERankRanker:
         )
         self.reference = self._plain_scores(loaded.transformer, max_window_size)
         compute_in(loaded.transformer, picked)
-        self._reader = LastTokenReader(loaded.transformer, uses_autocast(self._device, picked), reads_vectors=True)
+        self._reader = LastTokenReader(loaded.transformer, uses_autocast(loaded.transformer, picked), reads_vectors=True)
         self.info = RankerInfo(
             kind="pe-rank",
             model_id=model_id(checkpoint),

@@ -91,7 +91,7 @@ class Proof:
         ]
 
     def model(self, size: LlamaSize, precision: Precision = "bfloat16") -> Any:
-        return llama(size, self.device, weights_dtype(self.device, precision))
+        return llama(size, self.device, weights_dtype(self.device, precision, size.hidden))
 
     def token_ids(self, size: LlamaSize) -> list[torch.Tensor]:
         """Random token ids of eight windows, the longest first."""
@@ -195,7 +195,9 @@ def _difference(scores: list[Floats], others: list[Floats]) -> float:
 def measure_matrices(proof: Proof) -> Values:
     """The rate of a matrix product, in TFLOP/s: the device does no linear layer faster."""
     n = 256 if proof.is_tiny else 8192
-    left, right = (torch.randn(n, n, device=proof.device, dtype=weights_dtype(proof.device, "bfloat16")) for _ in "ab")
+    left, right = (
+        torch.randn(n, n, device=proof.device, dtype=weights_dtype(proof.device, "bfloat16", n)) for _ in "ab"
+    )
     seconds = proof.seconds({"": lambda: left @ right})[""]
     return {"matrix product, TFLOP/s": [2 * n**3 / second / 1e12 for second in seconds]}
 

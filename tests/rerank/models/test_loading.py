@@ -19,6 +19,7 @@ from rerank.models.checkpoint_files import build_transformer, read_config
 from rerank.models.loading import load_causal_lm
 from rerank.models.precision import uses_autocast, weights_dtype
 from tests.causal_lms import SIZES, write_causal_lm
+from tests.random_models import DECODERS, random_model
 from tests.small_tokenizers import byte_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -31,20 +32,39 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "dtype", "autocast"),
+    ("device", "precision", "width", "dtype"),
     [
-        (CPU, "auto", torch.float32, False),
-        (CPU, "float32", torch.float32, False),
-        (CPU, "bfloat16", torch.float32, True),
-        (CUDA, "auto", torch.bfloat16, False),
-        (CUDA, "float32", torch.float32, False),
-        (CUDA, "bfloat16", torch.bfloat16, False),
+        (CPU, "auto", 4096, torch.float32),
+        (CPU, "float32", 4096, torch.float32),
+        (CPU, "bfloat16", 4096, torch.float32),
+        (CUDA, "auto", 4096, torch.bfloat16),
+        (CUDA, "float32", 4096, torch.float32),
+        (CUDA, "bfloat16", 4096, torch.bfloat16),
+        (CUDA, "bfloat16", 576, torch.float32),
+        (CUDA, "auto", 576, torch.float32),
+        (CUDA, "auto", 577, torch.bfloat16),
+        (CUDA, "auto", 0, torch.bfloat16),
     ],
 )
-def test_precision_sets_dtype_and_autocast(
-    device: torch.device, precision: Precision, dtype: torch.dtype, autocast: bool
+def test_device_precision_and_width_set_the_dtype_of_the_weights(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, precision: Precision, width: int, dtype: torch.dtype
 ) -> None:
-    assert (weights_dtype(device, precision), uses_autocast(device, precision)) == (dtype, autocast)
+    monkeypatch.setattr("rerank.models.precision._MAX_FLOAT32_STREAM_WIDTH", 576)
+    assert weights_dtype(device, precision, width) == dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "autocast"),
+    [
+        (torch.float32, "bfloat16", True),
+        (torch.float32, "float32", False),
+        (torch.bfloat16, "bfloat16", False),
+    ],
+)
+def test_float32_weights_are_multiplied_in_bfloat16_under_autocast(
+    dtype: torch.dtype, precision: Precision, autocast: bool
+) -> None:
+    assert uses_autocast(random_model(DECODERS["llama"], dtype), precision) == autocast
 
 
 def test_transformer_is_that_of_the_full_causal_lm(lm: Path) -> None:

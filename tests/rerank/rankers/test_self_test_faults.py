@@ -60,9 +60,7 @@ def precision(request: pytest.FixtureRequest) -> Iterator[Precision]:
     dtype = getattr(torch, request.param)
     with pytest.MonkeyPatch.context() as patch:
         for module in ("models.loading", "models.checkpoint_files"):
-            patch.setattr(f"rerank.{module}.weights_dtype", lambda device, precision: dtype)
-        for module in ("first", "pe_rank", "generation"):
-            patch.setattr(f"rerank.rankers.{module}.uses_autocast", lambda device, precision: False)
+            patch.setattr(f"rerank.{module}.weights_dtype", lambda device, precision, width: dtype)
         patch.setattr("rerank.models.last_token.BATCH_TOKENS", 16_384)
         hook = register_module_forward_hook(_round_as_a_gpu)
         yield request.param
