@@ -27,6 +27,7 @@ from rerank.errors import CheckpointError
 from rerank.models.adapters import complete_transformer
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import weight_files
+from rerank.models.float8 import use_float8
 from rerank.models.loading import pick_device, readable_positions
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.tokenizer import load_tokenizer
@@ -96,6 +97,8 @@ class PairScorer:
             self.revision = sha256_of_files(_weight_files(folder))
             self._autocast = False
             self.precision = pick_precision(self._transformer, precision)
+            if self.precision == "float8":
+                use_float8(self._transformer)
             compute_in(self._transformer, self.precision)
             self._autocast = uses_autocast(self._transformer, self.precision)
 

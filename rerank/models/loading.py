@@ -22,6 +22,7 @@ from rerank.models.adapters import check_vocabulary, merged
 from rerank.models.checkpoint_errors import loading
 from rerank.models.compiled_layers import start_compiler
 from rerank.models.complete import check_complete
+from rerank.models.float8 import use_float8
 from rerank.models.hub import check_findable
 from rerank.models.precision import pick_precision, weights_dtype, width_of
 from rerank.models.smollm2 import locate_causal_lm
@@ -115,7 +116,10 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if context_tokens < 1:
         raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
     model = model.eval().requires_grad_(False).to(device)
-    return CausalLM(model, tokenizer, revision(), context_tokens, pick_precision(model, precision))
+    picked = pick_precision(model, precision)
+    if picked == "float8":
+        use_float8(model)
+    return CausalLM(model, tokenizer, revision(), context_tokens, picked)
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rerank.models.float8 import check_float8, use_float8
+from rerank.models.float8 import check_float8
 from rerank.models.onednn import use_onednn
 from rerank.types import Precision
 
@@ -48,10 +48,8 @@ def compute_in(model: PreTrainedModel, precision: Precision) -> None:
     """Makes the linear layers of a model with float32 weights on a CPU compute in a precision; other models stay.
 
     The model can then be neither trained nor saved. In bfloat16 the rest of it computes under autocast, see
-    `uses_autocast`. In float8, which a GPU computes in, the rest computes in bfloat16.
+    `uses_autocast`.
     """
-    if precision == "float8":
-        use_float8(model)
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return
     if precision == "float32":
@@ -102,7 +100,7 @@ def weights_dtype(device: torch.device, precision: Precision, width: int) -> tor
     Args:
         width: hidden size of the model; 0: not known.
     """
-    keeps_float32 = precision == "float32" or (0 < width <= _MAX_FLOAT32_STREAM_WIDTH)
+    keeps_float32 = precision == "float32" or (precision != "float8" and 0 < width <= _MAX_FLOAT32_STREAM_WIDTH)
     return torch.float32 if device.type == "cpu" or keeps_float32 else torch.bfloat16
 
 

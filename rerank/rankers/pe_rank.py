@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
 from rerank.models.decode_state import RecomputedState
 from rerank.models.encoder import Encoder
+from rerank.models.float8 import use_float8
 from rerank.models.last_token import LastTokenReader
 from rerank.models.loading import pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
@@ -87,6 +88,8 @@ class PERankRanker:
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         picked = pick_precision(loaded.transformer, precision)
+        if picked == "float8":
+            use_float8(loaded.transformer)
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
@@ -98,7 +101,8 @@ class PERankRanker:
         )
         self.reference = self._plain_scores(loaded.transformer, max_window_size)
         compute_in(loaded.transformer, picked)
-        self._reader = LastTokenReader(loaded.transformer, uses_autocast(loaded.transformer, picked), reads_vectors=True)
+        autocast = uses_autocast(loaded.transformer, picked)
+        self._reader = LastTokenReader(loaded.transformer, autocast, reads_vectors=True)
         self.info = RankerInfo(
             kind="pe-rank",
             model_id=model_id(checkpoint),

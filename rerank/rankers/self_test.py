@@ -61,7 +61,7 @@ class Tolerance:
         deviations: the largest root mean square of the differences in a window, in standard deviations of the scores.
     """
 
-    precision: Literal["float32", "bfloat16"]
+    precision: Literal["float32", "bfloat16", "float8"]
     absolute: float
     deviations: float
 
@@ -74,6 +74,8 @@ CUDA_TOLERANCE = Tolerance("float32", absolute=1e-2, deviations=1e-2)
 #: Scores of a wrong window, position or head are unrelated to the right ones, and differ by sqrt(2) = 1.4 deviations.
 #: Scores that are hardly apart have no order that bfloat16 could keep: a logit above 16 is a multiple of .125.
 BFLOAT16_TOLERANCE = Tolerance("bfloat16", absolute=0.1, deviations=0.5)
+#: Scores of a window alone, in a batch and by transformers, all with weights in float8, differ by .1 to .2 deviations.
+FLOAT8_TOLERANCE = replace(BFLOAT16_TOLERANCE, precision="float8")
 
 
 @runtime_checkable
@@ -117,6 +119,8 @@ class Golden(BaseModel):
 
 def tolerance(device_type: str, precision: str) -> Tolerance:
     """Returns the differences between two scores of a passage that rounding can explain."""
+    if precision == "float8":
+        return FLOAT8_TOLERANCE
     if precision == "bfloat16" or (precision == "auto" and device_type != "cpu"):
         return BFLOAT16_TOLERANCE
     return CPU_TOLERANCE if device_type == "cpu" else CUDA_TOLERANCE

@@ -150,3 +150,17 @@ def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_so(
     with caplog.at_level("INFO"):
         run(first, tmp_path)
     assert "golden.json was written with other settings (passage_tokens); its scores are not compared" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "explained_by"),
+    [
+        ("cpu", "float32", "float32"),
+        ("cuda", "float32", "float32"),
+        ("cpu", "bfloat16", "bfloat16"),
+        ("cuda", "auto", "bfloat16"),
+        ("cuda", "float8", "float8"),
+    ],
+)
+def test_rounding_is_that_of_the_precision(device: str, precision: str, explained_by: str) -> None:
+    assert tolerance(device, precision).precision == explained_by

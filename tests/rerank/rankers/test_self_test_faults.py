@@ -61,7 +61,7 @@ def precision(request: pytest.FixtureRequest) -> Iterator[Precision]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("models.loading", "models.checkpoint_files"):
             patch.setattr(f"rerank.{module}.weights_dtype", lambda device, precision, width: dtype)
-        patch.setattr("rerank.models.last_token.BATCH_TOKENS", 16_384)
+        patch.setattr("rerank.models.last_token.CPU_BATCH_TOKENS", 16_384)
         hook = register_module_forward_hook(_round_as_a_gpu)
         yield request.param
         hook.remove()
@@ -133,11 +133,11 @@ Plant = Callable[[Any, pytest.MonkeyPatch], None]
 def padding_at_the_start_is_attended(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     read_padded = ranker._reader._read_padded
 
-    def read(padded: torch.Tensor, positions: Sequence[Sequence[int]]) -> torch.Tensor:
-        last = padded.shape[1] - 1
-        shifts = [last - end for (end,) in positions]
-        filled = [torch.cat([row[:1]] * n + [row[: len(row) - n]]) for row, n in zip(padded, shifts, strict=True)]
-        found: torch.Tensor = read_padded(torch.stack(filled), [[last]] * len(filled))
+    def read(padded: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        longest = padded.shape[1]
+        pads = [longest - length for length in lengths]
+        filled = [torch.cat([row[:1]] * n + [row[: longest - n]]) for row, n in zip(padded, pads, strict=True)]
+        found: torch.Tensor = read_padded(torch.stack(filled), [longest] * len(lengths))
         return found
 
     patch.setattr(ranker._reader, "_read_padded", read)
@@ -146,15 +146,13 @@ def padding_at_the_start_is_attended(ranker: Any, patch: pytest.MonkeyPatch) -> 
 def padding_at_the_end_is_read(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     read_padded = ranker._reader._read_padded
     patch.setattr(
-        ranker._reader, "_read_padded", lambda padded, ends: read_padded(padded, [[padded.shape[1] - 1]] * len(ends))
+        ranker._reader, "_read_padded", lambda padded, lengths: read_padded(padded, [padded.shape[1]] * len(lengths))
     )
 
 
 def the_position_before_is_read(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     read_padded = ranker._reader._read_padded
-    patch.setattr(
-        ranker._reader, "_read_padded", lambda padded, ends: read_padded(padded, [[end - 1] for (end,) in ends])
-    )
+    patch.setattr(ranker._reader, "_read_padded", lambda padded, lengths: read_padded(padded, [n - 1 for n in lengths]))
 
 
 def positions_in_a_batch_are_shifted(ranker: Any, patch: pytest.MonkeyPatch) -> None:
@@ -162,7 +160,7 @@ def positions_in_a_batch_are_shifted(ranker: Any, patch: pytest.MonkeyPatch) -> 
     forward = ranker._reader._forward
 
     def shifted(**inputs: Any) -> Any:
-        rows, length = next(iter(inputs.values())).shape[:2]
+        rows, length = next(value for value in inputs.values() if isinstance(value, torch.Tensor)).shape[:2]
         positions = torch.arange(length) + (torch.arange(length) >= length // 3)
         return forward(**inputs, position_ids=positions.expand(rows, -1))
 
@@ -197,8 +195,8 @@ def passages_are_permuted(ranker: Any, patch: pytest.MonkeyPatch) -> None:
 def states_are_swapped(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     prefill = ranker._reader.prefill
 
-    def swapped(prompts: Any) -> Any:
-        state = prefill(prompts)
+    def swapped(*args: Any) -> Any:
+        state = prefill(*args)
         state.outputs = state.outputs.flip(0)
         return state
 
@@ -208,8 +206,8 @@ def states_are_swapped(ranker: Any, patch: pytest.MonkeyPatch) -> None:
 def decode_steps_read_the_first_passage(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     prefill = ranker._reader.prefill
 
-    def stuck(prompts: Any) -> Any:
-        state = prefill(prompts)
+    def stuck(*args: Any) -> Any:
+        state = prefill(*args)
         step, inputs = state.decode_step, list[torch.Tensor]()
 
         def decode_step(chosen: torch.Tensor) -> None:
