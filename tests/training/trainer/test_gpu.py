@@ -17,15 +17,16 @@ from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.trainer import ranking_trainer
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, positions_of
+from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_frozen_weights, positions_of
 from rerank_training.trainer.losses import IGNORE_INDEX
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import E2RANK_END_TOKEN
 from tests.causal_lms import SIZES
+from tests.pe_checkpoints import SHORT, write_published
 from tests.small_encoder import write_qwen_model
 from tests.training.pe_rank.pe_lists import write_training_lists
 from tests.word_lists import first_run, write_inputs
@@ -123,6 +124,41 @@ def test_lengths_are_multiples_of_128_up_to_what_the_model_reads(tokens: int, pa
 def test_positions_are_those_of_the_transformer_within() -> None:
     assert positions_of(nn.ModuleDict({"a": tiny_lm(), "b": nn.Linear(2, 2)})) == SIZES["max_position_embeddings"]
     assert positions_of(nn.Linear(2, 2)) > 10**6
+
+
+# --- frozen weights
+
+
+def test_frozen_weights_are_halved_if_all_of_them_keep_their_values() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).requires_grad_(False)
+    trained = model[1].weight.requires_grad_(True)
+    halve_frozen_weights(model)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    before = model.bfloat16().float().state_dict()
+    halve_frozen_weights(model)
+    assert {weight.dtype for weight in model.parameters() if weight is not trained} == {torch.bfloat16}
+    assert trained.dtype == torch.float32
+    assert all(torch.equal(weight.float(), before[name]) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_adapter_on_weights_of_bfloat16_is_merged_without_losing_its_small_changes(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    base = write_published(tmp_path / "base", encoder, template=SHORT)
+    weights = {name: weight.bfloat16() for name, weight in load_file(base / "model.safetensors").items()}
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    arguments = PERankArguments(
+        lists=str(write_training_lists(tmp_path / "lists.jsonl", 6)), base=str(base), window_size=4, lora_rank=2
+    )
+    flags = FLAGS | {"bf16": True, "optim": "adamw_torch", "learning_rate": 1e-5}
+    found = weights_of(train_pe_rank(arguments, RunArguments(output_dir=str(tmp_path / "run"), **flags), encoder))
+    save = load_file(tmp_path / "run" / "checkpoint-1" / "model.safetensors")
+    assert {weight.dtype for name, weight in save.items() if "base_layer" in name} == {torch.bfloat16}
+    name = "model.layers.0.self_attn.q_proj.weight"
+    changes = (found[name] - weights[name].float()).abs()
+    assert changes.max() < 1e-4
+    assert (changes > 0).float().mean() > 0.9
 
 
 # --- compiled layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.helpers import disable_input_dtype_casting
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
@@ -69,9 +67,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         data_collator=collator,
         processing_class=tokenizer,
     )
-    # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
-    with disable_input_dtype_casting(model) if settings.bf16 else nullcontext():
-        metrics = train(trainer, [arguments, settings])
+    metrics = train(trainer, [arguments, settings])
     if trainer.is_world_process_zero():
         base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
         write_checkpoint(

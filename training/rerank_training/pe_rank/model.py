@@ -107,7 +107,7 @@ class PEModel(nn.Module):
     def save_pretrained(self, folder: Path) -> None:
         """Writes config.json and weights as `load_pe_checkpoint` reads them. Merges an adapter, irreversibly."""
         if isinstance(self.transformer, PeftModel):
-            self.transformer = self.transformer.merge_and_unload()
+            self.transformer = self.transformer.float().merge_and_unload()  # in bfloat16, small changes would be lost
         weights = {f"model.{name}": tensor for name, tensor in self.transformer.state_dict().items()}
         if not self.own_vocabulary:
             del weights[f"model.{_TOKEN_EMBEDDINGS}"]

@@ -62,5 +62,5 @@ class TrainableEncoder(nn.Module):
     def save_pretrained(self, folder: Path) -> None:
         """Writes a plain sentence-transformers model. Merges the adapter, irreversibly."""
         while self._adapters:
-            self._adapters.pop().merge_and_unload()
+            self._adapters.pop().float().merge_and_unload()  # in bfloat16, small changes would be lost
         self.encoder.save_pretrained(str(folder), create_model_card=False)

@@ -46,7 +46,9 @@ class RunFlags:
     gradient_checkpointing: Annotated[
         bool | None, "Compute activations again in the backward pass: slower, with less memory."
     ] = None
-    bf16: Annotated[bool, "Train in mixed precision with bfloat16; frozen weights are kept in it."] = False
+    bf16: Annotated[bool, "Train in mixed precision with bfloat16; frozen weights are kept in it if it holds them."] = (
+        False
+    )
     eval_steps: Annotated[float | None, f"Steps between two evaluations on the held-out lists; {_SHARE}."] = 0.1
     save_steps: Annotated[float, f"Steps between two saves; {_SHARE}. A killed run resumes from the last one."] = 0.1
     seed: Annotated[int, "Seed of the windows, of new weights and of dropout."] = 42

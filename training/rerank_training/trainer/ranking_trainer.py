@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from rerank.errors import CheckpointError
 from rerank.models.complete import listed
 from rerank_training.trainer.checkpoint import report_write_errors
-from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, positions_of
+from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_frozen_weights, positions_of
 from rerank_training.trainer.ndcg import ndcg_at_10
 
 #: Empty file in every save that was written completely. A run that is killed while saving resumes from the save before.
@@ -61,8 +61,10 @@ class RankingTrainer(Trainer):
             settings.load_best_model_at_end, settings.greater_is_better = True, True
             settings.metric_for_best_model = "nDCG@10"
         self._compiled: CompiledLayers | None = None
+        model = options["model"]
+        if settings.bf16 and not settings.fsdp:
+            halve_frozen_weights(model)
         if runs_on_gpu(settings):
-            model = options["model"]
             options["data_collator"] = BucketCollator(options["data_collator"], positions_of(model))
             self._compiled = None if settings.fsdp else CompiledLayers(model)
         super().__init__(**options)

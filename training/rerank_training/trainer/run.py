@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from peft.helpers import disable_input_dtype_casting
 from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -113,7 +114,9 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     if trainer.eval_dataset is not None:
         trainer.add_callback(MeasureBefore(trainer))
     way_out = "free disk space and give the same command again, which resumes from the last save"
-    with report_disk_errors(folder, way_out):
+    # Autocast converts the inputs of an adapter's products; peft would convert them to float32 and back before.
+    as_they_are = disable_input_dtype_casting(trainer.model, active=trainer.args.bf16)
+    with report_disk_errors(folder, way_out), as_they_are:
         trainer.train(resume_from_checkpoint=save)
     metrics = trainer.measure_selected()
     trainer.gather_weights()
