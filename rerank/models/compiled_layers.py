@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers.utils.import_utils import is_cuda_stream_capturing
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +76,15 @@ class _CompilableLayer:
     def __init__(self, layer: Any) -> None:
         self.eager: Callable[..., Any] = layer.forward
         self.compiled: Callable[..., Any] = torch.compile(self.eager, dynamic=True)
+        self._needs_mask = True
         layer.forward = self._forward
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kwargs.get("past_key_values"), UnreadCache):
             kwargs["past_key_values"] = None
+            if not is_cuda_stream_capturing():
+                self._needs_mask = kwargs.get("attention_mask") is not None
+            elif not self._needs_mask:  # transformers 5.17 makes one for every capture, and the call before had none
+                kwargs["attention_mask"] = None
         forward = self.eager if kwargs.get("past_key_values") is not None else self.compiled
         return forward(*args, **kwargs)

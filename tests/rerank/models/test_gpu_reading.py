@@ -77,6 +77,32 @@ def test_pass_has_few_shapes_and_can_be_captured(name: str) -> None:
     assert graphs.operators.seen.isdisjoint(READ_BACK)
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("name", LAYERED)
+def test_layers_get_in_a_capture_what_they_got_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another mask would make the compiler work in the middle of the capture, which ends it."""
+    masks: list[tuple[int, ...] | None] = []
+
+    def compile_(function: Any, **_: Any) -> Any:
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            mask = kwargs.get("attention_mask")
+            masks.append(mask if mask is None else tuple(mask.shape))
+            return function(*args, **kwargs)
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    reader = LastTokenReader(random_model(DECODERS[name]))
+    given = []
+    for capturing in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)  # noqa: B023
+        masks.clear()
+        reader._outputs(torch.zeros(1, 128, dtype=torch.long))
+        given.append([*masks])
+    assert given[0] == given[1]
+    assert len(given[0]) == reader._model.config.get_text_config().num_hidden_layers
+
+
 @pytest.mark.usefixtures("as_on_a_gpu", "uncompiled")
 def test_large_model_reads_as_many_tokens_as_keep_a_gpu_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     small = LastTokenReader(random_model(DECODERS["llama"]))
