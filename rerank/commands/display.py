@@ -123,6 +123,7 @@ def _status(model: pb.Model) -> str:
     if model.problem:
         return "not served"
     cost = f"{model.memory_bytes / 1e9:.2f} GB, {model.load_s:.1f} s" if model.load_s else ""
+    cost += f"\n{model.gpu_memory_bytes / 1e9:.2f} GB of GPU" if model.gpu_memory_bytes else ""
     return "served" + f"\n{cost}" * bool(cost) if model.is_loaded else "loaded on\nrequest" + f"\n{cost}" * bool(cost)
 
 

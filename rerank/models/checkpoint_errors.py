@@ -49,7 +49,9 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
         # A panic of the Rust code in tokenizers and safetensors is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise CheckpointError(f"{subject} {folder} cannot be loaded: {_reason(error)}; {_WAY_OUT}") from error
+        is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # of torch
+        way_out = "take a smaller model, or another device" if is_memory else _WAY_OUT
+        raise CheckpointError(f"{subject} {folder} cannot be loaded: {_reason(error)}; {way_out}") from error
 
 
 def _reason(error: BaseException) -> str:

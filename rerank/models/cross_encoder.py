@@ -29,6 +29,7 @@ from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import weight_files
 from rerank.models.float8 import use_float8
 from rerank.models.loading import pick_device, readable_positions
+from rerank.models.memory import check_fits
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import sha256_of_files
@@ -76,9 +77,11 @@ class PairScorer:
         self._relevant: int | None = None
         transformers_logging.disable_progress_bar()
         with loading("cross-encoder", folder):
+            self._dtype = weights_dtype(self.device, precision, width=0)
+            check_fits(base_folder(folder), self.device, self._dtype)
             if is_causal_without_modules(folder):
                 _check_answers(folder, load_tokenizer(folder))
-            self._model = self._load(precision)
+            self._model = self._load()
             self._check()
             self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
             if getattr(self._model[0], "transformer_task", "") == "text-generation":
@@ -169,13 +172,13 @@ class PairScorer:
         is_flat = cast(Any, self._model[0]).input_formatter.message_format == "flat"
         return {"role": role, "content": text if is_flat else [{"type": "text", "text": text}]}
 
-    def _load(self, precision: Precision) -> CrossEncoder:
+    def _load(self) -> CrossEncoder:
         model = CrossEncoder(
             str(self._folder),
             device=str(self.device),
             local_files_only=True,
             trust_remote_code=False,
-            model_kwargs={"dtype": weights_dtype(self.device, precision, width=0)},
+            model_kwargs={"dtype": self._dtype},
         )
         model.eval().requires_grad_(False)
         self.max_tokens = model.max_seq_length = readable_positions(model, model.max_seq_length or 0)

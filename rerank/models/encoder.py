@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,6 +28,7 @@ from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder_id import EncoderId
 from rerank.models.encoder_loading import load_encoder, locate_encoder, weights_sha256, write_end_token
 from rerank.models.encoder_prompts import Prompts, resolve_prompts
+from rerank.models.memory import fitting_tokens
 from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype
 from rerank.models.tokenizer import splitter_of
 from rerank.models.vector_cache import VectorCache
@@ -36,6 +37,8 @@ from rerank.types import Matrix, Passage, Precision, Query
 
 #: A text whose tokens are counted with all that stands around a text.
 _PROBE = "word"
+#: Tokens of texts by which the memory of a batch on a GPU is measured, and the most of one of them.
+_MEASURED_TOKENS, _MEASURED_TEXT_TOKENS = 2048, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +109,16 @@ class Encoder:
             )
             if self.id.max_tokens < 1:
                 raise CheckpointError(f"encoder {folder} reads {self.id.max_tokens} tokens; correct max_seq_length")
+            self._batch_tokens = batch_tokens(self.device.type)
             self._queries = self._side("query", prompts.query)
             self._passages = self._side("document", prompts.document)
             if not np.isfinite(self.encode_passages(["a text", "another"])).all():
                 raise CheckpointError(f"encoder {folder} gives vectors that are not finite; use another one")
+            length = min(self.max_text_tokens, _MEASURED_TEXT_TOKENS)
+            texts = [f"{number} " + "a " * length for number in range(max(1, _MEASURED_TOKENS // length))]
+            self._batch_tokens = fitting_tokens(
+                partial(self.encode_passages, texts), _MEASURED_TOKENS, self.device, self._batch_tokens
+            )
         self.names = frozenset({self.id.name})
         if Path(name).is_dir():
             stated = read_settings(folder / "config.json").get("_name_or_path", "")
@@ -220,7 +229,7 @@ class Encoder:
         """
         around = self.id.max_tokens - side.max_text_tokens
         lengths = [around + min(tokens, side.max_text_tokens) for tokens in counts]
-        return batches_by_length(lengths, batch_tokens(self.device.type))
+        return batches_by_length(lengths, self._batch_tokens)
 
     def _model_in(self, dtype: Precision) -> SentenceTransformer:
         """Returns the model that computes in `dtype`: on a CPU a copy with other linear layers, made on first use."""

@@ -28,6 +28,7 @@ from rerank.models.batches import (
 from rerank.models.compiled_layers import UnreadCache, compile_layers
 from rerank.models.cuda_graphs import CudaGraphs
 from rerank.models.decode_state import DecodeState
+from rerank.models.memory import fitting_tokens
 
 #: Operations of a batch on a GPU. It keeps an H100 busy for a tenth of a second, which short requests wait at most;
 #: larger batches gain nothing.
@@ -133,6 +134,9 @@ class LastTokenReader:
         if compile_layers(self._model, self._warm_up):
             self._cache = UnreadCache()
         torch.backends.cuda.enable_cudnn_sdp(False)
+        length = self._padded_length(min(_WARM_UP_TOKENS, self._longest))
+        read = partial(self.read, [self._example(length)])
+        self.gpu_batch_tokens = fitting_tokens(read, length, self._model.device, self.gpu_batch_tokens)
         if self.reads_together and self._cache is not None:
             self._graphs = CudaGraphs(self._outputs)
             for length in {self._padded_length(some) for some in range(1, min(_WARM_UP_TOKENS, self._longest) + 1)}:

@@ -24,6 +24,7 @@ from rerank.models.compiled_layers import start_compiler
 from rerank.models.complete import check_complete
 from rerank.models.float8 import use_float8
 from rerank.models.hub import check_findable
+from rerank.models.memory import check_fits
 from rerank.models.precision import pick_precision, weights_dtype, width_of
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
@@ -97,6 +98,8 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
     dtype = weights_dtype(device, precision, width_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
+    if Path(base).is_dir():
+        check_fits(Path(base), device, dtype)
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     with hashing(weights) as revision:
         model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(

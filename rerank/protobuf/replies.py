@@ -103,6 +103,7 @@ def _model(model: ModelDescription) -> pb.Model:
         is_loaded=model.is_loaded,
         load_s=model.load_s,
         memory_bytes=model.memory_bytes,
+        gpu_memory_bytes=model.gpu_memory_bytes,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rerank.checkpoints.manifest import model_id
@@ -15,6 +16,7 @@ from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.cross_encoder import Pair, PairScorer
+from rerank.models.memory import fitting_tokens
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.truncate import beginning, ending, first_tokens
@@ -26,6 +28,8 @@ _MOST_PASSAGES = 1000
 _LEAST_PASSAGE_TOKENS = 16
 #: Tokens of a batch of pairs, between which other requests take their turns.
 _CPU_BATCH_TOKENS = 512
+#: Tokens of pairs by which the memory of a batch on a GPU is measured, and the most of one of them.
+_MEASURED_TOKENS, _MEASURED_PAIR_TOKENS = 2048, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class CrossEncoderRanker:
     def __init__(self, checkpoint: Path, device: str = "auto", precision: Precision = "auto") -> None:
         self._scorer = scorer = PairScorer(checkpoint, device, precision)
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
-        self._batch_tokens = GPU_BATCH_TOKENS if scorer.device.type == "cuda" else _CPU_BATCH_TOKENS
+        on_gpu = scorer.device.type == "cuda"
+        self._batch_tokens = self._fitting_tokens() if on_gpu else _CPU_BATCH_TOKENS
         template = scorer.chat_template
         self.info = RankerInfo(
             kind="cross-encoder",
@@ -67,10 +72,17 @@ class CrossEncoderRanker:
             reads_together=True,
             max_passage_tokens=scorer.max_tokens,
             max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
-            gpu_batch_tokens=GPU_BATCH_TOKENS if scorer.device.type == "cuda" else 0,
+            gpu_batch_tokens=self._batch_tokens if on_gpu else 0,
             precision=scorer.precision,
             reads_instruction=scorer.reads_instruction,
         )
+
+    def _fitting_tokens(self) -> int:
+        """Returns the tokens of a batch that the memory of the GPU holds."""
+        (pair,) = self._scorer.render("a", ["b " * min(self._scorer.max_tokens, _MEASURED_PAIR_TOKENS)])
+        pairs = [pair] * max(1, _MEASURED_TOKENS // len(pair["input_ids"]))
+        tokens = sum(len(pair["input_ids"]) for pair in pairs)
+        return fitting_tokens(partial(self._scorer.scores, pairs), tokens, self._scorer.device, GPU_BATCH_TOKENS)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Divides special tokens in the texts, and cuts off what is never read.

@@ -19,6 +19,8 @@ from rerank.models.checkpoint_files import build_transformer, read_config, read_
 from rerank.models.compiled_layers import start_compiler
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
+from rerank.models.memory import check_fits
+from rerank.models.precision import weights_dtype, width_of
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
@@ -87,6 +89,7 @@ def _load(
     _check_encoder(folder, config, encoder)
     _check_pooling(folder, config, encoder)
     files = weight_files(folder)
+    check_fits(folder, device, weights_dtype(device, precision, width_of(config)))
     weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
     own_vocabulary = _TOKEN_EMBEDDINGS in weights
     of_projector = {name: tensor for name, tensor in weights.items() if _PROJECTOR.search(name)}

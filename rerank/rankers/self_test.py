@@ -21,6 +21,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError, RankerFailure, SelfTestFailed
+from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.rankers.base import Ranker, WindowEncoder, rank_windows
 from rerank.types import Passage, Query, ScoreKind, Window
 from rerank.util.files import atomic_file
@@ -191,9 +192,15 @@ def windows_of(ranker: WindowEncoder, max_window_size: int) -> list[Window]:
 def failing_on_windows() -> Iterator[None]:
     """Raises SelfTestFailed for whatever a model raises on the windows of the self-test."""
     try:
-        yield
+        with translate_out_of_memory():
+            yield
     except RankerFailure as error:
         raise SelfTestFailed(f"self-test: {error}") from error
+    except MemoryError as error:
+        raise SelfTestFailed(
+            f"self-test: {len(_TEXTS)} short passages exceed the memory of the device: {error}; take a smaller model, "
+            "or another device"
+        ) from error
     except Exception as error:
         raise SelfTestFailed(f"self-test: the model failed on {len(_TEXTS)} short passages: {error!r}") from error
 

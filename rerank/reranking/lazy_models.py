@@ -90,7 +90,8 @@ class LazyModels:
         await self._engine.put(name, loaded.ranker, loaded.info)
         self._registry.put(name, loaded)
         self._used_s[name] = now_s()
-        log.info("model %s is loaded: %.1f s, %.2f GB", name, loaded.load_s, loaded.memory_bytes / 1e9)
+        memory = loaded.memory_bytes / 1e9, loaded.gpu_memory_bytes / 1e9
+        log.info("model %s is loaded: %.1f s, %.2f GB, and %.2f GB of GPU", name, loaded.load_s, *memory)
 
     async def _unload_idle(self, limits: dict[str, float]) -> None:
         while True:

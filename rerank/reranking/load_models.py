@@ -55,7 +55,7 @@ from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, R
 from rerank.reranking.registry import LoadedModel, ModelRegistry
 from rerank.reranking.relevance import relevance_curves
 from rerank.util.files import cached_folder, sha256_of_files
-from rerank.util.memory import memory_bytes
+from rerank.util.memory import gpu_memory_bytes, memory_bytes
 from rerank.util.time_limit import TurnNeverCame, within
 
 log = logging.getLogger(__name__)
@@ -100,9 +100,14 @@ class ModelLoader:
         return _failed(model, unknown_info(model.ranker, model.name), CheckpointError(problem))
 
     def _load(self, model: ModelConfig) -> LoadedModel:
-        before, start_s = memory_bytes(), time.monotonic()
+        before, gpu_before, start_s = memory_bytes(), gpu_memory_bytes(), time.monotonic()
         loaded = self._load_and_test(model)
-        return replace(loaded, load_s=time.monotonic() - start_s, memory_bytes=max(0, memory_bytes() - before))
+        return replace(
+            loaded,
+            load_s=time.monotonic() - start_s,
+            memory_bytes=max(0, memory_bytes() - before),
+            gpu_memory_bytes=max(0, gpu_memory_bytes() - gpu_before),
+        )
 
     def _load_and_test(self, model: ModelConfig) -> LoadedModel:
         info = unknown_info(model.ranker, model.name)

@@ -21,13 +21,15 @@ class LoadedModel:
     """A ranker with its description, and what loading it took.
 
     Attributes:
-        memory_bytes: by how much the process, and the memory of a GPU, grew; 0: not known, or not loaded yet.
+        memory_bytes: by how much the process grew; 0: not known, or not loaded yet.
+        gpu_memory_bytes: by how much it grew on GPUs, with what it keeps to read the first batches.
     """
 
     ranker: Ranker | RemoteRanker
     info: RankerInfo
     load_s: float = 0.0
     memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ModelDescription:
         is_default: it answers requests that name no model.
         problem: why it is not served; empty if it is, or will be once it is asked for.
         is_loaded: it is in memory, or in an inference server.
-        load_s, memory_bytes: what loading it took the last time, see LoadedModel.
+        load_s, memory_bytes, gpu_memory_bytes: what loading it took the last time, see LoadedModel.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ModelDescription:
     is_loaded: bool = True
     load_s: float = 0.0
     memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
 
 
 class ModelRegistry:
@@ -77,14 +80,14 @@ class ModelRegistry:
         unloaded = {name: UnloadedRanker(name, model.ranker) for name, model in self._models.items()}
         self.rankers: dict[str, Ranker | RemoteRanker] = {**unloaded, **rankers}
         self.infos = {name: ranker.info for name, ranker in self.rankers.items()} | dict(infos or {})
-        self._costs = dict.fromkeys(self._models, (0.0, 0))
+        self._costs = dict.fromkeys(self._models, (0.0, 0, 0))
         self._curves: dict[str, RelevanceCurves] = {}
         self._complete()
 
     def put(self, name: str, loaded: LoadedModel) -> None:
         """Gives a model its ranker, and adds what loading took to its description."""
         self.rankers[name], self.infos[name] = loaded.ranker, loaded.info
-        self._costs[name] = (loaded.load_s, loaded.memory_bytes)
+        self._costs[name] = (loaded.load_s, loaded.memory_bytes, loaded.gpu_memory_bytes)
         self._curves[name] = loaded.info.relevance
         self._complete()
 

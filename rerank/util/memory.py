@@ -1,23 +1,54 @@
-"""Measures the memory of this process, and gives freed memory back."""
+"""Measures the memory of this process and of its GPUs, what is left of it, and gives freed memory back."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
+import re
 from pathlib import Path
 
 import torch
 
 _STATM = Path("/proc/self/statm")
+_MEMINFO = Path("/proc/meminfo")
+#: Of the container that the process runs in; the limit is "max" where there is none.
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
-    """Returns the resident memory of this process with its memory on the current GPU; 0 where the former is unknown."""
+    """Returns the resident memory of this process; 0 where it is unknown."""
     if not _STATM.exists():
         return 0
-    resident = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resident + (torch.cuda.memory_allocated() if torch.cuda.is_available() else 0)
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def gpu_memory_bytes() -> int:
+    """Returns the memory that this process has taken on all GPUs, after it has given back what is free in it."""
+    if not torch.cuda.is_initialized():
+        return 0
+    torch.cuda.empty_cache()
+    return sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Returns how much more memory this process can take on a device; None where that is unknown.
+
+    On a CPU it is bounded by the limit of the container. Files in the page cache do not count as taken.
+    """
+    if device.type == "cuda":
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserved
+    if device.type != "cpu" or not _MEMINFO.exists():
+        return None
+    found = re.search(r"^MemAvailable: +(\d+) kB$", _MEMINFO.read_text(), re.MULTILINE)
+    bounds = [1024 * int(found[1])] if found else []
+    limit = _CGROUP / "memory.max"
+    if limit.exists() and (most := limit.read_text().strip()) != "max":
+        cached = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        taken = int((_CGROUP / "memory.current").read_text()) - (int(cached[1]) if cached else 0)
+        bounds.append(int(most) - taken)
+    return min(bounds, default=None)
 
 
 def free_memory() -> None:

@@ -331,7 +331,7 @@ class ListModelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "problem", "warning", "reads_instruction", "gives_relevance", "is_loaded", "load_s", "memory_bytes")
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "problem", "warning", "reads_instruction", "gives_relevance", "is_loaded", "load_s", "memory_bytes", "gpu_memory_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +346,7 @@ class Model(_message.Message):
     IS_LOADED_FIELD_NUMBER: _ClassVar[int]
     LOAD_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     ranker: str
     model_id: str
@@ -360,7 +361,8 @@ class Model(_message.Message):
     is_loaded: bool
     load_s: float
     memory_bytes: int
-    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., problem: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ..., is_loaded: _Optional[bool] = ..., load_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    gpu_memory_bytes: int
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., problem: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ..., is_loaded: _Optional[bool] = ..., load_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("collection", "passages", "encoder")

@@ -109,4 +109,5 @@ def _model(model: ModelDescription) -> dict[str, Any]:
         "is_loaded": model.is_loaded,
         "load_s": model.load_s,
         "memory_bytes": model.memory_bytes,
+        "gpu_memory_bytes": model.gpu_memory_bytes,
     }

@@ -80,6 +80,16 @@ def test_models_fit_80_and_60_columns_with_their_whole_names() -> None:
     assert {"pe-rank-first", "generation", "strategy", "cascade(pe-rank,"} <= set(" ".join(narrow).split())
 
 
+@pytest.mark.parametrize(
+    ("gpu_bytes", "status"), [(0, ["served", "1.30 GB, 12.0 s"]), (14_500_000_000, ["14.50 GB of GPU"])]
+)
+def test_loaded_model_shows_its_time_and_memory(gpu_bytes: int, status: list[str]) -> None:
+    model = pb.Model(name="m", is_loaded=True, load_s=12, memory_bytes=1_300_000_000, gpu_memory_bytes=gpu_bytes)
+    rows = lines(models_table(pb.ListModelsResponse(models=[model])))
+    assert all(any(line in row for row in rows) for line in status)
+    assert any("GPU" in row for row in rows) == bool(gpu_bytes)
+
+
 def test_table_has_the_relevance_of_results_that_have_one() -> None:
     answer = response(pb.SCORE_KIND_WINDOW_LOG_PROB, "d")
     assert "relevance" not in "".join(printed(answer))

@@ -1,0 +1,99 @@
+"""Says before a model is loaded whether it fits its device, and afterwards how large a batch may be."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rerank.checkpoints.settings_files import read_settings
+from rerank.errors import CheckpointError
+from rerank.util.memory import available_bytes
+
+log = logging.getLogger(__name__)
+
+#: A window of 20 passages, which a model has to read at least.
+_WINDOW_TOKENS = 2048
+#: The share of the free memory that batches may take. CUDA graphs of their passes take about as much again.
+_BATCH_SHARE = 0.4
+
+
+def check_fits(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+    """Checks that the weights of a model, and what it needs to read a window of 20 passages, fit a device.
+
+    Args:
+        folder: of the model, with its config.json.
+        dtype: of the weights on the device.
+
+    Raises:
+        CheckpointError: they do not, by the memory that is free now.
+    """
+    free = available_bytes(device)
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    weights = sum(map(_parameters, files)) * dtype.itemsize
+    window = _bytes_of_a_window(folder, dtype)
+    if free is None or weights + window <= free:
+        return
+    name = str(dtype).removeprefix("torch.")
+    others = "set precision: bfloat16, " if device.type == "cuda" and dtype == torch.float32 else ""
+    raise CheckpointError(
+        f"{folder} needs some {_gb(weights + window)} GB, {_gb(weights)} of them for weights in {name} and "
+        f"{_gb(window)} to read a window of {_WINDOW_TOKENS} tokens, and {_gb(free)} GB of the memory of {device} are "
+        f"free; {others}take a smaller model, or another device"
+    )
+
+
+def fitting_tokens(read: Callable[[], object], tokens: int, device: torch.device, most: int) -> int:
+    """Returns the most tokens of a batch on a GPU, by the memory that a pass takes and what is free.
+
+    Args:
+        read: reads `tokens` tokens with the loaded model.
+        device: on a CPU, `most` fit.
+        most: the most tokens that are worth their time.
+    """
+    if device.type != "cuda":
+        return most
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    read()
+    taken, free = torch.cuda.max_memory_allocated(device) - before, available_bytes(device) or 0
+    fitting = int(_BATCH_SHARE * free * tokens / max(1, taken))
+    if fitting >= most:
+        return most
+    fitting = max(1, fitting)
+    log.warning(
+        "batches hold %d tokens instead of %d: a pass over %d takes %s GB, and %s GB of the memory of %s are free",
+        *(fitting, most, tokens, _gb(taken), _gb(free), device),
+    )
+    return fitting
+
+
+def _parameters(path: Path) -> int:
+    """Returns the number of weights in a file, at least; 0 for a damaged one, about which its loader says more."""
+    if path.suffix != ".safetensors":
+        return path.stat().st_size // torch.float32.itemsize
+    try:
+        with safe_open(path, framework="pt") as file:
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return 0
+
+
+def _bytes_of_a_window(folder: Path, dtype: torch.dtype) -> int:
+    """Returns what one layer keeps of a window at a time: three states of its MLP, and some eight others."""
+    settings = read_settings(folder / "config.json")
+    settings = settings.get("text_config") or settings
+    width = _number(settings.get("hidden_size"))
+    return _WINDOW_TOKENS * (3 * _number(settings.get("intermediate_size"), 4 * width) + 8 * width) * dtype.itemsize
+
+
+def _number(setting: object, default: int = 0) -> int:
+    return setting if isinstance(setting, int) else default
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.2f}" if count < 1e10 else f"{count / 1e9:.0f}"
