@@ -1,8 +1,9 @@
-"""The public names of the package `rerank`: importable, the same for type checkers, and cheap to import."""
+"""The public names of `rerank`: importable, the same for type checkers, and cheap to import, as help of commands is."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import rerank
 
-HEAVY = {"torch", "transformers", "sentence_transformers", "faiss", "numpy", "grpc", "pydantic"}
+HEAVY = {"torch", "transformers", "sentence_transformers", "faiss", "grpc", "ir_measures", "rerank.v1", "scipy"}
 
 
 def names_for_type_checkers() -> dict[str, str]:
@@ -34,8 +35,24 @@ def test_public_names_are_the_same_for_type_checkers() -> None:
     assert set(rerank.__all__) == {*expected, "__version__"}
 
 
-def test_import_of_the_package_loads_no_heavy_library() -> None:
-    program = "import sys, rerank; print(*{name.partition('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
-    assert "rerank" in loaded
-    assert not HEAVY & set(loaded)
+@pytest.mark.parametrize(
+    ("code", "arguments", "output"),
+    [
+        ("import rerank; assert not {'numpy', 'pydantic'} & sys.modules.keys()", "", ""),
+        ("import rerank_training.commands", "", ""),
+        ("from rerank.commands.cli import main; main()", "--help", "Usage: "),
+        ("from rerank.commands.cli import main; main()", "serve --help", "Usage: "),
+        ("from rerank.commands.cli import main; main()", "search --help", "Usage: "),
+        ("from rerank_eval.commands import eval_trec_dl; eval_trec_dl()", "--help", "NAME=RANKER:PATH"),
+        ("from rerank_eval.commands import eval_beir; eval_beir()", "--help", "NAME=RANKER:PATH"),
+    ],
+)
+def test_names_and_help_import_no_heavy_package(code: str, arguments: str, output: str) -> None:
+    program = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
+    command = [sys.executable, "-c", program, *arguments.split()]
+    wide = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=wide)
+    assert output in done.stdout
+    imported = set(done.stderr.split())
+    assert "rerank" in imported
+    assert not HEAVY & imported

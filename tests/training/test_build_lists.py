@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,8 +166,3 @@ def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Calla
     )
     assert result.exit_code == 0, result.output
     assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
-
-
-def test_help_needs_no_torch() -> None:
-    script = "import sys, rerank_training.commands; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
