@@ -29,7 +29,7 @@ class Caller:
 
     Attributes:
         name: the name of the key; empty for everyone.
-        limits: what the caller may do; `follow` replaces them.
+        limits: what the caller may do from now on.
     """
 
     def __init__(self, name: str, limits: CallerLimits) -> None:
@@ -37,10 +37,6 @@ class Caller:
         self.limits = limits
         self._queued_tokens = 0.0
         self._calls = 0
-
-    def follow(self, limits: CallerLimits) -> None:
-        """Holds the caller to these limits from now on."""
-        self.limits = limits
 
     def enter(self) -> None:
         """Counts a call as in flight until `leave`. Raises: Overloaded."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,15 +39,14 @@ class Credentials:
     api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def from_environment(cls, tls_ca: str | None = None, environment: Mapping[str, str] = os.environ) -> Credentials:
+    def from_environment(cls, tls_ca: str | None = None) -> Credentials:
         """Credentials from the variables RERANK_TLS_CA, RERANK_TLS_CERTIFICATE, RERANK_TLS_KEY and RERANK_API_KEY.
 
         Args:
             tls_ca: replaces RERANK_TLS_CA, unless it is None.
-            environment: the variables.
         """
         names = ("tls_ca", "tls_certificate", "tls_key", "api_key")
-        given = {name: environment.get(f"RERANK_{name.upper()}") or None for name in names}
+        given = {name: os.environ.get(f"RERANK_{name.upper()}") or None for name in names}
         return cls(**given | ({"tls_ca": tls_ca} if tls_ca else {}))
 
     @property

@@ -75,7 +75,7 @@ class KeyStore:
     def _set(self, keys: tuple[APIKey, ...]) -> None:
         callers = {key.name: self._callers.get(key.name) or Caller(key.name, key) for key in keys}
         for key in keys:
-            callers[key.name].follow(key)
+            callers[key.name].limits = key
         self._callers = callers
         self._hashes = [(key.sha256, callers[key.name]) for key in keys]
         if not keys:

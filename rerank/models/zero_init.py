@@ -19,18 +19,16 @@ from rerank.models.projector import ResidualProjector
 from rerank.util.files import atomic_folder
 
 
-def write_zero_init_checkpoint(encoder: Encoder, out: Path, layers: int = 3, seed: int = 0) -> None:
+def write_zero_init_checkpoint(encoder: Encoder, out: Path, seed: int = 0) -> None:
     """Writes a Llama of the encoder's width to the folder `out`, without token embeddings, which are the encoder's.
 
     Args:
-        layers: number of transformer layers.
         seed: of the random weights that are not zero.
-
 
     Raises:
         ConfigError: `out` exists already.
     """
-    config = _config(encoder, layers)
+    config = _config(encoder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer = AutoModel.from_config(config, dtype=torch.float32)
@@ -47,14 +45,14 @@ def write_zero_init_checkpoint(encoder: Encoder, out: Path, layers: int = 3, see
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _config(encoder: Encoder, layers: int) -> LlamaConfig:
+def _config(encoder: Encoder) -> LlamaConfig:
     vocabulary, hidden = encoder.token_embeddings.shape
     settings: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": vocabulary,
         "hidden_size": hidden,
         "intermediate_size": 8 * hidden // 3,
-        "num_hidden_layers": layers,
+        "num_hidden_layers": 3,
         "num_attention_heads": max(1, hidden // 64),
         "max_position_embeddings": 1024,
         "tie_word_embeddings": True,

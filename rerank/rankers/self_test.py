@@ -147,13 +147,12 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
         _check_golden(_read_golden(path), scores, ranker, settings, allowed)
 
 
-def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path, within: float = 1e-3) -> None:
+def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path) -> None:
     """Writes `golden.json` into the checkpoint folder of a ranker that was loaded on the CPU in float32.
 
     Args:
         ranker: passes the self-test.
         settings: as for `check`.
-        within: the largest accepted difference: other processors and library versions round differently.
 
     Raises:
         ConfigError: the ranker does not compute in float32, or its scores are ranks, which another processor's rounding
@@ -174,7 +173,7 @@ def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path, w
         model_revision=ranker.info.model_revision,
         made_with=_fingerprint(ranker, settings),
         scores=_scores(ranker, CPU_TOLERANCE),
-        tolerance=within,
+        tolerance=1e-3,  # other processors and library versions round differently
     )
     with atomic_file(folder / GOLDEN) as temporary:
         temporary.write_text(golden.model_dump_json(indent=1) + "\n", encoding="utf-8")
