@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+from bisect import bisect_left
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -74,6 +76,18 @@ class Query:
         return given if text == given.text else replace(given, text=text)
 
 
+class TextTokens(NamedTuple):
+    """The tokens of a text: their ids, and the start and end of each in the text, in characters."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+
+    def between(self, start: int, end: int) -> list[int]:
+        """Returns the ids of a part of the text that begins and ends with tokens."""
+        first, last = (bisect_left(self.spans, at, key=itemgetter(0)) for at in (start, end))
+        return self.ids[first:last]
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A passage of a list, from the request to the ranking. Its rank in the first stage is its place in the list.
@@ -104,6 +118,8 @@ class Passage:
     sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
     sparse_score: float | None = field(default=None, compare=False, kw_only=True)
+    #: Those of `text` by the model that reads it; set by its ranker, when it prepares the passage.
+    tokens: TextTokens | None = field(default=None, repr=False, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

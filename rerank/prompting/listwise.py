@@ -1,8 +1,4 @@
-"""Renders windows of passages as listwise prompts, sanitized, and truncated to fit the model's context.
-
-A prompt is tokenised as a whole, since tokens can span the boundary of a passage and the text around it: "." and a line
-end are one token of Llama-3.
-"""
+"""Renders windows of passages as listwise prompts, sanitized, and truncated to fit the model's context."""
 
 from __future__ import annotations
 
@@ -13,15 +9,15 @@ from functools import cached_property, lru_cache, partial
 from itertools import chain, dropwhile
 from typing import cast
 
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError
 from rerank.prompting.chat import render_chat
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
+from rerank.prompting.tokens import PromptTokenizer
 from rerank.prompting.truncate import SLACK_TOKENS, beginning, first_tokens, passage_limit
-from rerank.types import Passage, Prepared, Query, Window, with_text
+from rerank.types import Passage, Prepared, Query, TextTokens, Window
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 _NO_CHAT = (
@@ -77,19 +73,19 @@ class ListwiseRenderer:
         self._prompt_tokens = context_tokens - answer_tokens
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
-        # A copy that is configured once: one that a thread configures while another uses it raises "Already borrowed".
-        self._backend = Tokenizer.from_str(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
-        self._backend.encode_special_tokens = False  # those of the chat markup are read as such
-        self._backend.no_truncation()
-        self._backend.no_padding()
+        self.prompt_tokenizer = PromptTokenizer(tokenizer)
+        self.token_ends = self.prompt_tokenizer.ends
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share theirs
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Sanitizes the texts, and cuts those that are never shown whole."""
+        """Sanitizes the texts, cuts those that are never shown whole, and tokenizes them."""
         shown = {(p.text, p.title): self._shown(self._beginning(p), p.title) for p in passages}
-        return Prepared(self._fitting_query(query), tuple(with_text(p, shown[p.text, p.title]) for p in passages))
+        texts = [*dict.fromkeys(shown.values())]
+        tokens = dict(zip(texts, self.prompt_tokenizer.tokens(texts), strict=True))
+        prepared = (replace(p, text=(text := shown[p.text, p.title]), tokens=tokens[text]) for p in passages)
+        return Prepared(self._fitting_query(query), tuple(prepared))
 
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
@@ -110,15 +106,17 @@ class ListwiseRenderer:
         """
         names = tuple(names[: len(window.passages)])
         empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
-        texts = [passage.text for passage in window.passages]
-        fitting = self._fitting(texts, self._prompt_tokens - answer_tokens, empty_tokens)
-        truncated = tuple(i for i, text in enumerate(fitting) if len(text) < len(texts[i]))
-        return ListwisePrompt(self.tokenize(self.render(window.query, names, fitting)), truncated)
+        passages = [self._tokenized(passage) for passage in window.passages]
+        texts = self._fitting(passages, self._prompt_tokens - answer_tokens, empty_tokens)
+        truncated = tuple(i for i, text in enumerate(texts) if len(text) < len(passages[i].text))
+        rendered = self.render(window.query, names, texts)
+        ids = self.prompt_tokenizer.ids_of_prompt(rendered, passages, texts)
+        return ListwisePrompt(self._with_bos(ids), truncated)
 
     def _beginning(self, passage: Passage) -> str:
         """Cuts off the end of a text that can never be shown, before anything else is done with it."""
         shown = partial(self._shown, title=passage.title)
-        return beginning(passage.text, self.passage_tokens, lambda start: len(self._encode(shown(start))))
+        return beginning(passage.text, self.passage_tokens, lambda start: len(self.prompt_tokenizer.ids(shown(start))))
 
     def _shown(self, text: str, title: str) -> str:
         """Returns the text of a passage as prompts show it."""
@@ -144,12 +142,16 @@ class ListwiseRenderer:
         return "\n".join(text for text in (system, *chain.from_iterable(turns), user) if text)
 
     def tokenize(self, text: str) -> list[int]:
-        """Returns the token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
+        """Returns the token ids of a rendered prompt.
 
         Raises:
             CheckpointError: it begins with two BOS tokens, and the style does not say so.
         """
-        ids, bos = self._encode(text), self._tokenizer.bos_token_id
+        return self._with_bos(self.prompt_tokenizer.ids(text))
+
+    def _with_bos(self, ids: Sequence[int]) -> list[int]:
+        """Returns a prompt that begins with as many BOS tokens as it should; others are turn marks, as in ChatML."""
+        bos = self._tokenizer.bos_token_id
         rest = list(dropwhile(lambda token: token == bos, ids))
         written = max(len(ids) - len(rest), self._adds_bos)
         if written > 1 and self._bos_tokens is None:
@@ -170,26 +172,22 @@ class ListwiseRenderer:
         """Returns the number of tokens of a prompt whose passages are empty."""
         return len(self.tokenize(self.render(Query(text, instruction=instruction), names, [""] * len(names))))
 
-    def _encode(self, text: str) -> list[int]:
-        """Returns the token ids of a text, without the offsets that other calls compute as well."""
-        return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    def _tokenized(self, passage: Passage) -> Passage:
+        """Returns a passage with its tokens, which it has if it was prepared."""
+        return passage if passage.tokens else replace(passage, tokens=self.prompt_tokenizer.tokens([passage.text])[0])
 
-    def token_ends(self, text: str) -> tuple[int, ...]:
-        """Returns the end of each token of a text, in characters."""
-        return tuple(end for _, end in self._backend.encode(text, add_special_tokens=False).offsets)
-
-    def _fitting(self, texts: Sequence[str], prompt_tokens: int, empty_tokens: int) -> Sequence[str]:
+    def _fitting(self, passages: Sequence[Passage], prompt_tokens: int, empty_tokens: int) -> list[str]:
         """Truncates texts to `passage_tokens`, and so that all of them fit into the prompt."""
-        ends = [self.token_ends(text) for text in texts]
-        lengths = [len(of_text) for of_text in ends]
+        tokens = [cast(TextTokens, passage.tokens) for passage in passages]
+        lengths = [len(of_text.ids) for of_text in tokens]
         room, shown = prompt_tokens - empty_tokens, [min(length, self.passage_tokens) for length in lengths]
         fits = sum(shown) + SLACK_TOKENS * len(shown) <= max(0, room)
         if fits and shown == lengths:
-            return texts
+            return [passage.text for passage in passages]
         limit = self.passage_tokens if fits else min(self.passage_tokens, passage_limit(shown, room, prompt_tokens))
         return [
-            text if len(of_text) <= limit else text[: of_text[limit - 1]]
-            for text, of_text in zip(texts, ends, strict=True)
+            passage.text if len(of_text.ids) <= limit else passage.text[: of_text.spans[limit - 1][1]]
+            for passage, of_text in zip(passages, tokens, strict=True)
         ]
 
 

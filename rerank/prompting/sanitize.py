@@ -25,7 +25,6 @@ _CHAT_MARKUP = (
 )
 #: A label at the start of a template's line, such as "Search Query:".
 _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
-_WHITE_SPACE = re.compile(r"\s+")
 
 
 class Sanitizer:
@@ -47,9 +46,9 @@ class Sanitizer:
         self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
 
     def __call__(self, text: str) -> str:
-        text = _WHITE_SPACE.sub(" ", text).strip()
+        text = " ".join(text.split())
         text = _BRACKETED.sub(_without_identifier, text)
-        if self._labels is not None:
+        if self._labels is not None and ":" in text:
             text = self._labels.sub(r"\1 -", text)
         return self._divide_markup(text)
 

@@ -30,7 +30,7 @@ def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
         tokens: the number of first tokens that are kept.
         count: text → its number of tokens.
     """
-    end = tokens * CHARS_PER_TOKEN
+    end = (tokens + _MARGIN_TOKENS) * CHARS_PER_TOKEN
     while end < len(text) and count(text[:end]) < tokens + _MARGIN_TOKENS:
         end *= 2
     return text[:end]

@@ -22,6 +22,7 @@ from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.cold import measure_cold
 from scripts.bench.e2rank import measure_e2rank
+from scripts.bench.prompts import measure_prompts
 from scripts.bench.rankers import measure_first, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
@@ -32,6 +33,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "first": measure_first,
     "pe": measure_pe_rank,
     "e2rank": measure_e2rank,
+    "prompts": measure_prompts,
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from rerank.models.encoder import Encoder
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Window
+from rerank.readers.requests import read_requests
+from rerank.types import Passage, Window
 from scripts.bench.models import TINY, LlamaSize, make_windows, write_checkpoint
 
 #: Passages per window.
 PASSAGES = 20
+#: Candidates of a list, and the most lists that are timed.
+_DEPTH, _LISTS = 100, 43
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,16 @@ class Workload:
     def prepare(self, window: Window) -> Window:
         prepared = self.first.prepare(window.query, window.passages)
         return replace(window, query=prepared.query, passages=prepared.passages)
+
+    def lists(self) -> Iterator[tuple[str, Sequence[Passage]]]:
+        """Queries with candidates that come as texts: of the requests, or random ones."""
+        if self.requests is not None:
+            for request in islice(read_requests(self.requests), 2 if self.quick else _LISTS):
+                yield request.query.text, request.candidates[:_DEPTH]
+            return
+        for number in range(3 if self.quick else len(self.windows)):
+            passages = self.windows[number % len(self.windows)].passages
+            copies = 1 if self.quick else _DEPTH // PASSAGES
+            # A number in front makes each text new.
+            texts = [f"{number} {copy} {passage.text}" for copy in range(copies) for passage in passages]
+            yield "a query", [Passage(f"d{place}", text) for place, text in enumerate(texts)]

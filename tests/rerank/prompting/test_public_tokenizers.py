@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
@@ -22,6 +24,7 @@ from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.types import Passage, Query, Window
+from tests.rerank.prompting.test_tokens import TEXTS, as_a_whole, prepared
 
 pytestmark = pytest.mark.public_tokenizers
 
@@ -122,3 +125,16 @@ def test_prompt_is_what_the_publishers_library_makes_of_its_text(publics: dict[s
     prompt = renderer.prompt(Window(prepared.query, prepared.passages), names)
     assert prompt.token_ids == public.encode(rendered)
     assert prompt.truncated == ()
+
+
+@pytest.mark.parametrize("name", ["mistral-v1", "mistral-v3", "qwen", "llama-3"])
+@pytest.mark.parametrize("template", ["first", "first_smollm2"])
+@given(texts=TEXTS, passage_tokens=st.sampled_from([0, 5]))
+def test_prompt_from_the_tokens_of_passages_is_that_of_the_whole_text(
+    publics: dict[str, Public], name: str, template: str, texts: list[str], passage_tokens: int
+) -> None:
+    tokenizer = publics[name].tokenizer
+    renderer = ListwiseRenderer(load_template(template), tokenizer, 4096, 1, passage_tokens)
+    assert renderer.prompt_tokenizer.cuts_at_spaces
+    window = prepared(renderer, *texts)
+    assert renderer.prompt(window, "ABCDE").token_ids == as_a_whole(renderer, window, "ABCDE")

@@ -1,0 +1,128 @@
+"""Tokenizes the passages of a request once, and puts the prompts of its windows together from their tokens.
+
+Tokens can span the border of a passage and the text around it: "." and a line end are one token of Llama-3. So a
+passage is cut at its first and last space, where tokenizers cut anyway. What is between keeps its tokens wherever it
+stands; the rest is tokenized with the text around it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from rerank.types import Passage, TextTokens
+
+#: How vocabularies write tokens with a space behind something else. Few have any, most of them of other white space.
+_INNER_SPACE = re.compile(r"[^ Ġ▁][ Ġ▁]")
+#: A space that no token may hold, because texts are cut there.
+_BEHIND_A_WORD = re.compile(r"\S ")
+#: A word in front of a text makes the tokenizer read it as the middle of one.
+_WORD = "x"
+#: A text with words, numbers and signs beside one another.
+_SAMPLE = (
+    "Robins' eggs, 27 of 10 000 (see p. 3): it's 5% so — “naïve” he said… we'll 'go' <b> [sic] & 日本 語 Straße , ."
+)
+
+
+class PromptTokenizer:
+    """Tokenizes texts as a tokenizer does without its special tokens, safe to share among threads."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        # A copy that is configured once: one that a thread configures while another uses it raises "Already borrowed".
+        self._backend = Tokenizer.from_str(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
+        self._backend.encode_special_tokens = False  # those of the chat markup are read as such
+        self._backend.no_truncation()
+        self._backend.no_padding()
+
+    def ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text."""
+        return self._ids([text])[0]
+
+    def tokens(self, texts: Sequence[str]) -> list[TextTokens]:
+        """Returns the tokens of each text."""
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [TextTokens(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def ends(self, text: str) -> tuple[int, ...]:
+        """Returns the end of each token of a text, in characters."""
+        return tuple(end for _, end in self.tokens([text])[0].spans)
+
+    def ids_of_prompt(self, prompt: str, passages: Sequence[Passage], texts: Sequence[str]) -> list[int]:
+        """Returns the token ids of a prompt, equal to `ids(prompt)`.
+
+        Args:
+            passages: that the prompt shows, in this order, with their tokens.
+            texts: what it shows of them: their texts, or the beginnings of these.
+        """
+        return self._assembled(prompt, passages, texts) if self.cuts_at_spaces else self.ids(prompt)
+
+    def _assembled(self, prompt: str, passages: Sequence[Passage], texts: Sequence[str]) -> list[int]:
+        borders, inner, start = list[str](), list[list[int]](), 0
+        for passage, text in zip(passages, texts, strict=True):
+            at, first, last = prompt.find(text, start), _first_gap(text), _last_gap(text)
+            if text == passage.text and _is_gap(prompt, at + len(text)):
+                last = len(text)
+            if passage.tokens is None or at < 0 or not 0 <= first < last:
+                continue
+            borders.append(prompt[start : at + first])
+            inner.append(passage.tokens.between(first, last))
+            start = at + last
+        borders.append(prompt[start:])
+        ids, *others = self._ids([borders[0], *(_WORD + border for border in borders[1:])])
+        for of_text, of_border in zip(inner, others, strict=True):
+            ids += of_text
+            ids += of_border[self._word_tokens :]
+        return ids
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        """Returns the ids alone, without the offsets that other calls compute as well."""
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    @cached_property
+    def _word_tokens(self) -> int:
+        return len(self.ids(_WORD))
+
+    @cached_property
+    def cuts_at_spaces(self) -> bool:
+        """True if no token spans a gap, and a text is read alike on both sides of one."""
+        found = [id_ for token, id_ in self._backend.get_vocab().items() if _INNER_SPACE.search(token)]
+        if any(_BEHIND_A_WORD.search(self._backend.decode([id_], skip_special_tokens=False)) for id_ in found):
+            return False
+        (whole,) = self.tokens([_SAMPLE])
+        for at in (at for at in range(len(_SAMPLE)) if _is_gap(_SAMPLE, at)):
+            before, after = self._ids([_SAMPLE[:at], _WORD + _SAMPLE[at:]])
+            if not before + after[self._word_tokens :] == whole.ids == before + whole.between(at, len(_SAMPLE)):
+                return False
+        return True
+
+
+def _first_gap(text: str) -> int:
+    at = text.find(" ")
+    while at >= 0 and not _is_gap(text, at):
+        at = text.find(" ", at + 1)
+    return at
+
+
+def _last_gap(text: str) -> int:
+    at = text.rfind(" ")
+    while at >= 0 and not _is_gap(text, at):
+        at = text.rfind(" ", 0, at)
+    return at
+
+
+def _is_gap(text: str, at: int) -> bool:
+    """True if a space is there, alone between two visible characters."""
+    return 0 < at < len(text) - 1 and text[at] == " " and _is_visible(text[at - 1]) and _is_visible(text[at + 1])
+
+
+def _is_visible(character: str) -> bool:
+    """True for visible ASCII, and for letters and digits that normalisation does not take apart, perhaps to a space."""
+    if character.isascii():
+        return "!" <= character <= "~"
+    return character.isalnum() and unicodedata.is_normalized("NFKC", character)

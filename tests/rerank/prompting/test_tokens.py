@@ -1,0 +1,112 @@
+"""Prompts that are put together from the tokens of their passages are those of tokenizing them as a whole."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, normalizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import Template, load_template
+from rerank.prompting.tokens import PromptTokenizer
+from rerank.types import Passage, Query, Window
+from tests.small_tokenizers import FAMILIES, byte_level_numbers, metaspace, no_single_letters
+
+TOKENIZERS = {**FAMILIES, "no single letters": no_single_letters()}
+TEMPLATES = {
+    **{name: load_template(name) for name in ("first", "first_smollm2")},
+    "nothing between passages": Template("{query}", "{candidate}", "{num}", ""),
+    "spaces around passages": Template("{query} ", "[{rank}] {candidate} ", "end", ""),
+    "a turn for each passage": Template("on {query}", "[{rank}] {candidate}", "{num}", "", "", "yes", "read [{rank}]"),
+}
+#: (context_tokens, passage_tokens): passages as they are, the beginning of each, and as much as fits.
+LIMITS = [(4096, 0), (4096, 5), (1000, 0)]
+#: What begins and ends words, or is read together with what stands beside it.
+PARTS = [
+    *("flea", "A", "O", "x", "s.", "ends", ".", "?!", "'s", "n't", "[", "]", "(1)", "27", "1999", "3.14", "%", ","),
+    *("  ", "\n", "\t", "\u00a0", "\u3000", "\u200b", "naïve", "e\u0301", "\u0301", "ﷺ", "ﹰ", "\u00b4", "北京"),
+    *("ありがとう", "🦟", "👩‍👩‍👧", "Straße", "ΣΑΣ", "और", "한국어", "</s>", "<|im_end|>", "[A]", "▁", "Ġ", "<0x0A>"),
+]
+TEXTS = st.lists(st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=30).map(" ".join), max_size=5)
+each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
+
+
+@cache
+def renderer_of(name: str, template: str, context_tokens: int, passage_tokens: int) -> ListwiseRenderer:
+    tokenizer = copy.deepcopy(TOKENIZERS[name])  # a template without chat markup changes it
+    return ListwiseRenderer(TEMPLATES[template], tokenizer, context_tokens, 1, passage_tokens)
+
+
+def as_a_whole(renderer: ListwiseRenderer, window: Window, names: str) -> list[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PromptTokenizer, "cuts_at_spaces", False)
+        return renderer.prompt(window, names).token_ids
+
+
+def prepared(renderer: ListwiseRenderer, *texts: str) -> Window:
+    ready = renderer.prepare(Query("how long"), [Passage(str(place), text) for place, text in enumerate(texts)])
+    return Window(ready.query, ready.passages)
+
+
+@each_tokenizer
+@pytest.mark.parametrize("template", TEMPLATES)
+@given(limits=st.sampled_from(LIMITS), texts=TEXTS)
+def test_prompt_is_that_of_the_whole_text(name: str, template: str, limits: tuple[int, int], texts: list[str]) -> None:
+    renderer = renderer_of(name, template, *limits)
+    window = prepared(renderer, *texts)
+    assert renderer.prompt(window, "ABCDE").token_ids == as_a_whole(renderer, window, "ABCDE")
+
+
+@each_tokenizer
+def test_words_within_a_passage_are_tokenized_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = renderer_of(name, "first", 100_000, 0)
+    names = "ABCDEFGHIJKLMNOPQRST"
+    window = prepared(renderer, *(f"{' '.join(f'word{place}' for _ in range(40))}." for place in range(20)))
+    renderer.prompt(window, names)  # counts the tokens of the rest
+    read = list[str]()
+    of_texts = PromptTokenizer._ids
+
+    def listen(self: PromptTokenizer, texts: list[str]) -> list[list[int]]:
+        read.extend(texts)
+        return of_texts(self, texts)
+
+    monkeypatch.setattr(PromptTokenizer, "_ids", listen)
+    renderer.prompt(window, names)
+    assert "".join(read).count("word") == 2 * 20
+
+
+def with_words_of_two(join: tuple[str, str]) -> PreTrainedTokenizerBase:
+    """A tokenizer in which a word and the space behind it are one token."""
+    content = json.loads(metaspace().backend_tokenizer.to_str())
+    content["model"]["vocab"]["".join(join)] = len(content["model"]["vocab"])
+    content["model"]["merges"].append(list(join))
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
+
+
+def with_normalizer(normalizer: normalizers.Normalizer) -> PreTrainedTokenizerBase:
+    tokenizer = byte_level_numbers()
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        with_words_of_two(("s", "▁")),
+        with_normalizer(normalizers.Replace(", ", ",")),
+        with_normalizer(normalizers.Replace(Regex(r"(?<=\d)\s(?=\d)"), "")),
+    ],
+    ids=["token of a word and a space", "no space behind a comma", "no space between digits"],
+)
+def test_tokenizer_that_reads_across_spaces_reads_prompts_as_a_whole(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert not PromptTokenizer(tokenizer).cuts_at_spaces
+    renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, 1)
+    window = prepared(renderer, "fleas lives, 70 000 years s s", "the moons , and the tides")
+    rendered = renderer.render(window.query, "AB", [passage.text for passage in window.passages])
+    assert renderer.prompt(window, "AB").token_ids == renderer.tokenize(rendered)
