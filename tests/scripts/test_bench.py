@@ -14,10 +14,15 @@ from typer.testing import CliRunner
 from scripts.bench.__main__ import app
 from scripts.bench.precision import WAYS, measure_precision
 
-GROUPS = ("first", "pe", "e2rank")
+GROUPS = ("first", "pe", "e2rank", "prompts")
 FIGURES = {
     *(f"e2rank_vs_{other}, {n}" for other in ("first", "pe_rank", "new texts") for n in (20, 100)),
     *(f"pe_{what}, {n}" for what in ("dynamic_vs_generate", "one_step_vs_text twin") for n in (1, 8)),
+    *(
+        f"{what}_vs_tokenizing once, {kind}"
+        for what in ("prompts", "service")
+        for kind in ("48 tokens", "whole passages")
+    ),
     "first_vs_generating the permutation",
     "first_vs_generate one token",
     "first_vs_all-position logits",
