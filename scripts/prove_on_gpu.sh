@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Proof of a rented GPU in one command, which ends within nine minutes and needs no network.
+# Proof of a GPU in one command, which ends within four minutes and needs no network.
 #
-#   scripts/prove_on_gpu.sh OUT [WEIGHTS]
+#   scripts/prove_on_gpu.sh OUT [WEIGHTS] [--requests FILE] [--tokenizer DIR] [--section NAME]...
 #
-# Writes OUT/gpu.md. WEIGHTS is a folder with a causal LM. Nothing is installed: it needs Python 3.11 or
-# newer with torch, transformers, peft, sentence-transformers, scikit-learn, typer and rich, as machines with CUDA have
-# them, and the small packages pydantic, ahocorasick-rs and cachetools. Without a GPU all models are tiny.
+# Writes the table OUT/gpu.md, with serve.log and train.log beside it. WEIGHTS is a folder with a FIRST model or another
+# causal LM; FILE has requests as RankLLM writes them; sections are service, rankers, precision, passes, training, faiss.
+#
+# Nothing need be installed of this project. Python 3.11 or newer needs torch, transformers, peft, accelerate,
+# sentence-transformers, scikit-learn, scipy, typer and rich, as machines with CUDA have them, and the small packages
+# pydantic, ahocorasick-rs, cachetools, grpcio with health-checking, reflection and status, httpx2 and protobuf.
+# COMMIT names the version of a tree without .git. Without a GPU all models are tiny.
 set -euo pipefail
-[[ $# -ge 1 ]] || { echo "usage: $0 OUT [WEIGHTS]" >&2; exit 2; }
+[[ $# -ge 1 ]] || { echo "usage: $0 OUT [WEIGHTS] [--requests FILE] [--tokenizer DIR] [--section NAME]..." >&2; exit 2; }
 root=$(realpath "$(dirname "$0")/..")
-export HF_HUB_OFFLINE=1 PYTHONPATH=$root:$root/training${PYTHONPATH:+:$PYTHONPATH}
-exec timeout --kill-after=5 530 "${PYTHON:-python3}" -m scripts.bench.prove_on_gpu "$@"
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+export PYTHONPATH=$root:$root/training:$root/eval${PYTHONPATH:+:$PYTHONPATH}
+exec timeout --kill-after=5 240 "${PYTHON:-python3}" -m scripts.bench.proof "$@"

@@ -15,11 +15,18 @@ _CAPABILITY = (8, 9)
 _MULTIPLE = 16
 
 
+def has_float8(device: torch.device) -> bool:
+    """Returns True if the device multiplies 8-bit floating-point numbers."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _CAPABILITY
+
+
 def check_float8(device: torch.device) -> None:
     """Raises: ConfigError if the device does not multiply 8-bit floating-point numbers."""
-    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) >= _CAPABILITY:
+    if has_float8(device):
         return
-    found = f"compute capability {'.'.join(map(str, capability))}" if device.type == "cuda" else f"device {device.type}"
+    found = f"device {device.type}"
+    if device.type == "cuda":
+        found = f"compute capability {'.'.join(map(str, torch.cuda.get_device_capability(device)))}"
     raise ConfigError(
         f"precision float8 needs a GPU of compute capability 8.9 (Ada, Hopper), this is {found}; use auto"
     )

@@ -23,7 +23,7 @@ _MIN_BFLOAT16_WIDTH = 512
 
 
 #: The largest hidden size of models that keep float32 weights and a float32 residual stream on a GPU and multiply in
-#: bfloat16, as on a CPU. 0: none does (`scripts.bench.precision` measures both ways).
+#: bfloat16, as on a CPU. 0: none does (`scripts.bench.proof.precision` measures both ways).
 _MAX_FLOAT32_STREAM_WIDTH = 0
 
 

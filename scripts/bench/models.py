@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ class LlamaSize:
 
 TINY = LlamaSize(64, 128, 2, 2, 2)
 QWEN3_0_6B = LlamaSize(1024, 3072, 28, 16, 8, 151_936)
+SMOLLM2_135M = LlamaSize(576, 1536, 30, 9, 3, 49_152)
 MISTRAL_7B = LlamaSize(4096, 14_336, 32, 32, 8)
 
 
@@ -68,11 +70,17 @@ def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:
     return folder
 
 
-def save_with_projector(model: LlamaForCausalLM, folder: Path, encoder_name: str, dimension: int) -> None:
-    """Saves a causal LM with a random projector for the vectors of an encoder beside it, without a tokenizer."""
+def save_with_projector(
+    model: LlamaForCausalLM, folder: Path, encoder_name: str, dimension: int, **options: Any
+) -> None:
+    """Saves a causal LM with a random projector for the vectors of an encoder beside it, without a tokenizer.
+
+    Args:
+        options: of `save_pretrained`.
+    """
     for key, value in {"encoder_name": encoder_name, "projector_type": "linear"}.items():
         setattr(model.config, key, value)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, **options)
     projector = {
         "projector.weight": torch.randn(model.config.hidden_size, dimension) * 0.5,
         "projector.bias": torch.zeros(model.config.hidden_size),

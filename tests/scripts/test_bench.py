@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from scripts.bench.__main__ import app
-from scripts.bench.precision import WAYS, measure_precision
 
 GROUPS = ("first", "pe", "e2rank", "prompts")
 FIGURES = {
@@ -46,14 +43,3 @@ def test_quick_benchmark_prints_figures(own_threads: None) -> None:
     for name in FIGURES:
         median, low, high = rows[name]
         assert low <= median <= high < math.inf
-
-
-@pytest.mark.slow
-def test_precisions_are_compared_with_float32(tmp_path: Path) -> None:
-    texts = ["Bread needs yeast.", "Robins sense the magnetic field.", "A violin has four strings."]
-    candidates = [{"docid": str(place), "score": -place, "doc": {"contents": text}} for place, text in enumerate(texts)]
-    query = {"text": "how do birds find their way", "qid": 1}
-    (tmp_path / "requests.jsonl").write_text(json.dumps({"query": query, "candidates": candidates}), encoding="utf-8")
-    values = measure_precision(torch.device("cpu"), tmp_path / "requests.jsonl", repeats=1)
-    assert {name for name in values if "ms a window" in name} == {f"{way}: ms a window" for way in WAYS}
-    assert [row for name, row in values.items() if "tau" in name] == [[1.0], [1.0]]
