@@ -97,10 +97,7 @@ def of_weights(file: str) -> Iterator[tuple[str, Damage]]:
     yield f"{file} with a long header", content(file, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}")
     yield f"{file} without tensors", changed(lambda tensors: {})
     yield f"{file} without half of them", changed(lambda tensors: dict(sorted(tensors.items())[::2]))
-    yield (
-        f"{file} of other shapes",
-        changed(lambda tensors: {name: torch.zeros(3, 5) for name in tensors}),
-    )
+    yield (f"{file} of other shapes", changed(lambda tensors: {name: torch.zeros(3, 5) for name in tensors}))
     yield f"{file} of NaN", changed(lambda tensors: {name: tensor * float("nan") for name, tensor in tensors.items()})
 
 

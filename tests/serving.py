@@ -32,11 +32,7 @@ from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import (
-    RerankServiceServicer,
-    RerankServiceStub,
-    add_RerankServiceServicer_to_server,
-)
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, RerankServiceStub, add_RerankServiceServicer_to_server
 from tests.fakes import HeldRanker, numbered_passages
 
 T = TypeVar("T")

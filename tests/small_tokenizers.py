@@ -76,11 +76,7 @@ def byte_level() -> PreTrainedTokenizerFast:
     tokenizer = byte_level_bpe(digits=r"\p{N}")
     add_special(tokenizer, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
     return wrapped(
-        tokenizer,
-        CHATML_CHAT,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>"],
+        tokenizer, CHATML_CHAT, eos_token="<|im_end|>", pad_token="<|endoftext|>", extra_special_tokens=["<|im_start|>"]
     )
 
 

@@ -133,10 +133,7 @@ def documented(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Ser
 
     ranker = PERankRanker(checkpoint, encoder, "cpu")
     reranker = reranker_of(
-        encoder,
-        {"default": ranker, "pe-rank": ranker},
-        index,
-        http=HttpConfig(listen="127.0.0.1:0"),
+        encoder, {"default": ranker, "pe-rank": ranker}, index, http=HttpConfig(listen="127.0.0.1:0")
     )
     with serving_http(reranker) as (served, client):
         yield Service(served.address, client)

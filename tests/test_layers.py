@@ -32,10 +32,7 @@ LAYERS = [
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}
 FOLDERS = {"rerank": "rerank", "rerank_eval": "eval/rerank_eval", "rerank_training": "training/rerank_training"}
 #: Package → the packages that it must not import.
-SISTERS = {
-    "rerank": {"rerank_training", "rerank_eval"},
-    "rerank_eval": {"rerank_training"},
-}
+SISTERS = {"rerank": {"rerank_training", "rerank_eval"}, "rerank_eval": {"rerank_training"}}
 
 
 @cache

@@ -130,12 +130,7 @@ def _read(path: Path, judgements: str, depth: int) -> tuple[list[CandidateList],
 
 
 def _ranked(
-    reranker: Reranker,
-    model: str,
-    requests: Sequence[CandidateList],
-    qrels: Sequence[Qrel],
-    rel: int,
-    shift: int,
+    reranker: Reranker, model: str, requests: Sequence[CandidateList], qrels: Sequence[Qrel], rel: int, shift: int
 ) -> list[JudgedList]:
     """The lists after ranking, each with the query of the list `shift` places before it, modulo their number.
 

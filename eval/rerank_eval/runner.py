@@ -45,12 +45,7 @@ def variant_folder(name: str, variants: int, out: Path) -> Path:
 
 
 def run_variants(
-    variants: Sequence[Variant],
-    query_ids: Sequence[str],
-    out: Path,
-    concurrency: int,
-    console: Console,
-    hint: str = "",
+    variants: Sequence[Variant], query_ids: Sequence[str], out: Path, concurrency: int, console: Console, hint: str = ""
 ) -> Responses:
     """Runs all variants: the first queries of each, which give an estimate for all, and then the others.
 

@@ -74,10 +74,7 @@ class EvaluationSettings:
 class BeirSettings(EvaluationSettings):
     """Settings of `eval-beir`."""
 
-    collection: Annotated[
-        list[str],
-        typer.Option(help=f"{_COLLECTIONS}. Repeatable."),
-    ]
+    collection: Annotated[list[str], typer.Option(help=f"{_COLLECTIONS}. Repeatable.")]
     index: Annotated[
         list[Path],
         typer.Option(help="Index of the collection by `rerank index`, one for each; not needed with --target."),
@@ -150,8 +147,7 @@ class TrecDLSettings(EvaluationSettings):
     rel: Annotated[
         int,
         typer.Option(
-            min=0,
-            help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1.",
+            min=0, help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1."
         ),
     ] = 0
 
@@ -165,8 +161,7 @@ class RelevanceSettings:
     ]
     config: Annotated[Path | None, typer.Option(help="YAML file of a service, which has the model.")] = None
     requests: Annotated[
-        list[Path],
-        typer.Option(help="RankLLM request file or TREC run: queries with their candidates. Repeatable."),
+        list[Path], typer.Option(help="RankLLM request file or TREC run: queries with their candidates. Repeatable.")
     ]
     qrels: Annotated[
         list[str],

@@ -6,12 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from rerank.checkpoints.bundled import SPLADE_TINY
-from rerank.checkpoints.settings_files import (
-    architecture_in,
-    check_settings,
-    read_settings,
-    refuse_code,
-)
+from rerank.checkpoints.settings_files import architecture_in, check_settings, read_settings, refuse_code
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import looked_for, sha256_of_files
 

@@ -9,15 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rerank.errors import InvalidRequest
-from rerank.names import (
-    FeedbackMethod,
-    FirstStage,
-    FirstStageKind,
-    Name,
-    OnFailure,
-    StrategyKind,
-    first_stage_weight,
-)
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, first_stage_weight
 
 N = TypeVar("N", bound=Name)
 T = TypeVar("T")
@@ -101,10 +93,7 @@ Stride = Annotated[
         "For sliding: number of passages between the starts of two windows; 0: the model's default, or half a window."
     ),
 ]
-Preranker = Annotated[
-    str,
-    typer.Option(help="For cascade: the model that orders all candidates first."),
-]
+Preranker = Annotated[str, typer.Option(help="For cascade: the model that orders all candidates first.")]
 Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
 ]
@@ -120,7 +109,7 @@ MinRelevance = Annotated[
     float | None,
     typer.Option(
         help="Leave out results with less relevance, 0 to 1, before --top-n counts; for models that give it, see "
-        "`rerank models`.",
+        "`rerank models`."
     ),
 ]
 MaxChunksPerDoc = Annotated[

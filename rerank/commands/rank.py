@@ -87,11 +87,7 @@ class RankSettings(RankingSettings):
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that these settings fill."""
-        return {
-            **RankingSettings.fields(self),
-            "top_n": self.top_n,
-            "ordered": self.ordered,
-        }
+        return {**RankingSettings.fields(self), "top_n": self.top_n, "ordered": self.ordered}
 
 
 def rank(settings: RankSettings) -> None:

@@ -33,13 +33,7 @@ _OUTPUT_LOST = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _BROKEN_MODELS = {error.reason for error in (CheckpointError, ModelServerUnfit, SelfTestFailed)}
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
-_EXTRAS = {
-    "mcp": "mcp",
-    "ray": "ray",
-    "scipy": "eval",
-    "starlette": "http",
-    "uvicorn": "http",
-}
+_EXTRAS = {"mcp": "mcp", "ray": "ray", "scipy": "eval", "starlette": "http", "uvicorn": "http"}
 
 
 #: Loggers of libraries whose lines of level info say nothing to a user; FAISS reports variants that it does not find.

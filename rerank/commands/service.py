@@ -76,11 +76,7 @@ class ServeSettings:
     def overrides(self) -> dict[str, object]:
         """The settings of the service that the options give; None where they give none."""
         names = ("listen", "index", "encoder", "device", "keys")
-        http = {
-            "listen": self.http or None,
-            "allowed_hosts": self.allowed_host or None,
-            "qrels": self.qrels,
-        }
+        http = {"listen": self.http or None, "allowed_hosts": self.allowed_host or None, "qrels": self.qrels}
         given = {name: value for name, value in http.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in names},

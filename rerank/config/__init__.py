@@ -15,14 +15,7 @@ from rerank.config.models import (
     PERankModel,
 )
 from rerank.config.served import RerankServers, ServedBy, Servers
-from rerank.config.service import (
-    BUNDLED_MODELS,
-    EngineConfig,
-    Limits,
-    ServiceConfig,
-    TelemetryConfig,
-    TLSConfig,
-)
+from rerank.config.service import BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig, TelemetryConfig, TLSConfig
 from rerank.config.settings import Positive, Settings
 from rerank.types import Precision
 

@@ -87,11 +87,7 @@ def complete_transformer(
     source = str(transformer.name_or_path)
     where = {"dtype": transformer.dtype} if is_adapter else {"device_map": "meta"}  # which reads the names alone
     base, info = cast(Any, type(transformer)).from_pretrained(
-        source,
-        output_loading_info=True,
-        local_files_only=True,
-        config=transformer.config,
-        **where,
+        source, output_loading_info=True, local_files_only=True, config=transformer.config, **where
     )
     if not is_adapter:
         check_complete(folder, info, may_have, may_lack)

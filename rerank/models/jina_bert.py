@@ -108,11 +108,7 @@ class JinaBertModel(PreTrainedModel):
         return self.embeddings.word_embeddings
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        **_: Any,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **_: Any
     ) -> BaseModelOutput:
         states = self.embeddings(input_ids, torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask

@@ -8,12 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision

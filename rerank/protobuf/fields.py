@@ -14,22 +14,8 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.names import (
-    FeedbackMethod,
-    FirstStage,
-    FirstStageKind,
-    Name,
-    OnFailure,
-    StrategyKind,
-    did_you_mean,
-)
-from rerank.protobuf.enums import (
-    FEEDBACK_METHODS,
-    FIRST_STAGE_KINDS,
-    FIRST_STAGES,
-    ON_FAILURE,
-    STRATEGIES,
-)
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, did_you_mean
+from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
 
 M = TypeVar("M", bound=Message)
 

@@ -108,11 +108,7 @@ def _model(model: ModelDescription) -> pb.Model:
 
 
 def _index(manifest: IndexManifest) -> pb.Index:
-    return pb.Index(
-        collection=manifest.collection,
-        passages=manifest.passages,
-        encoder=manifest.encoder.name,
-    )
+    return pb.Index(collection=manifest.collection, passages=manifest.passages, encoder=manifest.encoder.name)
 
 
 def _first_windows(windows: Sequence[WindowTrace]) -> Sequence[WindowTrace]:

@@ -8,13 +8,7 @@ from typing import TypeVar
 
 from rerank.errors import InvalidRequest
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.protobuf.enums import (
-    FEEDBACK_METHODS,
-    FIRST_STAGE_KINDS,
-    FIRST_STAGES,
-    ON_FAILURE,
-    STRATEGIES,
-)
+from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import FeedbackSettings, FirstStageWeight, Passage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb

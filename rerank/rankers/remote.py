@@ -235,11 +235,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
     """
 
     def __init__(
-        self,
-        model: RemoteModel,
-        make_prompts: Callable[[int], E2RankPrompts],
-        end_token: str,
-        encoder: Encoder | None,
+        self, model: RemoteModel, make_prompts: Callable[[int], E2RankPrompts], end_token: str, encoder: Encoder | None
     ) -> None:
         super().__init__(model, make_prompts)
         self._encoder = encoder

@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rerank.readers.lines import distinct, json_rows
-from rerank.readers.rows import (
-    BadRow,
-    listed,
-    optional_number_of,
-    passage_of_row,
-    refuse_unknown_fields,
-)
+from rerank.readers.rows import BadRow, listed, optional_number_of, passage_of_row, refuse_unknown_fields
 from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Passage
 
 log = logging.getLogger(__name__)

@@ -33,15 +33,7 @@ from rerank.util.many import ConcurrencyLimit, in_order, pair_of, with_bar
 T = TypeVar("T")
 
 #: Arguments of `CrossEncoder.rank` and `predict` that divide the work, say where it runs, or show its progress.
-WITHOUT_EFFECT = (
-    "batch_size",
-    "chunk_size",
-    "convert_to_numpy",
-    "device",
-    "num_workers",
-    "pool",
-    "show_progress_bar",
-)
+WITHOUT_EFFECT = ("batch_size", "chunk_size", "convert_to_numpy", "device", "num_workers", "pool", "show_progress_bar")
 #: Arguments that change the result, unless they are None or false.
 _WITH_EFFECT = ("activation_fn", "apply_softmax", "convert_to_tensor", "prompt", "prompt_name")
 

@@ -206,10 +206,7 @@ def zero_init_checkpoint(encoder: Encoder) -> Path:
 
 
 def load_ranker(
-    model: ModelConfig,
-    encoder: Encoder,
-    device: str,
-    sparse_encoder: LoadSparseEncoder = SparseEncoder,
+    model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder = SparseEncoder
 ) -> Ranker:
     """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
 
@@ -317,8 +314,7 @@ def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
     settings = first_settings(model)
     template = _styled(settings.template, model)
     return RemoteFirst(
-        served,
-        lambda tokens: FirstPrompts(tokenizer, tokens, template, settings.identifiers, settings.passage_tokens),
+        served, lambda tokens: FirstPrompts(tokenizer, tokens, template, settings.identifiers, settings.passage_tokens)
     )
 
 

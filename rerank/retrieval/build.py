@@ -145,11 +145,7 @@ class VectorStages:
         """Writes the file of approximate search, if that was asked for."""
         kind, vectors = self.settings.dense, PassageStore(self.build.index).vectors.mapped
         write_vector_index(
-            kind,
-            self.build.index,
-            vectors,
-            self.settings.threads,
-            lambda done: self.report(kind, done, len(vectors)),
+            kind, self.build.index, vectors, self.settings.threads, lambda done: self.report(kind, done, len(vectors))
         )
 
     def quality(self) -> dict[str, float]:

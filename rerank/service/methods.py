@@ -30,11 +30,7 @@ class RerankMethods:
         is_large = _is_large(request)
         request = await self._reranker.convert(request.checked, limits) if is_large else request.checked(limits)
         return await self._reranker.rerank(
-            request.query,
-            request.candidates,
-            request.options,
-            self._deadline(context),
-            _share(context),
+            request.query, request.candidates, request.options, self._deadline(context), _share(context)
         )
 
     async def search(self, request: SearchRequest, context: CallContext) -> SearchResult:

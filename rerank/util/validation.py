@@ -21,11 +21,7 @@ _VALUE_ERROR = "Value error, "
 
 
 def problems_of(
-    error: ValidationError,
-    given: object,
-    expected: object,
-    place_of: Callable[[Location], str],
-    quote: bool = True,
+    error: ValidationError, given: object, expected: object, place_of: Callable[[Location], str], quote: bool = True
 ) -> str:
     """The problems on one line, each behind its place in the file. Only the first ten of many are named.
 

@@ -99,12 +99,7 @@ def _repeated(element: bytes, size: int) -> bytes:
 
 
 async def _posted(
-    target: Target,
-    path: str,
-    body: bytes,
-    requests: int = _REQUESTS,
-    at_once: int = _AT_ONCE,
-    length: str = "",
+    target: Target, path: str, body: bytes, requests: int = _REQUESTS, at_once: int = _AT_ONCE, length: str = ""
 ) -> Counter[str]:
     """The statuses of equal requests, each on a connection of its own."""
     lines = (

@@ -34,10 +34,7 @@ def targets() -> Iterator[dict[str, Any]]:
 def labels(encoder: Encoder) -> dict[str, set[str]]:
     """Sample name → its labels, in the metrics of a service that has answered, refused and cancelled calls."""
     telemetry, limits = TelemetryConfig(metrics="127.0.0.1:0"), Limits(max_calls=1)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        held_service(encoder, telemetry=telemetry, limits=limits) as held,
-    ):
+    with pytest.MonkeyPatch.context() as patch, held_service(encoder, telemetry=telemetry, limits=limits) as held:
         patch.setattr("rerank.types.ANSWER_MARGIN_S", 30.0)
         request = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
         cancelled = held.start_call(candidates=numbered_candidates([1, 2]))

@@ -52,10 +52,7 @@ def test_service_with_the_index_is_started_for_a_search(
     [
         ([], "no source of candidates: give --index DIR for each collection"),
         (["--index", "a", "--index", "b"], "1 --collection, 2 --index"),
-        (
-            ["--target", "a:1", "--feedback"],
-            "--feedback searches the index with the changed query vectors",
-        ),
+        (["--target", "a:1", "--feedback"], "--feedback searches the index with the changed query vectors"),
     ],
 )
 def test_each_collection_needs_one_source_of_candidates(tmp_path: Path, options: list[str], message: str) -> None:

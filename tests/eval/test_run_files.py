@@ -16,11 +16,7 @@ from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query, ScoredDoc
 from tests.eval.data import write
 
-PASSAGES = {
-    "a": Passage("a", "one"),
-    "b": Passage("b", "Title two", title="Title"),
-    "c": Passage("c", "three"),
-}
+PASSAGES = {"a": Passage("a", "one"), "b": Passage("b", "Title two", title="Title"), "c": Passage("c", "three")}
 DATASET = Dataset(
     "small",
     {"1": Query("x", "1"), "2": Query("y", "2")},

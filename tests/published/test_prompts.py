@@ -83,8 +83,7 @@ def found_ids(
 
 
 @pytest.mark.parametrize(
-    ("profile", "chat"),
-    [("rank-zephyr", "zephyr"), ("first-zephyr", "zephyr"), ("first-mistral", "instruct")],
+    ("profile", "chat"), [("rank-zephyr", "zephyr"), ("first-zephyr", "zephyr"), ("first-mistral", "instruct")]
 )
 def test_prompts_over_difficult_texts(tmp_path: Path, profile: str, chat: str) -> None:
     tokenizer = metaspace(chat)  # type: ignore[arg-type]

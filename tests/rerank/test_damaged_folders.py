@@ -13,14 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from rerank.config import (
-    CrossEncoderModel,
-    FirstModel,
-    IdentityModel,
-    ModelConfig,
-    PERankModel,
-    ServiceConfig,
-)
+from rerank.config import CrossEncoderModel, FirstModel, IdentityModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -107,10 +100,7 @@ def of_pe_rank() -> Iterator[tuple[str, Damage]]:
 #: Kind → its damages, and the settings that load the folder; none for an encoder.
 KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Path], ModelConfig] | None]] = {
     "encoder": (of_encoder, None),
-    "cross-encoder": (
-        of_cross_encoder,
-        lambda path: CrossEncoderModel(name="m", ranker="cross-encoder", path=path),
-    ),
+    "cross-encoder": (of_cross_encoder, lambda path: CrossEncoderModel(name="m", ranker="cross-encoder", path=path)),
     "first": (of_causal_lm, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "adapter": (of_adapter, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "pe-rank": (of_pe_rank, lambda path: PERankModel(name="m", ranker="pe-rank", path=path)),

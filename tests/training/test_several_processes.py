@@ -60,11 +60,7 @@ E2RANK = shlex.split(
     "--learning-rate 1e-3 --use-cpu true"
 )
 #: The class of the layers that FSDP divides.
-LAYERS = {
-    "train_first": "LlamaDecoderLayer",
-    "train_pe_rank": "LlamaDecoderLayer",
-    "distill_retriever": "BertLayer",
-}
+LAYERS = {"train_first": "LlamaDecoderLayer", "train_pe_rank": "LlamaDecoderLayer", "distill_retriever": "BertLayer"}
 KILLED_WHILE_SAVING = """
 import os, signal
 from transformers import Trainer
@@ -230,12 +226,7 @@ def killed(inputs: Path, first: list[str]) -> KilledRun:
 
 @pytest.fixture(scope="module")
 def two(
-    inputs: Path,
-    killed: KilledRun,
-    first: list[str],
-    pe_rank: list[str],
-    e2rank: list[str],
-    retriever: list[str],
+    inputs: Path, killed: KilledRun, first: list[str], pe_rank: list[str], e2rank: list[str], retriever: list[str]
 ) -> dict[str, str]:
     """What the trainings print in two processes under torchrun; the first training resumes the killed run.
 
@@ -351,9 +342,7 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[st
         assert gradient.abs().max() > 1e-3
 
 
-def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(
-    found: list[dict[str, Any]],
-) -> None:
+def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(found: list[dict[str, Any]]) -> None:
     assert [(process["count"], process["main"]) for process in found] == [(2, True), (2, False)]
     for process in found:
         assert process["rows"].tolist() == [[1, 1], [2, 0], [2, 0]]

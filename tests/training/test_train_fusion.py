@@ -148,10 +148,7 @@ def test_too_few_lists_are_refused_with_the_number_that_is_needed(
     [
         ({}, "lists come from one of --lists, --index, but none of them is given"),
         ({"lists": "l", "index": "i"}, "lists come from one of --lists, --index, but --lists and --index are given"),
-        (
-            {"lists": "l", "qrels": "q", "collection": "c"},
-            "judgements come from one of .* --qrels and --collection",
-        ),
+        ({"lists": "l", "qrels": "q", "collection": "c"}, "judgements come from one of .* --qrels and --collection"),
         ({"index": "i"}, "judgements come from one of --qrels, --collection, but none of them is given"),
         ({"index": "i", "qrels": "q"}, "texts of queries come from one of --queries, --collection, but none"),
     ],

@@ -56,11 +56,7 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
     """
 
     def __init__(
-        self,
-        reranker: Reranker | RerankClient,
-        text: str = "text",
-        verbose: bool = False,
-        **options: Any,
+        self, reranker: Reranker | RerankClient, text: str = "text", verbose: bool = False, **options: Any
     ) -> None:
         if isinstance(reranker, RerankClient):
             request_message(pb.RerankRequest, options)

@@ -31,10 +31,7 @@ _ENVIRONMENT = {
 #: Calls in flight of a replica that autoscaling aims at.
 _CALLS_OF_A_REPLICA = 8
 #: Settings that Ray Serve does not follow, with what takes their place.
-_NOT_FOLLOWED = {
-    "http": "serve HTTP with `rerank serve`",
-    "tls": "encrypt in a proxy in front of Ray Serve",
-}
+_NOT_FOLLOWED = {"http": "serve HTTP with `rerank serve`", "tls": "encrypt in a proxy in front of Ray Serve"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +136,6 @@ def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
     if scale.max_replicas is None:
         return options | {"num_replicas": scale.replicas}
     autoscaling = AutoscalingConfig(
-        min_replicas=scale.replicas,
-        max_replicas=scale.max_replicas,
-        target_ongoing_requests=_CALLS_OF_A_REPLICA,
+        min_replicas=scale.replicas, max_replicas=scale.max_replicas, target_ongoing_requests=_CALLS_OF_A_REPLICA
     )
     return options | {"autoscaling_config": autoscaling}

@@ -54,10 +54,7 @@ class _Server(uvicorn.Server):
 
 
 def running_http(
-    reranker: AsyncReranker,
-    calls: CallsInFlight,
-    on_end: OnEnd,
-    wrap_app: Callable[[ASGIApp], ASGIApp],
+    reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, wrap_app: Callable[[ASGIApp], ASGIApp]
 ) -> AbstractAsyncContextManager[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; see `serving`.
 

@@ -64,8 +64,7 @@ def main(
         Path | None, typer.Option(help="RankLLM request file (JSONL) with queries and passages; default: random words.")
     ] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="Tokenizer of the random models; default: one that is made for the texts."),
+        Path | None, typer.Option(help="Tokenizer of the random models; default: one that is made for the texts.")
     ] = None,
     section: Annotated[
         list[str] | None, typer.Option(help=f"Section to run, of {', '.join(s.name for s in SECTIONS)}. Repeatable.")

@@ -101,11 +101,7 @@ def test_table_has_the_relevance_of_results_that_have_one() -> None:
 
 
 def test_fields_are_lines_of_words() -> None:
-    execution = pb.Execution(
-        completeness=pb.COMPLETENESS_FULL,
-        truncated_doc_ids=["a", "b"],
-        queue_ms=0.25,
-    )
+    execution = pb.Execution(completeness=pb.COMPLETENESS_FULL, truncated_doc_ids=["a", "b"], queue_ms=0.25)
     text = [" ".join(line.split()) for line in lines(fields_table("execution", execution))]
     for line in ("truncated doc ids a, b", "query truncated no", "queue 0.25 ms", "completeness FULL"):
         assert line in text

@@ -13,11 +13,7 @@ from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable,
 
 
 @pytest.mark.parametrize(
-    ("module", "requirement"),
-    [
-        ("mcp.server.stdio", "rerank-listwise[mcp]"),
-        ("torch.nn", "rerank-listwise\n"),
-    ],
+    ("module", "requirement"), [("mcp.server.stdio", "rerank-listwise[mcp]"), ("torch.nn", "rerank-listwise\n")]
 )
 def test_missing_package_is_one_line_and_exit_code_2(
     module: str, requirement: str, capsys: pytest.CaptureFixture[str]

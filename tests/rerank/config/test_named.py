@@ -39,10 +39,7 @@ def test_folder_without_a_model_is_refused_with_the_result_inside_it(tmp_path: P
     (tmp_path / "final").mkdir()
     with pytest.raises(ConfigError, match=f"such as {tmp_path}/final"):
         config_of_model(str(tmp_path))
-    with pytest.raises(
-        ConfigError,
-        match=r"^--model a=no/such: there is no folder no/such",
-    ):
+    with pytest.raises(ConfigError, match=r"^--model a=no/such: there is no folder no/such"):
         named_model("a=no/such")
 
 
@@ -77,8 +74,7 @@ def test_folder_without_a_manifest_is_refused_with_what_fits_its_architecture(
 
 
 @pytest.mark.parametrize(
-    ("kind", "meant"),
-    [("foo", ""), ("rank-zefyr", "did you mean rank-zephyr?"), ("frist", "did you mean first?")],
+    ("kind", "meant"), [("foo", ""), ("rank-zefyr", "did you mean rank-zephyr?"), ("frist", "did you mean first?")]
 )
 def test_unknown_profile_is_refused_with_those_that_fit(kind: str, meant: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')

@@ -15,14 +15,7 @@ from rerank.errors import Overloaded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
 from tests.fakes import NumberRanker, number_in
-from tests.rerank.engine.harness import (
-    ONE_BY_ONE,
-    engine_for,
-    held_engine,
-    positions,
-    request_for,
-    shuffled,
-)
+from tests.rerank.engine.harness import ONE_BY_ONE, engine_for, held_engine, positions, request_for, shuffled
 
 FIRST_STAGE = RankOptions(on_failure=OnFailure.FIRST_STAGE)
 PAIRS = Sliding(2, 1)

@@ -122,8 +122,7 @@ async def test_model_does_not_wait_for_another_one() -> None:
 
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Blocks(2)], ids=str)
 async def test_too_many_windows_are_refused_before_anything_is_prepared(
-    monkeypatch: pytest.MonkeyPatch,
-    strategy: Strategy,
+    monkeypatch: pytest.MonkeyPatch, strategy: Strategy
 ) -> None:
     ranker = SlicedRanker()
     monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 30)

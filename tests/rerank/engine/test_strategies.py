@@ -6,17 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.strategies import (
-    Cost,
-    Positions,
-    Round,
-    Single,
-    Sliding,
-    Strategy,
-    TopDown,
-    Walk,
-    reordered,
-)
+from rerank.engine.strategies import Cost, Positions, Round, Single, Sliding, Strategy, TopDown, Walk, reordered
 from rerank.errors import InvalidRequest
 from rerank.types import WindowRanking
 from tests.fakes import run_schedule

@@ -58,10 +58,7 @@ def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: A
 
 #: Name → model at a URL, and the request that is recorded with it.
 RECORDED = {
-    "vllm": [
-        (lambda url: adapter(url), request()),
-        (lambda url: generation(url), request(Single(WINDOW), WINDOW)),
-    ],
+    "vllm": [(lambda url: adapter(url), request()), (lambda url: generation(url), request(Single(WINDOW), WINDOW))],
     "llama-cpp": [
         (lambda url: plain(url, {"kind": "llama-cpp"}), request()),
         (lambda url: generation(url, kind="llama-cpp"), request(Single(WINDOW), WINDOW)),

@@ -41,10 +41,7 @@ ENDLESS: Mapping[str, Answer] = {
     "body": again_and_again(b" " * 65536, b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n"),
 }
 #: Answers of too many bytes, and of too many values.
-LONG: Mapping[str, Answer] = {
-    "body": ENDLESS["body"],
-    "values": whole(b"[" + b"[]," * 300_000 + b"1]"),
-}
+LONG: Mapping[str, Answer] = {"body": ENDLESS["body"], "values": whole(b"[" + b"[]," * 300_000 + b"1]")}
 #: Answers that come one byte now and then.
 SLOW: Mapping[str, Answer] = {
     "bytes of the status": again_and_again(b"0", b"HTTP/1.1 20", pause_s=0.05),

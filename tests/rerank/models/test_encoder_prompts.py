@@ -158,15 +158,9 @@ def test_pooling_of_a_folder_is_not_replaced(qwen: Path) -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        (
-            {"web_query": "a", "sts_query": "b"},
-            "web_query, sts_query, but none for `query` or `document`",
-        ),
+        ({"web_query": "a", "sts_query": "b"}, "web_query, sts_query, but none for `query` or `document`"),
         ({"query": 5}, "cannot be loaded"),
-        (
-            {"query": "word " * 300},
-            "64 tokens, and prompt and special tokens of a query take 120.: none is left",
-        ),
+        ({"query": "word " * 300}, "64 tokens, and prompt and special tokens of a query take 120.: none is left"),
     ],
 )
 def test_prompts_that_cannot_be_used_are_named(qwen: Path, prompts: dict[str, object], message: str) -> None:
@@ -182,11 +176,7 @@ def test_folder_with_prompts_for_other_uses_runs_with_a_setting(qwen: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("{name: a, prompt: b}", r"encoder: prompt: unknown setting"),
-        ("", "at least 1 character"),
-    ],
+    ("given", "message"), [("{name: a, prompt: b}", r"encoder: prompt: unknown setting"), ("", "at least 1 character")]
 )
 def test_settings_that_cannot_be_read_are_named(given: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

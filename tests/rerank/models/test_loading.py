@@ -55,11 +55,7 @@ def test_device_precision_and_width_set_the_dtype_of_the_weights(
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "autocast"),
-    [
-        (torch.float32, "bfloat16", True),
-        (torch.float32, "float32", False),
-        (torch.bfloat16, "bfloat16", False),
-    ],
+    [(torch.float32, "bfloat16", True), (torch.float32, "float32", False), (torch.bfloat16, "bfloat16", False)],
 )
 def test_float32_weights_are_multiplied_in_bfloat16_under_autocast(
     dtype: torch.dtype, precision: Precision, autocast: bool

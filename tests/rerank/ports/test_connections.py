@@ -104,10 +104,7 @@ def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(
 def test_full_http_port_answers_beside_silent_connections(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of them end for a new connection, also of the same address."""
     bound(monkeypatch, 10, 1)
-    with (
-        http_service(encoder) as (_, client),
-        connections(50, client.host_and_port[1]) as opened,
-    ):
+    with http_service(encoder) as (_, client), connections(50, client.host_and_port[1]) as opened:
         for _ in range(5):
             assert client.get("/health").status == 200
         assert number_open(opened) < 10

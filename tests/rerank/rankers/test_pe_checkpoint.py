@@ -16,13 +16,7 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Passage, Query, ScoreKind, Window
-from tests.pe_checkpoints import (
-    SHORT,
-    change_config,
-    change_weights,
-    vector_window,
-    write_published,
-)
+from tests.pe_checkpoints import SHORT, change_config, change_weights, vector_window, write_published
 
 
 @pytest.fixture
@@ -143,10 +137,7 @@ def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path,
             {"encoder_name": "other/encoder"},
             r"trained for encoder other/encoder \(sha256 None\), but this service loads sent",
         ),
-        (
-            {"encoder_sha256": "0" * 64},
-            "use that encoder, in a folder of its name, or another checkpoint",
-        ),
+        ({"encoder_sha256": "0" * 64}, "use that encoder, in a folder of its name, or another checkpoint"),
         (
             {"encoder_pooling": "last_token"},
             r"trained on vectors by last_token pooling \(encoder_pooling\), but sent.* is loaded with mean; use an",

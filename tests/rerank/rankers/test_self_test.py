@@ -45,8 +45,7 @@ def run(ranker: Ranker, folder: Path | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "family"),
-    [("qwen3", byte_level), ("gemma2", byte_level), ("mistral", metaspace)],
+    ("architecture", "family"), [("qwen3", byte_level), ("gemma2", byte_level), ("mistral", metaspace)]
 )
 def test_first_passes(tmp_path: Path, architecture: str, family: Callable[[], PreTrainedTokenizerBase]) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, family())

@@ -57,11 +57,7 @@ REQUESTS = (read_requests, request("fine"))
             request("", candidates=[{"docid": 1, "doc": "d"}, {"docid": "1", "doc": "d"}]),
             r"has '1' as candidates\[0\] and candidates\[1\]; give it once",
         ),
-        (
-            REQUESTS,
-            b'{"query": "q", "hits": [{"qid": 1, "docid": 2}]}',
-            r"has a wrong hits\[0\]: it has no content",
-        ),
+        (REQUESTS, b'{"query": "q", "hits": [{"qid": 1, "docid": 2}]}', r"has a wrong hits\[0\]: it has no content"),
         (
             REQUESTS,
             b'{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}',

@@ -75,10 +75,7 @@ STRANGERS: dict[str, tuple[Callable[[Path], None], str]] = {
         setting("rerank.json", "window_size", 1),
         "window_size: Input should be greater than or equal to 2, given 1",
     ),
-    "window of 10^18": (
-        setting("rerank.json", "window_size", 10**18),
-        "Input should be less than or equal to 100000",
-    ),
+    "window of 10^18": (setting("rerank.json", "window_size", 10**18), "Input should be less than or equal to 100000"),
     "window of infinity": (content("rerank.json", b'{"window_size": 1e400}'), "window_size: "),
     "window of 500": (setting("rerank.json", "window_size", 500), "window_size 500 exceeds the 52 passages"),
     "manifest": (content("rerank.json", b"\xff{"), r"rerank\.json: line 1: the byte 0xFF is not UTF-8"),

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sentence_transformers import CrossEncoder
 
-from rerank import (
-    FirstStage,
-    InvalidRequest,
-    Query,
-    RankOptions,
-    Reranker,
-    UsageError,
-)
+from rerank import FirstStage, InvalidRequest, Query, RankOptions, Reranker, UsageError
 from rerank.reranking.blocking import check_arguments
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

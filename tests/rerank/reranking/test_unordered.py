@@ -140,10 +140,7 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
         finished(UnorderedList.of(QUERY, [Passage(text, text, score) for text, score in zip(texts, row, strict=True)]))
         for row in scores
     ]
-    assert [[candidate.text for candidate in item.distinct] for item in lists] == [
-        texts,
-        *[[*texts[:0:-1], " "]] * 2,
-    ]
+    assert [[candidate.text for candidate in item.distinct] for item in lists] == [texts, *[[*texts[:0:-1], " "]] * 2]
     assert [item.has_scores for item in lists] == [True, False, False]
 
 

@@ -80,11 +80,7 @@ def test_killed_build_goes_on_and_gives_the_same_index(
 
 @pytest.mark.parametrize(
     ("moment", "name"),
-    [
-        (None, "passages.sqlite"),
-        (("passages", 40), "index.partial"),
-        (("vectors", 40), "hnsw.faiss"),
-    ],
+    [(None, "passages.sqlite"), (("passages", 40), "index.partial"), (("vectors", 40), "hnsw.faiss")],
 )
 def test_full_disk_is_named_and_the_build_goes_on_with_space(
     encoder: Encoder, tmp_path: Path, undisturbed: Path, moment: tuple[str, int] | None, name: str

@@ -21,13 +21,7 @@ from rerank.ports.connections import end_connection_of
 from rerank.service.call import EndedByPort
 from rerank.service.in_flight import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
-from tests.serving import (
-    TIMEOUT_S,
-    held_service,
-    identity_service,
-    numbered_candidates,
-    refusal,
-)
+from tests.serving import TIMEOUT_S, held_service, identity_service, numbered_candidates, refusal
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 METHOD = "/rerank.v1.RerankService/Rerank"

@@ -121,13 +121,7 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     report = FeedbackReport("", ms=7)
     trace = trace_of(queue_ms=16, prepare_ms=32, model_ms=64)
     search = SearchResult(Ranking((), ScoreKind.RANK, trace), FirstStage.DENSE, 0, first_stage_ms=128, feedback=report)
-    assert part_ms(trace, search) == {
-        "queue": 16,
-        "prepare": 32,
-        "model": 64,
-        "first_stage": 128,
-        "feedback": 7,
-    }
+    assert part_ms(trace, search) == {"queue": 16, "prepare": 32, "model": 64, "first_stage": 128, "feedback": 7}
     assert part_ms(trace_of(), None) == {"queue": 0, "prepare": 0, "model": 0}
 
 

@@ -49,11 +49,7 @@ class FirstCollator:
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        prompt: PromptSettings,
-        context_tokens: int,
-        with_answer: bool = True,
+        self, tokenizer: PreTrainedTokenizerBase, prompt: PromptSettings, context_tokens: int, with_answer: bool = True
     ) -> None:
         self._tokenizer = tokenizer
         self._with_answer = with_answer
@@ -84,10 +80,7 @@ class FirstCollator:
         best_first = sorted(range(len(item.passages)), key=lambda position: -item.relevance[position])
         answer = self._answer(best_first) if self._with_answer else []
         prompt = self._prompt(item, len(answer))
-        return FirstExample(
-            token_ids=[*prompt, self.identifiers.bracket_id, *answer],
-            bracket_index=len(prompt),
-        )
+        return FirstExample(token_ids=[*prompt, self.identifiers.bracket_id, *answer], bracket_index=len(prompt))
 
     def _prompt(self, item: TrainingList, answer_tokens: int) -> list[int]:
         prepared = self._renderer.prepare(item.query, item.passages)

@@ -167,10 +167,7 @@ def make_collator(
 ) -> FirstCollator:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
     collator = FirstCollator(
-        tokenizer,
-        prompt,
-        context_tokens(model, tokenizer),
-        with_answer=arguments.objective != "rank",
+        tokenizer, prompt, context_tokens(model, tokenizer), with_answer=arguments.objective != "rank"
     )
     if arguments.window_size > (found := len(collator.identifiers)):
         raise ConfigError(

@@ -10,13 +10,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.errors import CheckpointError

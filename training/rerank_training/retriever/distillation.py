@@ -38,11 +38,7 @@ from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import open_teacher
 from rerank_training.lists.windows import TrainingWindows, WindowSampling, sample_window
-from rerank_training.retriever.arguments import (
-    ADAPTER_LEARNING_RATE,
-    WEIGHTS_LEARNING_RATE,
-    RetrieverArguments,
-)
+from rerank_training.retriever.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RetrieverArguments
 from rerank_training.retriever.mining import mined_lists, split_queries
 from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.objective import RetrieverCollator, RetrieverObjective

@@ -26,13 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rerank.errors import ConfigError
-from rerank.retrieval.losses import (
-    kl_divergence,
-    masked_log_softmax,
-    masked_softmax,
-    pair_losses,
-    preferred_pairs,
-)
+from rerank.retrieval.losses import kl_divergence, masked_log_softmax, masked_softmax, pair_losses, preferred_pairs
 from rerank.retrieval.losses import weighted_ranknet as weighted_ranknet_per_list
 from rerank_training.trainer.ndcg import dcg
 from rerank_training.trainer.processes import mean_of_all_processes

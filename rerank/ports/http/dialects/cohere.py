@@ -11,12 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field
 
 from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
-from rerank.ports.http.dialects.documents import (
-    Documents,
-    RankFields,
-    as_object,
-    candidates_of,
-)
+from rerank.ports.http.dialects.documents import Documents, RankFields, as_object, candidates_of
 from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
 from rerank.ports.http.problem import Problem

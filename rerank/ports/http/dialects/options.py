@@ -74,8 +74,7 @@ class Options(BaseModel):
         float | None, Field(description="Least relevance of a result, 0 to 1; refused by models without.")
     ] = None
     score_threshold: Annotated[
-        float | None,
-        Field(ge=0, le=1, description="The same, but without effect on models that give no relevance."),
+        float | None, Field(ge=0, le=1, description="The same, but without effect on models that give no relevance.")
     ] = None
     return_all: Annotated[
         Flag, Field(description="true: every passage is a result, whatever top_n and the threshold are.")

@@ -105,10 +105,7 @@ def test_update_to_a_second_model_loses_no_call(stub: RerankServiceStub, ray_por
 
 
 def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: RerankServiceStub, ray_port: int) -> None:
-    with (
-        load(stub) as outcomes,
-        pytest.raises(ConfigError, match=r"(?s)did not start.*its scores are wrong"),
-    ):
+    with load(stub) as outcomes, pytest.raises(ConfigError, match=r"(?s)did not start.*its scores are wrong"):
         deploy_models(ray_port, ["broken"])
     assert outcomes.keys() == {"right"}, outcomes
     assert served_models(stub) == ["number"]

@@ -20,14 +20,7 @@ from rerank.ports.grpc import server as grpc_server
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from scripts import http2_frames
-from tests.serving import (
-    TIMEOUT_S,
-    Served,
-    held_service,
-    identity_service,
-    numbered_candidates,
-    refusal,
-)
+from tests.serving import TIMEOUT_S, Served, held_service, identity_service, numbered_candidates, refusal
 
 #: The header of a HEADERS frame of 100 bytes on stream 1, and its first ten bytes.
 HALF_A_FRAME = bytes.fromhex("000064 01 04 00000001") + bytes(10)
@@ -62,10 +55,7 @@ def test_half_sent_connections_end_in_time(encoder: Encoder, monkeypatch: pytest
     monkeypatch.setattr("rerank.ports.grpc.server.HANDSHAKE_S", 0.5)
     monkeypatch.setattr("rerank.ports.grpc.server.KEEPALIVE_S", 0.5)
     all_of_it = http2_frames.preface() + HALF_A_FRAME
-    with (
-        identity_service(encoder) as (served, _, _),
-        ExitStack() as stack,
-    ):
+    with identity_service(encoder) as (served, _, _), ExitStack() as stack:
         connections = [stack.enter_context(connect(served)) for _ in range(6)]
         for connection, size in zip(connections, (0, 10, 24, 29, 33, len(all_of_it)), strict=True):
             connection.sendall(all_of_it[:size])

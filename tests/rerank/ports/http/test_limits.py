@@ -119,10 +119,7 @@ def test_request_behind_another_one_is_not_aborted_while_it_is_computed(encoder:
 
 @pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"f\r\n" + b" " * 15 + b"\r\n"])
 def test_body_in_tiny_chunks_is_refused(encoder: Encoder, chunk: bytes) -> None:
-    with (
-        http_service(encoder) as (served, client),
-        socket.create_connection(client.host_and_port) as connection,
-    ):
+    with http_service(encoder) as (served, client), socket.create_connection(client.host_and_port) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.sendall(raw_request(chunk * 5000, "transfer-encoding: chunked"))
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))
