@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker

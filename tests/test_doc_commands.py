@@ -126,7 +126,7 @@ class Service:
 @pytest.fixture(scope="module")
 def documented(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Service]:
     """A service whose models have the names of the bundled ones."""
-    from rerank.config.http import HttpConfig
+    from rerank.config import HttpConfig
     from rerank.rankers.pe_rank import PERankRanker
     from tests.http_client import serving_http
     from tests.serving import reranker_of

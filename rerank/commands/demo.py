@@ -19,8 +19,7 @@ from rerank.collections import open_collection
 from rerank.commands.display import execution_line, one_line
 from rerank.commands.progress import show_progress
 from rerank.commands.service_process import service_process
-from rerank.config import ServiceConfig
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig, ServiceConfig
 from rerank.errors import IndexMismatch
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import IndexManifest, read_manifest

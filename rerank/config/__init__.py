@@ -15,7 +15,15 @@ from rerank.config.models import (
     PERankModel,
 )
 from rerank.config.served import RerankServers, ServedBy, Servers
-from rerank.config.service import BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig, TelemetryConfig, TLSConfig
+from rerank.config.service import (
+    BUNDLED_MODELS,
+    EngineConfig,
+    HttpConfig,
+    Limits,
+    ServiceConfig,
+    TelemetryConfig,
+    TLSConfig,
+)
 from rerank.config.settings import Positive, Settings
 from rerank.types import Precision
 
@@ -30,6 +38,7 @@ __all__ = [
     "FirstModel",
     "FusionModel",
     "GenerationModel",
+    "HttpConfig",
     "IdentityModel",
     "LanguageModel",
     "Limits",

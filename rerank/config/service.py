@@ -1,20 +1,51 @@
-"""Settings of the service beside its models: addresses, engine, limits, TLS and telemetry."""
+"""Settings of the service beside its models: addresses, HTTP, engine, limits, TLS and telemetry."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rerank.config.encoder import EncoderConfig
-from rerank.config.http import HttpConfig
 from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelConfig, PERankModel
 from rerank.config.settings import Address, Positive, Settings, WeightOrKind
 from rerank.types import FirstStageKind, StrategyKind
 
 #: gRPC counts milliseconds in 32 bits.
 Seconds = Annotated[float, Field(gt=0, le=1_000_000, strict=True)]
+
+
+class HttpConfig(Settings):
+    """Settings of the HTTP port, which is served beside gRPC. A text instead of a mapping is `listen`.
+
+    Attributes:
+        listen: HOST:PORT; port 0 chooses a free one. Default: 127.0.0.1:8080.
+        model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
+            their vendor. "*" stands for all names that no model has. Replies and the log name the model that ran.
+            Default: none.
+        qrels: relevance judgements that the page at / shows: "pydoc", or a folder in BEIR layout. Default: none.
+        allowed_hosts: names of this machine under which requests without a key are answered, beside those of the
+            loopback, such as host.docker.internal. Default: none.
+    """
+
+    listen: Address = "127.0.0.1:8080"
+    model_aliases: Mapping[str, str] = {}
+    qrels: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_address(cls, settings: Any) -> Any:
+        if isinstance(settings, str):
+            return {"listen": settings}
+        if isinstance(settings, bool | int | float):
+            raise ValueError(
+                f"expected HOST:PORT, such as {cls.model_fields['listen'].default}, or a mapping with "
+                f"{', '.join(cls.model_fields)}"
+            )
+        return settings
 
 
 class EngineConfig(Settings):

@@ -19,8 +19,7 @@ from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.collections.judgements import read_judgements
-from rerank.config import LanguageModel, ModelConfig, PERankModel, ServiceConfig
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig, LanguageModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.config.models import reads_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from tests.doc_pages import blocks

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.errors import RerankError
 from rerank.ports.http.description import description_routes, limited_by
 from rerank.ports.http.dialects.table import SEARCH, ByField, Dialects, error_in_all

@@ -1,4 +1,4 @@
-"""The endpoint of a path: it takes requests in the dialects of the path, and answers in the same."""
+"""The endpoint of a path: it takes requests in the dialects of the path, and answers in the same, with headers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from rerank.errors import RerankError
+from rerank.errors import RerankError, reason_of
 from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.dialects.dialect import Dialect, Translated
 from rerank.ports.http.dialects.options import fields_without_effect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
-from rerank.ports.http.headers import execution_headers, header_value, warnings_of
 from rerank.ports.http.problem import problem_of
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID, CallContext, OnEnd, ReadCall, Reply
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
-from rerank.types import Ranking
+from rerank.types import Ranking, Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -32,6 +31,8 @@ ANY_NAME = "*"
 _MAX_QUOTED_CHARS = 100
 #: Answers a request with its ranking or search result. Raises: RerankError.
 Run: TypeAlias = Callable[[Any, CallContext], Awaitable[Any]]
+#: Proxies refuse answers with longer headers.
+_MAX_HEADER_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +186,31 @@ async def _send(request_id: str, reply: HttpReply, send: Send) -> None:
     await send({"type": "http.response.start", "status": int(reply.status), "headers": encoded})
     await send({"type": "http.response.body", "body": reply.body, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def header_value(text: str) -> str:
+    """A text as the value of a header: ASCII without control characters, not too long, and no space at its ends."""
+    return json.dumps(text)[1:-1].replace("\x7f", r"\u007f")[:_MAX_HEADER_CHARS].strip()
+
+
+def execution_headers(trace: Trace) -> dict[str, str]:
+    """Headers about the model and its work. The times, in milliseconds, have TEI's names."""
+    failure = {"x-rerank-failure": reason_of(trace.failure)} if trace.failure else {}
+    return failure | {
+        "x-rerank-model": trace.model,
+        "x-rerank-strategy": trace.strategy,
+        "x-rerank-completeness": trace.completeness.value,
+        "x-total-time": f"{trace.total_ms:.0f}",
+        "x-queue-time": f"{trace.queue_ms:.0f}",
+        "x-tokenization-time": f"{trace.prepare_ms:.0f}",
+        "x-inference-time": f"{trace.model_ms:.0f}",
+    }
+
+
+def warnings_of(trace: Trace) -> list[str]:
+    """Warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
+    query = "the query was longer than the model can read and was truncated" if trace.query_truncated else ""
+    cut = len(trace.truncated_doc_ids)
+    documents = "1 document was" if cut == 1 else f"{cut} documents were"
+    truncated = f"{documents} longer than the model can read and {documents.split()[-1]} truncated" if cut else ""
+    return [note for note in (query, truncated, trace.reason, trace.model_warning) if note]

@@ -6,8 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import InvalidRequest
-from rerank.prompting.chat import render_chat
-from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.listwise import ListwiseRenderer, render_chat
 from rerank.prompting.templates import Template, load_template
 from rerank.types import Passage, Query, Window
 from tests.small_tokenizers import FAMILIES, byte_level, uncased

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from rerank.config import ApiModel, EngineConfig, RerankServers
-from rerank.config.http import HttpConfig
+from rerank.config import ApiModel, EngineConfig, HttpConfig, RerankServers
 from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Sliding, Step, Strategy

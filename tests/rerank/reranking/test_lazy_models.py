@@ -18,8 +18,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rerank.config import FirstModel, IdentityModel, ModelConfig, ServiceConfig
-from rerank.config.http import HttpConfig
+from rerank.config import FirstModel, HttpConfig, IdentityModel, ModelConfig, ServiceConfig
 from rerank.errors import CheckpointError, InvalidRequest, ModelLoading
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config import TelemetryConfig
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig, TelemetryConfig
 from rerank.engine.job import CallerShare
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache

@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.collections import pydoc
-from rerank.config import ServiceConfig
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.integrations.inspector.routes import page_routes
 from rerank.models.encoder import Encoder

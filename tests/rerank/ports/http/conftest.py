@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.rankers.identity import IdentityRanker
 from tests.fakes import NumberRanker
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rerank import __version__
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.registry import ModelRegistry

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
 from tests.http_client import HttpClient, http_service, texts
 from tests.serving import TIMEOUT_S, HeldService, held_service

@@ -12,8 +12,7 @@ import pytest
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.config import load_config
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig, load_config
 from rerank.models.encoder import Encoder
 from tests.certificates import Authority, Files
 from tests.http_client import HttpClient, http_service

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.rankers.identity import IdentityRanker
 from tests.eval.data import judged_collection
 from tests.fakes import NumberRanker

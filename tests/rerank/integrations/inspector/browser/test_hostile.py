@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rerank.checkpoints.relevance import OWN_LOG_ODDS
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.ports.http.dialects.table import dialects

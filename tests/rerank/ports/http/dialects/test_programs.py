@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
+from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, http_service

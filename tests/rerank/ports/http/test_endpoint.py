@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rerank.ports.http.headers import header_value
+from rerank.ports.http.endpoint import header_value
 
 #: What h11 and proxies take: visible ASCII, and spaces inside.
 VALUE = re.compile(r"([!-~]([ -~]*[!-~])?)?")
