@@ -1,13 +1,8 @@
-"""Long documents: each is divided into chunks and ranked by its best one.
+"""Long documents: each is divided into chunks of tokens with overlap, and ranked by its best one.
 
 A model that scores each passage alone reads all chunks, and a document takes the place of its best chunk: MaxP of Dai
-and Callan (SIGIR 2019). Any other model reads one chunk of each document, because several would take the places of
-other documents in its windows: of the few chunks that share most words with the query, the one whose vector is nearest
-to that of the query; of long chunks, whose vectors say little, the first of these.
-
-In a cascade, the chunks are as long as the preranker reads. A model that reads less than half of that is left out if a
-document is longer than it reads: it would judge by a few sentences what the preranker has read whole. Chunks whose
-relevance follows from signals are no longer than the passages by which its curve was fitted.
+and Callan (SIGIR 2019). Any other model reads one chunk of each document, the one that shares most words with the
+query, because several would take the places of other documents in its windows.
 """
 
 from __future__ import annotations
@@ -16,85 +11,28 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
-from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.engine.job import RankJob
-from rerank.engine.strategies import Steps
 from rerank.models.encoder import Encoder
-from rerank.prompting.truncate import CHARS_PER_TOKEN
 from rerank.rankers.base import RankerInfo
-from rerank.reranking.sentences import Span, divide, read
 from rerank.reranking.unordered import shared_words
-from rerank.types import InSlices, Passage, Query, RankedCandidate, Ranking, ScoreKind, Trace, with_title
+from rerank.types import InSlices, Passage, RankedCandidate, Ranking, ScoreKind, Trace, with_title
+
+#: The place of a chunk's first character, and the place after its last one.
+Span: TypeAlias = tuple[int, int]
 
 #: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
-#: The most tokens of a chunk whose relevance follows from signals, with a sparse score among them and without: in
-#: longer ones, the sentences around the answer dilute it, and most of all its vector (docs/guide/long.md).
-_FITTED_TOKENS, _COSINE_TOKENS = 96, 48
-#: The chunks of a document that are encoded, those that share most words with the query. With one, the answer is missed
-#: where another chunk repeats the query's words; more than three find no more (docs/guide/long.md).
-_ENCODED_CHUNKS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """The models that read the chunks of a request's documents, and how much each of them reads.
-
-    Attributes:
-        steps: those of the request.
-        kept: the steps without those that read too little of the chunks.
-        least_tokens: the fewest tokens that a model of `steps` reads of a passage.
-        chunk_tokens: the fewest that a model of `kept` reads, and no more than those of passages by which its relevance
-            was fitted. Infinite if none of them reads passages.
-        reads_all_chunks: whether the chunks of a document are all ranked.
-        warning: which models are left out in `kept`, and why.
-    """
-
-    steps: Steps
-    kept: Steps
-    least_tokens: float
-    chunk_tokens: float
-    reads_all_chunks: bool
-    warning: str = ""
-
-    @classmethod
-    def of(cls, job: RankJob, infos: Sequence[RankerInfo], query_tokens: int) -> Readers:
-        """Computes what the models of the steps read. One that reads a passage alone reads the query beside it.
-
-        No model is left out if only it gives the relevance that is asked for.
-        """
-        steps = job.steps
-        tokens = [_tokens_read(info, query_tokens) for info in infos]
-        first = next((count for count in tokens if count < math.inf), 0)
-        kept = [place for place, count in enumerate(tokens) if 2 * count >= first]
-        left_out = [place for place in range(len(steps)) if place not in kept]
-        needs_relevance = job.options.min_relevance is not None and not infos[kept[-1]].relevance
-        if needs_relevance:
-            kept, left_out = list(range(len(steps))), []
-        reads_all = len(kept) == 1 and infos[kept[0]].reads_alone
-        warning = "; ".join(
-            f"{steps[place].model} reads {tokens[place]:.0f} tokens of a passage and {steps[kept[-1]].model} "
-            f"{first:.0f}, so {steps[place].model} was left out for these long documents"
-            for place in left_out
-        )
-        chunk_tokens = min(tokens[place] for place in kept)
-        if _has_fitted_relevance(infos[kept[-1]]):
-            has_sparse = any("sparse" in infos[place].signals for place in kept)
-            chunk_tokens = min(chunk_tokens, _FITTED_TOKENS if has_sparse else _COSINE_TOKENS)
-        return cls(steps, tuple(steps[place] for place in kept), min(tokens), chunk_tokens, reads_all, warning)
-
-
-def _has_fitted_relevance(info: RankerInfo) -> bool:
-    return info.reads_passages and bool(info.relevance) and info.relevance != OWN_LOG_ODDS
-
-
-def _tokens_read(info: RankerInfo, query_tokens: int) -> float:
-    if not info.reads_passages:
-        return math.inf
-    return max(_MIN_TOKENS, info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0))
+#: The most tokens of a chunk that is read alone of its document: in a longer one, the sentences around the answer dilute
+#: it, and most of all its vector (docs/guide/long.md).
+_MAX_TOKENS_ALONE = 96
+#: The part of a chunk that repeats the end of the chunk before, so that no sentence of this length is cut in both.
+_OVERLAP = 1 / 4
+#: Characters that are tokenized at a time, some 5 ms. A word that a slice cuts counts a token more.
+_SLICE_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +54,12 @@ class ChunkedDocuments:
     """The documents of a request, and the chunks that are ranked for them, in the order of the documents.
 
     Attributes:
-        steps: those of the request that rank the chunks.
         unread: doc_ids of the documents that are longer than the chunks into which they may be divided.
-        warning: which steps are left out, and why; empty if none is.
     """
 
     documents: tuple[Passage, ...]
     chunks: tuple[Chunk, ...]
-    steps: Steps
     unread: frozenset[str] = frozenset()
-    warning: str = ""
 
     @classmethod
     def of(cls, job: RankJob, infos: Sequence[RankerInfo], encoder: Encoder) -> InSlices[ChunkedDocuments]:
@@ -133,26 +67,22 @@ class ChunkedDocuments:
 
         Args:
             infos: the rankers of the request's steps.
-            encoder: tokenizes the texts, and compares chunks with the query.
+            encoder: tokenizes the texts.
         """
-        documents = job.candidates
-        readers = Readers.of(job, infos, len(encoder.token_ends(job.query.text)))
-        if math.isinf(readers.chunk_tokens):
-            return cls(documents, tuple(Chunk(document, place) for place, document in enumerate(documents)), job.steps)
-        divided = list[_Document]()
-        for document in documents:
-            divided.append((yield from _divide(document, readers, job.options.max_chunks_per_doc, encoder)))
+        tokens = chunk_tokens(infos, len(encoder.token_ends(job.query.text)))
+        of_documents, unread = list[list[Chunk]](), set[str]()
+        for place, document in enumerate(job.candidates):
+            chunks = yield from _divide(document, place, tokens, job.options.max_chunks_per_doc, encoder)
+            last = chunks[-1].span
+            if last and document.prefix_chars + last[1] < len(document.text):
+                unread.add(document.doc_id)
+            of_documents.append(chunks)
             yield
-        of_documents = [item.chunks(place) for place, item in enumerate(divided)]
-        if not readers.reads_all_chunks and any(item.spans for item in divided):
-            compared = _ENCODED_CHUNKS if readers.chunk_tokens <= _FITTED_TOKENS else 1
-            chunks = yield from _best_chunks(encoder, job.query, of_documents, compared)
-        else:
-            chunks = list(itertools.chain.from_iterable(of_documents))
-        unread = frozenset(item.document.doc_id for item in divided if item.has_unread)
-        if not any(item.is_long for item in divided):
-            return cls(documents, tuple(chunks), job.steps, unread)
-        return cls(documents, tuple(chunks), readers.kept, unread, readers.warning)
+        if not _reads_all_chunks(infos) and any(len(chunks) > 1 for chunks in of_documents):
+            texts = [chunk.candidate.text for chunks in of_documents for chunk in chunks]
+            shared = iter((yield from shared_words(job.query.text, texts)))
+            of_documents = [[max(chunks, key=lambda _: next(shared))] for chunks in of_documents]  # the first of equals
+        return cls(job.candidates, tuple(itertools.chain.from_iterable(of_documents)), frozenset(unread))
 
     @property
     def candidates(self) -> tuple[Passage, ...]:
@@ -163,7 +93,7 @@ class ChunkedDocuments:
         """The request that ranks the chunks: all of them, because the best ones may be of one document."""
         is_divided = len(self.chunks) > len(self.documents)
         options = replace(job.options, top_n=0) if is_divided else job.options
-        return replace(job, candidates=self.candidates, steps=self.steps, options=options)
+        return replace(job, candidates=self.candidates, options=options)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
         """Ranks the documents by their best chunks, and returns the first `top_n` (0: all) of them."""
@@ -178,96 +108,72 @@ class ChunkedDocuments:
         return replace(of_chunks, ranked=tuple(ranked), trace=self._trace(of_chunks.trace))
 
     def _trace(self, trace: Trace) -> Trace:
-        """Translates the positions of chunks to those of their documents."""
+        """Translates the positions of chunks to the positions of their documents."""
         windows = tuple(
             replace(window, positions=tuple(self.chunks[position].document for position in window.positions))
             for window in trace.windows
         )
         doc_ids = [document.doc_id for document in self.documents]
         cut = self.unread.union(trace.truncated_doc_ids)
-        return replace(
-            trace,
-            windows=windows,
-            model_warning="; ".join(filter(None, [trace.model_warning, self.warning])),
-            truncated_doc_ids=tuple(doc_id for doc_id in doc_ids if doc_id in cut),
-        )
+        return replace(trace, windows=windows, truncated_doc_ids=tuple(doc_id for doc_id in doc_ids if doc_id in cut))
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """A document and its chunks.
+def chunk_tokens(infos: Sequence[RankerInfo], query_tokens: int) -> float:
+    """Returns the length of a chunk, which every model reads whole; infinite if none reads passages.
 
-    Attributes:
-        title: what stands in front of each chunk, up to half of its tokens.
-        spans: the chunks of its text, as it was sent; none if it is read whole.
-        is_long: whether a model of the request reads only its beginning.
-        has_unread: whether it goes on after the last chunk.
+    A model that scores each passage alone reads the query beside it.
     """
-
-    document: Passage
-    title: str = ""
-    spans: tuple[Span, ...] = ()
-    is_long: bool = False
-    has_unread: bool = False
-
-    def chunks(self, place: int) -> list[Chunk]:
-        """Makes candidates of the chunks, without the document's vectors; the document itself if it is read whole.
-
-        Args:
-            place: the position of the document in the request.
-        """
-        if not self.spans:
-            return [Chunk(self.document, place)]
-        chunk = replace(self.document, vector=None, vector_truncated=False, sparse=None)
-        return [Chunk(replace(chunk, text=self._text(span)), place, span) for span in self.spans]
-
-    def _text(self, span: Span) -> str:
-        before, (start, end) = self.document.prefix_chars, span
-        return with_title(self.document.text[before + start : before + end], self.title)
+    reads = [
+        info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0)
+        for info in infos
+        if info.reads_passages
+    ]
+    if reads and not _reads_all_chunks(infos):
+        reads.append(_MAX_TOKENS_ALONE)
+    return max(_MIN_TOKENS, min(reads, default=math.inf))
 
 
-def _divide(document: Passage, readers: Readers, max_chunks: int, encoder: Encoder) -> InSlices[_Document]:
-    """Divides a document. Reads no more of it than its chunks can hold."""
-    chunk_tokens = int(readers.chunk_tokens)
-    if len(document.text) <= readers.least_tokens:  # no token is shorter than a character
-        return _Document(document)
-    sent, title = document.text[document.prefix_chars :], document.title[: chunk_tokens * CHARS_PER_TOKEN]
-    title_ends = encoder.token_ends(title)[: chunk_tokens // 2]
-    if len(title_ends) == chunk_tokens // 2:
-        title = title[: title_ends[-1]]
-    tokens_each = chunk_tokens - len(title_ends)
-    found = yield from read(
-        sent[: max_chunks * tokens_each * CHARS_PER_TOKEN], encoder.token_ends, (max_chunks + 1) * tokens_each
-    )
-    spans = divide(found, tokens_each, max_chunks)
-    is_whole, is_long = found.length == len(sent), len(title_ends) + len(found.tokens) > readers.least_tokens
-    if len(spans) < 2 and is_whole:
-        return _Document(document, is_long=is_long)
-    return _Document(document, title, tuple(spans), is_long, has_unread=spans[-1][1] < len(sent))
+def _reads_all_chunks(infos: Sequence[RankerInfo]) -> bool:
+    return len(infos) == 1 and infos[0].score_kind.is_pointwise
 
 
-def _best_chunks(
-    encoder: Encoder, query: Query, of_documents: Sequence[Sequence[Chunk]], compared: int
-) -> InSlices[list[Chunk]]:
-    """Chooses a chunk of each document, the first of equals, and gives it the vector by which it was chosen.
+def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encoder: Encoder) -> InSlices[list[Chunk]]:
+    """Divides a document into chunks, without its vectors. Reads no more of it than they can hold.
+
+    The title stands in front of each chunk, up to half of its tokens.
 
     Args:
-        compared: the chunks of a document whose vectors are compared; with 1, no chunk is encoded.
+        place: the position of the document in the request.
+        tokens: the length of a chunk. A document that is no longer is its only chunk.
     """
-    texts = [chunk.candidate.text for chunks in of_documents for chunk in chunks]
-    scores = iter((yield from shared_words(query.text, texts)))
-    of_query = np.array(encoder.with_vector(query).vector)
-    best = list[Chunk]()
-    for chunks in of_documents:
-        its_scores = [next(scores) for _ in chunks]
-        by_words = sorted(range(len(chunks)), key=lambda place: -its_scores[place])[:compared]
-        some = [chunks[place] for place in sorted(by_words)]
-        if len(some) > 1:
-            passages = [encoder.vector_cache.with_cached_vector(chunk.candidate) for chunk in some]
-            passages = encoder.with_vectors(passages, "auto")
-            cosines = [float(np.array(passage.vector) @ of_query) for passage in passages]
-            place = cosines.index(max(cosines))
-            some = [replace(some[place], candidate=passages[place])]
-        best += some
+    whole = [Chunk(document, place)]
+    if len(document.text) <= tokens:  # no token is shorter than a character
+        return whole
+    sent = document.text[document.prefix_chars :]
+    title = encoder.cut(document.title, int(tokens) // 2)
+    tokens_each = int(tokens) - len(encoder.token_ends(title))
+    step = tokens_each - int(tokens_each * _OVERLAP)
+    ends = yield from _token_ends(sent, encoder, tokens_each + (max_chunks - 1) * step + 1)
+    if len(ends) <= tokens_each:
+        return whole
+    count = min(max_chunks, 1 + math.ceil((len(ends) - tokens_each) / step))
+    chunk = replace(document, vector=None, vector_truncated=False, sparse=None)
+    chunks = list[Chunk]()
+    for first in range(0, count * step, step):
+        start = int(ends[first - 1]) if first else 0
+        end = int(ends[first + tokens_each - 1]) if first + tokens_each < len(ends) else len(sent)
+        text = with_title(sent[start:end], title)
+        chunks.append(Chunk(replace(chunk, text=text), place, (start, end)))
+    return chunks
+
+
+def _token_ends(text: str, encoder: Encoder, most: int) -> InSlices[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Returns the end of each token of a text, of the first `most` or some more of them."""
+    found, count = list[np.ndarray[tuple[int], np.dtype[np.int64]]](), 0
+    for start in range(0, len(text), _SLICE_CHARS):
+        found.append(start + encoder.token_ends(text[start : start + _SLICE_CHARS]))
+        count += len(found[-1])
+        if count >= most:
+            break
         yield
-    return best
+    return np.concatenate(found) if found else np.array([], dtype=np.int64)

@@ -8,23 +8,22 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from rerank import InvalidRequest, Query, Ranking, RankOptions
-from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve
 from rerank.config import Limits
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
-from rerank.models.vector_cache import VectorCache
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
-from rerank.reranking.chunks import ChunkedDocuments, Readers
-from rerank.reranking.sentences import Places
+from rerank.reranking.chunks import ChunkedDocuments, chunk_tokens
 from rerank.types import Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
@@ -88,7 +87,8 @@ def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: R
     assert FLEA in LONG[start:end]
     assert len(LONG[start:end]) < len(LONG) / 3
     assert spans(ranking)["short"] is None
-    assert spans(ranking)["ships"] == (0, len(FILLER)), "a document without a shared word is read from its beginning"
+    first, last = spans(ranking)["ships"] or (1, 0)
+    assert (first, last) == (0, len(FILLER) + len("The")), "the first of equals: 24 tokens"
     assert ranking.ranked[0].passage.text == LONG
     assert not ranking.trace.truncated_doc_ids
 
@@ -127,37 +127,6 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
     assert {place for window in ranking.trace.windows for place in window.positions} == set(range(10))
 
 
-@pytest.mark.parametrize(
-    ("text", "chunks", "is_left_out"),
-    [
-        ("A flea lives 900 years.", 10, False),
-        (FLEA.replace("7", "900") + FILLER, 10, True),
-        (LONG.replace("7", "900"), 10, True),
-        (LONG.replace("7", "900"), 0, False),
-    ],
-)
-def test_model_that_reads_little_of_a_part_is_left_out_of_a_cascade_and_the_reply_says_so(
-    encoder: Encoder, text: str, chunks: int, is_left_out: bool
-) -> None:
-    wide, narrow = NumberRanker(1000), ShortSighted()
-    wide.info = replace(wide.info, max_passage_tokens=100)
-
-    async def call() -> Ranking:
-        async with reranker_of(encoder, {"narrow": narrow, "wide": wide}) as reranker:
-            options = RankOptions("narrow", strategy="cascade", preranker="wide", max_chunks_per_doc=chunks)
-            return await reranker.rerank(QUERY, [("other", "It lives 800 years."), ("long", text)], options)
-
-    ranking = asyncio.run(call())
-    models = [window.model for window in ranking.trace.windows]
-    if is_left_out:
-        assert (doc_ids(ranking)[0], models, ranking.trace.model) == ("long", ["wide"], "wide")
-        assert ranking.trace.model_warning == (
-            "narrow reads 24 tokens of a passage and wide 100, so narrow was left out for these long documents"
-        )
-    else:
-        assert (models, ranking.trace.model, ranking.trace.model_warning) == (["wide", "narrow"], "narrow", "")
-
-
 @pytest.mark.parametrize("title", ["Fleas", "Fleas 🙂 of the world", ""])
 @pytest.mark.parametrize("has_title", [False, True])
 def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(
@@ -172,7 +141,7 @@ def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_pa
             return await reranker.rerank(QUERY, sent, RankOptions(max_chunks_per_doc=10))
 
     start, end = spans(asyncio.run(call()))["a"] or (0, 0)
-    assert FLEA in text[start:end]
+    assert "A flea" in text[start:end]
     read = next(p.text for window in ranker.encoded for p in window.passages if p.doc_id == "a")
     assert read == (f"{title} {text[start:end]}" if title else text[start:end])
 
@@ -189,93 +158,74 @@ def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: 
 def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
-    def token_ends(text: str) -> Places:
+    def token_ends(text: str) -> npt.NDArray[np.int64]:
         read.append(len(text))
-        return np.array([match.end() for match in re.finditer(r"\S+", text)], dtype=np.int64)
+        return words(text)
 
     documents = tuple(Passage(str(place), FILLER * 10_000) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
     request = RankJob(Query(QUERY), documents, (Step("m", Single(20)),), options)
     monkeypatch.setattr(encoder, "token_ends", token_ends)
     divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder))
-    assert max(read) <= 3 * 24 * 8
+    assert sum(read) < 3 * 2 * 4096, "a slice of each document is enough"
     assert len(divided.chunks) == 3
     assert divided.unread == {"0", "1", "2"}
 
 
-def test_part_has_a_vector_of_its_own_that_is_computed_once(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_has_no_vector_of_the_document(encoder: Encoder) -> None:
     """An index holds a vector of the beginning of a document only."""
-    monkeypatch.setattr(encoder, "vector_cache", VectorCache(10**6))
     of_document = np.ones(encoder.id.dimension, dtype=np.float32)
     document = Passage("a", LONG, 2.5, vector=of_document, vector_truncated=True)
     request = RankJob(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
     (chunk,) = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder)).candidates
-    (expected,) = encoder.encode_passages([chunk.text], "auto")
-    np.testing.assert_allclose(np.array(chunk.vector), expected, atol=1e-2)
-    assert (chunk.vector_truncated, chunk.vector_cached, chunk.score) == (False, False, 2.5)
-
-    monkeypatch.setattr(encoder, "encode_passages", lambda texts, dtype: np.empty((0, encoder.id.dimension)))
-    (again,) = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder)).candidates
-    np.testing.assert_array_equal(np.array(again.vector), np.array(chunk.vector))
-    assert again.vector_cached
+    assert chunk.text in LONG
+    assert (chunk.vector, chunk.vector_truncated, chunk.score) == (None, False, 2.5)
 
 
-def test_long_parts_are_chosen_by_their_words_and_not_encoded(encoder: Encoder) -> None:
-    """A vector of many sentences says little, and encoding three of them takes long."""
-    document = Passage("a", LONG * 5)
-    request = RankJob(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
-    info = replace(ShortSighted().info, max_passage_tokens=120)
-    (chunk,) = finished(ChunkedDocuments.of(request, [info], encoder)).candidates
-    assert FLEA in chunk.text
-    assert len(chunk.text) < len(document.text)
-    assert chunk.vector is None
+def words(text: str) -> npt.NDArray[np.int64]:
+    return np.array([match.end() for match in re.finditer(r"\S+", text)], dtype=np.int64)
 
 
-def test_of_the_parts_that_share_most_words_the_one_nearest_to_the_query_is_read(rank: Rank) -> None:
-    """The words of the query decide only which parts are compared."""
-    echo = "How long does a ship live, and how long does it float? "
-    answer = "A flea survives a hundred days. "
-    text = FILLER + echo + FILLER + answer + FILLER
-    start, end = spans(rank([("long", text), ("short", "x")]))["long"] or (0, 0)
-    assert answer.strip() in text[start:end]
+@pytest.mark.parametrize("length", [1, 24, 25, 42, 43, 500])
+@pytest.mark.parametrize("most", [2, 3, 1000])
+def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_reads(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, length: int, most: int
+) -> None:
+    monkeypatch.setattr(encoder, "token_ends", words)
+    text = " ".join(f"w{place}" for place in range(length))
+    request = RankJob(Query("q"), (Passage("a", text),), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=most))
+    divided = finished(
+        ChunkedDocuments.of(request, [replace(ShortSighted(ScoreKind.POINTWISE).info, max_passage_tokens=25)], encoder)
+    )
+    parts = [chunk.candidate.text.split() for chunk in divided.chunks]
+    assert all(len(part) <= 24 for part in parts)
+    assert len(parts) <= most
+    assert bool(divided.unread) is (parts[-1][-1] != f"w{length - 1}")
+    assert bool(divided.unread) is (length > 24 + (most - 1) * 18)
+    for part, following in pairwise(parts):
+        assert following[: len(part) - 18] == part[18:]
 
 
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
-WIDE = replace(INFO, max_passage_tokens=254)
 NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
-FITTED = replace(WIDE, relevance=(RelevanceCurve(intercept=-6.0, slopes={"cosine": 8.0}),))
 
 
 @pytest.mark.parametrize(
-    ("infos", "chunk_tokens", "kept"),
+    ("infos", "expected"),
     [
-        ([INFO], 48, "0"),
-        ([WIDE, INFO], 254, "0"),
-        ([INFO, WIDE], 48, "01"),
-        ([WIDE, replace(INFO, max_passage_tokens=127)], 127, "01"),
-        ([replace(WIDE, max_passage_tokens=512, score_kind=ScoreKind.POINTWISE)], 502, "0"),
-        ([INFO, NO_READER], 48, "01"),
-        ([NO_READER, INFO], 48, "01"),
-        ([replace(INFO, max_passage_tokens=3)], 16, "0"),
-        ([FITTED], 48, "0"),
-        ([replace(FITTED, signals={"cosine": "", "sparse": ""})], 96, "0"),
-        ([replace(WIDE, relevance=OWN_LOG_ODDS)], 254, "0"),
+        ([INFO], 48),
+        ([replace(INFO, max_passage_tokens=254), INFO], 48),
+        ([replace(INFO, score_kind=ScoreKind.POINTWISE)], 38),
+        ([NO_READER, INFO], 48),
+        ([replace(INFO, max_passage_tokens=3)], 16),
+        ([replace(INFO, max_passage_tokens=512)], 96),
+        ([replace(INFO, max_passage_tokens=512, score_kind=ScoreKind.POINTWISE)], 502),
+        ([replace(INFO, max_passage_tokens=512, score_kind=ScoreKind.POINTWISE)] * 2, 96),
+        ([NO_READER], math.inf),
     ],
 )
-def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_little_is_left_out(
-    infos: list[RankerInfo], chunk_tokens: int, kept: str
-) -> None:
-    steps = tuple(Step(str(place), Single(20)) for place in range(len(infos)))
-    readers = Readers.of(RankJob(Query("q"), (), steps), infos, query_tokens=10)
-    assert readers.chunk_tokens == chunk_tokens
-    assert [step.model for step in readers.kept] == list(kept)
-
-
-def test_model_that_alone_gives_relevance_is_not_left_out() -> None:
-    steps = (Step("wide", Single(20)), Step("narrow", Single(20)))
-    request = RankJob(Query("q"), (), steps, RankOptions(min_relevance=0.5))
-    readers = Readers.of(request, [WIDE, INFO], query_tokens=10)
-    assert (readers.kept, readers.chunk_tokens) == (steps, 48)
+def test_part_is_as_long_as_every_model_of_the_request_reads(infos: list[RankerInfo], expected: float) -> None:
+    assert chunk_tokens(infos, query_tokens=10) == expected
 
 
 # --- limits ---
