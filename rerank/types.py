@@ -311,8 +311,8 @@ class WindowRanking:
     repairs: int = 0
     #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
     is_unanswered: bool = False
-    #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
-    signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: The cosine of the query with each passage, NaN where it was not read; empty where none was.
+    cosines: tuple[float, ...] = ()
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
     decoded: Decoded = field(default=Decoded(), compare=False)
@@ -382,7 +382,7 @@ class WindowTrace:
         truncated: places of the passages that were truncated to fit the prompt.
         queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
         decode_tokens: those of `tokens` that the model wrote.
-        signals: see WindowRanking, in the order of `positions`.
+        cosines: see WindowRanking, in the order of `positions`.
     """
 
     positions: tuple[int, ...]
@@ -396,7 +396,7 @@ class WindowTrace:
     queue_ms: float = field(default=0.0, compare=False)
     model_ms: float = field(default=0.0, compare=False)
     decode_tokens: int = 0
-    signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
+    cosines: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
 from rerank.commands.run import run
-from rerank_eval.settings import BeirSettings, RelevanceSettings, TrecDLSettings
+from rerank_eval.settings import BeirSettings, TrecDLSettings
 
 
 def _command(settings_type: type, *, example: str) -> Callable[[Callable[[Any], None]], partial[None]]:
@@ -47,16 +47,3 @@ def eval_trec_dl(settings: TrecDLSettings) -> None:
     from rerank_eval.evaluation import run_evaluation
 
     run_evaluation(settings)
-
-
-@_command(
-    RelevanceSettings,
-    example="""
-eval-relevance default --requests lists.jsonl --qrels qrels.txt --rel 2
-eval-relevance default --requests results/pydoc/run.trec --qrels pydoc --fit""",
-)
-def eval_relevance(settings: RelevanceSettings) -> None:
-    """Measure whether the relevance of results is a probability, and fit it to judgements."""
-    from rerank_eval.relevance_fit import evaluate_relevance
-
-    evaluate_relevance(settings)

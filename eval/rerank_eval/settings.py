@@ -150,33 +150,3 @@ class TrecDLSettings(EvaluationSettings):
             min=0, help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1."
         ),
     ] = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelevanceSettings:
-    """Settings of `eval-relevance`."""
-
-    model: Annotated[
-        str, typer.Argument(help="default, pe-rank, the folder of a checkpoint, or with --config the name of a model.")
-    ]
-    config: Annotated[Path | None, typer.Option(help="YAML file of a service, which has the model.")] = None
-    requests: Annotated[
-        list[Path], typer.Option(help="RankLLM request file or TREC run: queries with their candidates. Repeatable.")
-    ]
-    qrels: Annotated[
-        list[str],
-        typer.Option(
-            help="Judgements of each --requests: a file in the form of TREC or BEIR. For a TREC run, the collection "
-            "with its passages: pydoc, or a folder in BEIR layout."
-        ),
-    ]
-    rel: Annotated[int, typer.Option(min=1, help="Least grade that counts as relevant.")] = 1
-    depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of each query.")] = 100
-    fit: Annotated[
-        bool,
-        typer.Option(
-            "--fit",
-            help="Fit a curve of each signal on every second query, measure them on the others, and print them for "
-            "service.yaml.",
-        ),
-    ] = False

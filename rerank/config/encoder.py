@@ -16,6 +16,27 @@ Pooling: TypeAlias = Literal["mean", "cls", "lasttoken"]
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
 
+class RelevanceCurve(Settings):
+    """The relevance of a passage by the cosine of its vector with the query's vector (Platt 1999).
+
+    It is 1 / (1 + exp(-(intercept + slope * cosine))).
+
+    `python -m scripts.reproduce.relevance` fits it to judged lists.
+
+    Attributes:
+        intercept: the log-odds at the cosine 0.
+        slope: what is added to the log-odds at the cosine 1, above 0.
+    """
+
+    intercept: Annotated[float, Field(allow_inf_nan=False)]
+    slope: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+#: The curve of the default encoder, fitted on halves of TREC DL 2021 (SPLADE++) and pydoc (hybrid-rrf), on the passages
+#: whose cosine the default model read (`eval-relevance default --rel 2 --fit` at commit ba51312).
+DEFAULT_RELEVANCE = RelevanceCurve(intercept=-6.24, slope=8.43)
+
+
 class EncoderConfig(Settings):
     """Settings of the encoder. A text is its `name`, or a mapping in YAML's short form, as in {name: DIR}.
 
@@ -29,6 +50,8 @@ class EncoderConfig(Settings):
             without modules.json, which does not say it. Default: that of the folder.
         end_token: token behind every query and passage, for a tokenizer that writes none, such as "<|endoftext|>".
             Default: none.
+        relevance: the curve that makes the relevance of results from their cosines, see below. Default: that of the
+            default encoder; another encoder has none, and its results no relevance.
     """
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
@@ -36,6 +59,7 @@ class EncoderConfig(Settings):
     document_prompt: str | None = None
     pooling: Pooling | None = None
     end_token: str = ""
+    relevance: RelevanceCurve | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
-from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
@@ -38,9 +37,6 @@ class ModelSettings(Settings):
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
-        relevance: curves that give the relevance of results, as `eval-relevance --fit` fits them. A passage gets it
-            from the first curve whose signal is known of it. Default: those of the checkpoint; the score itself for a
-            model that gives probabilities, and for a cross-encoder; for other models those of the bundled encoders.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -49,7 +45,6 @@ class ModelSettings(Settings):
     strategy: StrategyKind = StrategyKind.SLIDING
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     preranker: str = ""
-    relevance: RelevanceCurves = ()
 
     @property
     def checkpoint(self) -> Path | None:

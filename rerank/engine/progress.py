@@ -107,7 +107,7 @@ class Progress:
             tokens = window.tokens_with(decoded)
             read = (positions, ranking.permutation, tokens, done.result.scores, info.score_kind)
             times = (done.queue_ms, done.batch_ms, decoded.tokens)
-            trace = WindowTrace(*read, self.rounds, step.model, window.truncated, *times, done.result.signals)
+            trace = WindowTrace(*read, self.rounds, step.model, window.truncated, *times, done.result.cosines)
             self.windows.append(trace)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered

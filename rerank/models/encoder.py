@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.settings_files import read_settings
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
-from rerank.config.encoder import EncoderConfig
+from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig
 from rerank.errors import CheckpointError
 from rerank.models.batches import batch_tokens, batches_by_length
 from rerank.models.checkpoint_errors import loading
@@ -71,6 +71,7 @@ class Encoder:
 
     Attributes:
         vector_cache: vectors of passages that this encoder's users kept for later requests.
+        relevance: gives the relevance of passages by their cosines; None: it was not fitted for this encoder.
         names: by which a checkpoint may refer to the encoder: its own, and of a folder its last part and the
             name in its config.json.
 
@@ -119,6 +120,7 @@ class Encoder:
             self._batch_tokens = fitting_tokens(
                 partial(self.encode_passages, texts), _MEASURED_TOKENS, self.device, self._batch_tokens
             )
+        self.relevance = settings.relevance or (DEFAULT_RELEVANCE if self.id.name == DEFAULT_ENCODER else None)
         self.names = frozenset({self.id.name})
         if Path(name).is_dir():
             stated = read_settings(folder / "config.json").get("_name_or_path", "")

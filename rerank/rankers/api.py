@@ -46,6 +46,7 @@ class ApiRanker(OnServer):
             max_window_size=window_size if is_listwise else _MOST_PASSAGES,
             score_kind=ScoreKind.WINDOW_SCORE if is_listwise else pointwise,
             reads_instruction=servers.instruction,
+            relevance="" if is_listwise or not self._api.gives_probabilities else "score",
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
@@ -47,10 +46,9 @@ class RankerInfo:
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
-    #: Signals of the rankings, see WindowRanking, each with the SHA-256 of the encoder behind it.
-    signals: Mapping[str, str] = field(default_factory=dict)
-    #: Give the relevance of results; empty if none were fitted.
-    relevance: RelevanceCurves = ()
+    #: What gives the relevance of a passage: the score, which is a probability or its log-odds, or the cosine, by the
+    #: curve of the service's encoder. Empty: nothing does.
+    relevance: Literal["", "score", "cosine"] = ""
     #: What the model computes in: float32 or bfloat16; empty where that is not known here.
     precision: str = ""
 

@@ -70,6 +70,7 @@ class CrossEncoderRanker:
             max_window_size=_MOST_PASSAGES,
             score_kind=ScoreKind.POINTWISE_PROBABILITY if scorer.gives_probabilities else ScoreKind.POINTWISE,
             reads_together=True,
+            relevance="score",
             max_passage_tokens=scorer.max_tokens,
             max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
             gpu_batch_tokens=self._batch_tokens if on_gpu else 0,

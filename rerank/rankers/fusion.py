@@ -73,15 +73,11 @@ class FusionRanker:
             reads_vectors=True,
             reads_sparse=sparse_encoder is not None,
             adds_first_stage=True,
-            signals=self._signals(),
+            relevance="cosine" if encoder.relevance else "",
             max_encoded_passages=settings.cosine_depth or settings.window_size,
             gpu_batch_tokens=GPU_BATCH_TOKENS if encoder.device.type == "cuda" else 0,
             precision=encoder.pick_dtype("auto"),
         )
-
-    def _signals(self) -> dict[str, str]:
-        sparse = {"sparse": self._sparse.id.sha256} if self._sparse else {}
-        return {"cosine": self._encoder.id.vectors_sha256, **sparse}
 
     def with_cached_vector(self, passage: Passage) -> Passage:
         passage = self._encoder.vector_cache.with_cached_vector(passage)
@@ -112,13 +108,9 @@ class FusionRanker:
         return [{text: vector_of[text] for text in batch.beginnings} for batch in pieces]
 
     def ranking(self, window: Window, results: Sequence[Mapping[str, Vector]]) -> WindowRanking:
-        """Returns the fused scores of the passages, with their signals."""
-        cheap = self._cheap_signals(window)
-        scores, cosines = self._fused(window, cheap, _joined(results))
-        signals = {"cosine": tuple(cosines.tolist())}
-        if cheap.sparse is not None:
-            signals["sparse"] = tuple(cheap.sparse.tolist())
-        return WindowRanking(tuple(scores.tolist()), signals=signals)
+        """Returns the fused scores of the passages, with their cosines."""
+        scores, cosines = self._fused(window, self._cheap_signals(window), _joined(results))
+        return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()))
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""

@@ -115,7 +115,7 @@ class PERankRanker:
             max_passage_tokens=encoder.max_text_tokens,
             max_window_tokens=loaded.context_tokens,
             reads_vectors=True,
-            signals={"cosine": encoder.id.vectors_sha256},
+            relevance="cosine" if encoder.relevance else "",
             gpu_batch_tokens=self._reader.gpu_batch_tokens,
             warning=loaded.warning,
             precision=picked,
@@ -154,7 +154,7 @@ class PERankRanker:
 
     def ranking(self, window: Window, results: Sequence[tuple[tuple[float, ...], Decoded]]) -> WindowRanking:
         ((scores, decoded),) = results
-        return WindowRanking(scores, signals=_signals(window), decoded=decoded)
+        return WindowRanking(scores, cosines=_cosines(window), decoded=decoded)
 
     @torch.inference_mode()
     def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:
@@ -211,9 +211,9 @@ class PERankRanker:
         return self._prompts.length(n) + query + text + self._decode_steps(n)
 
 
-def _signals(window: Window) -> dict[str, tuple[float, ...]]:
+def _cosines(window: Window) -> tuple[float, ...]:
     """Returns the cosine of the query with each passage, by their unit vectors; none for a query without a vector."""
     query, vectors = window.query.vector, [p.vector for p in window.passages if p.vector is not None]
     if query is None or not vectors:
-        return {}
-    return {"cosine": tuple((np.stack(vectors) @ query).tolist())}
+        return ()
+    return tuple((np.stack(vectors) @ query).tolist())

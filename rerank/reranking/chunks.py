@@ -26,8 +26,8 @@ Span: TypeAlias = tuple[int, int]
 
 #: The least tokens of a chunk, also for a model that reads less.
 _MIN_TOKENS = 16
-#: The most tokens of a chunk that is read alone of its document: in a longer one, the sentences around the answer dilute
-#: it, and most of all its vector (docs/guide/long.md).
+#: The most tokens of a chunk that alone is read of its document: in a longer one, the sentences around the answer
+#: dilute it, and most of all its vector (docs/guide/long.md).
 _MAX_TOKENS_ALONE = 96
 #: The part of a chunk that repeats the end of the chunk before, so that no sentence of this length is cut in both.
 _OVERLAP = 1 / 4

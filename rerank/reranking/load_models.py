@@ -53,7 +53,6 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, RemoteModel
 from rerank.reranking.registry import LoadedModel, ModelRegistry
-from rerank.reranking.relevance import relevance_curves
 from rerank.util.files import cached_folder, sha256_of_files
 from rerank.util.memory import gpu_memory_bytes, memory_bytes
 from rerank.util.time_limit import TurnNeverCame, within
@@ -118,7 +117,7 @@ class ModelLoader:
             info = _described(located, ranker.info)
             if not isinstance(ranker, RemoteRanker):
                 _self_test(ranker, located, self.device)
-            return LoadedModel(ranker, replace(info, relevance=relevance_curves(located, info)))
+            return LoadedModel(ranker, info)
         except BaseException as error:  # a panic of Rust's code, for one, is not an Exception
             return _failed(model, info, error)
 
@@ -179,7 +178,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
-    of_schedule = {"strategy", "window_size", "preranker", "first_stage_weight", "relevance"}
+    of_schedule = {"strategy", "window_size", "preranker", "first_stage_weight"}
     of_schedule |= {"load", "unload_after_s"}
     excluded = {"name", "path", "template", "precision", "profile", "served_by"} | of_schedule
     return model.model_dump(mode="json", exclude=excluded)

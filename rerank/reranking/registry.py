@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config import ModelConfig
 from rerank.config.cascades import preranker_problem
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
 from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
-from rerank.reranking.relevance import check_min_relevance, gives_relevance, signal_encoders, usable
+from rerank.reranking.relevance import check_min_relevance, gives_relevance
 from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
 
 
@@ -81,14 +80,12 @@ class ModelRegistry:
         self.rankers: dict[str, Ranker | RemoteRanker] = {**unloaded, **rankers}
         self.infos = {name: ranker.info for name, ranker in self.rankers.items()} | dict(infos or {})
         self._costs = dict.fromkeys(self._models, (0.0, 0, 0))
-        self._curves: dict[str, RelevanceCurves] = {}
         self._complete()
 
     def put(self, name: str, loaded: LoadedModel) -> None:
         """Gives a model its ranker, and adds what loading took to its description."""
         self.rankers[name], self.infos[name] = loaded.ranker, loaded.info
         self._costs[name] = (loaded.load_s, loaded.memory_bytes, loaded.gpu_memory_bytes)
-        self._curves[name] = loaded.info.relevance
         self._complete()
 
     def is_served(self, name: str) -> bool:
@@ -101,9 +98,6 @@ class ModelRegistry:
 
     def _complete(self) -> None:
         """Makes what depends on the descriptions of all models."""
-        encoders = signal_encoders(self.infos.values())
-        for name, curves in self._curves.items():
-            self.infos[name] = replace(self.infos[name], relevance=usable(curves, encoders))
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
         self._default_steps = {name: self._steps(name, RankOptions()) for name in self._models}
 

@@ -20,8 +20,6 @@ from rerank.types import InSlices, Passage, Ranking, RankOptions
 
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
-#: Milliseconds to encode a passage and compare it with the query, about.
-_COMPARING_MS = 5
 
 #: Ranks a job.
 Rank: TypeAlias = Callable[[RankJob], Awaitable[Ranking]]
@@ -64,7 +62,7 @@ class RerankerSteps:
             return await rank(job)
         infos = [self._models.infos[step.model] for step in job.steps]
         dividing = ChunkedDocuments.of(job, infos, self._encoder)
-        expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS + _COMPARING_MS * len(job.candidates)
+        expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS
         margin_s = job.options.answer_margin_s if job.options.allow_partial else 0.0
         try:
             async with timeout_at(job.deadline_s - margin_s):
@@ -86,8 +84,8 @@ class RerankerSteps:
 
     async def _relevance(self, rank: Rank, job: RankJob) -> Ranking:
         """Results get their relevance, of what was read of them."""
-        curves = self._models.infos[job.steps[-1].model].relevance
-        return with_relevance(await rank(job), curves, job.candidates)
+        info = self._models.infos[job.steps[-1].model]
+        return with_relevance(await rank(job), info, self._encoder.relevance, job.candidates)
 
 
 @cache

@@ -117,7 +117,7 @@ def test_fusion_and_dense_search_read_queries_and_passages_as_such(qwen: Path) -
     (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
     queries = library.encode_query([query.text], normalize_embeddings=True)
     passages = library.encode_document(TEXTS, normalize_embeddings=True)
-    assert ranking.signals["cosine"] == pytest.approx((passages @ queries[0]).tolist(), abs=0.02)  # in bfloat16
+    assert ranking.cosines == pytest.approx((passages @ queries[0]).tolist(), abs=0.02)  # in bfloat16
     np.testing.assert_allclose(query_vectors(encoder, [query]), queries, atol=1e-5)
 
 

@@ -92,7 +92,7 @@ def test_sparse_score_counts_nothing_where_the_models_disagree(encoder: Encoder,
     (by_cosine,) = rank_windows(fusion(encoder, None, sparse_weight=0.0, feedback_passages=0), [of_list])
     opposite = (
         replace(passage, sparse_score=-cosine)
-        for passage, cosine in zip(of_list.passages, by_cosine.signals["cosine"], strict=True)
+        for passage, cosine in zip(of_list.passages, by_cosine.cosines, strict=True)
     )
     (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(opposite))])
     assert ranking.permutation == by_cosine.permutation
@@ -101,7 +101,7 @@ def test_sparse_score_counts_nothing_where_the_models_disagree(encoder: Encoder,
 def test_passages_beyond_the_depth_stand_below_all_others(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_depth=3)
     (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])
-    has_cosine = ~np.isnan(ranking.signals["cosine"])
+    has_cosine = ~np.isnan(ranking.cosines)
     scores = np.array(ranking.scores)
     assert has_cosine.sum() == 3
     assert scores[has_cosine].min() > scores[~has_cosine].max()
@@ -118,14 +118,13 @@ def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, spars
     assert all(passage.vector_cached for passage in warm_list.passages)
     (warm,) = rank_windows(ranker, [warm_list])
     assert warm.permutation == cold.permutation
-    assert np.isnan(warm.signals["cosine"]).sum() == len(TEXTS) - 4
+    assert np.isnan(warm.cosines).sum() == len(TEXTS) - 4
 
 
 def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
     encoder: Encoder, sparse_encoder: SparseEncoder
 ) -> None:
     ranker = fusion(encoder, sparse_encoder)
-    (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])
     query, passages = sparse_encoder.encode_query(QUERY.text), sparse_encoder.encode_passages(TEXTS, "float32")
     weights = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
     length = sum(weight * weight for weight in weights.values()) ** 0.5
@@ -133,8 +132,8 @@ def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
         sum(weights.get(term, 0.0) * weight for term, weight in zip(p.terms.tolist(), p.weights.tolist(), strict=True))
         for p in passages
     ]
-    assert ranking.signals["sparse"] == pytest.approx([weight / length for weight in slow], rel=0.05, abs=0.02)
-    assert ranker.info.signals == {"cosine": encoder.id.sha256, "sparse": sparse_encoder.id.sha256}
+    scores = [passage.sparse_score for passage in window(ranker, TEXTS).passages]
+    assert scores == pytest.approx([weight / length for weight in slow], rel=0.05, abs=0.02)
 
 
 def test_slices_encode_the_query_once_and_score_as_one(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
@@ -155,7 +154,7 @@ def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder
     vectors = encoder.encode_passages(TEXTS)
     passages = (replace(passage, vector=vector) for passage, vector in zip(of_list.passages, vectors, strict=True))
     (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(passages))])
-    assert not np.isnan(ranking.signals["cosine"]).any()
+    assert not np.isnan(ranking.cosines).any()
 
 
 def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, RelevanceCurves
 from rerank.config import FirstModel, IdentityModel, ServiceConfig
+from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig, RelevanceCurve
 from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob
 from rerank.engine.strategies import Single, Step
@@ -18,47 +19,38 @@ from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.relevance import (
-    at_least,
-    bundled_curves,
-    gives_relevance,
-    relevance_curves,
-    usable,
-    with_relevance,
-)
+from rerank.reranking.relevance import at_least, gives_relevance, with_relevance
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 from tests.serving import reranker_of
 
-OF_COSINE = (RelevanceCurve(intercept=-2.0, slopes={"cosine": 6.0}, encoders={"cosine": "e"}),)
-OF_SPARSE = (RelevanceCurve(intercept=-4.0, slopes={"sparse": 2.0}, encoders={"sparse": "s"}),)
+CURVE = RelevanceCurve(intercept=-2.0, slope=6.0)
 
 
-class SignalRanker(NumberRanker):
-    """Scores by the number in the text, which is its cosine, too; from a depth on it gives the sparse score only.
+class CosineRanker(NumberRanker):
+    """Scores by the number in the text, which is its cosine, too; the cosines of the first `depth` passages are read.
 
-    Its scores depend on the list, as those of a fusion do, and its signals do not.
+    Its scores depend on the list, as those of a fusion do, and its cosines do not.
     """
 
-    def __init__(self, curves: RelevanceCurves = OF_COSINE, depth: int = 100) -> None:
+    def __init__(self, depth: int = 100) -> None:
         super().__init__()
-        self.info = replace(self.info, signals={"cosine": "e", "sparse": "s"}, relevance=curves)
+        self.info = replace(self.info, relevance="cosine")
         self._depth = depth
 
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        return [self._with_signals(ranking) for ranking in super().rank(windows)]
+        return [self._with_cosines(ranking) for ranking in super().rank(windows)]
 
-    def _with_signals(self, ranking: WindowRanking) -> WindowRanking:
+    def _with_cosines(self, ranking: WindowRanking) -> WindowRanking:
         known = set(ranking.permutation[: self._depth])
         cosines = [score if place in known else math.nan for place, score in enumerate(ranking.scores)]
         mean = sum(ranking.scores) / len(ranking.scores)
-        signals = {"cosine": tuple(cosines), "sparse": tuple(10 * score for score in ranking.scores)}
-        return replace(ranking, scores=tuple(score - mean for score in ranking.scores), signals=signals)
+        return replace(ranking, scores=tuple(score - mean for score in ranking.scores), cosines=tuple(cosines))
 
 
 def pointwise(kind: ScoreKind) -> NumberRanker:
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=kind, relevance=OWN_LOG_ODDS)
+    ranker.info = replace(ranker.info, score_kind=kind, relevance="score")
     return ranker
 
 
@@ -75,7 +67,7 @@ async def of_candidates(
     request = RankJob(Query("q"), candidates, tuple(steps), RankOptions(**options))
     async with Engine(rankers, ServiceConfig().engine) as engine:
         ranking = await engine.run(request)
-    return with_relevance(ranking, rankers[steps[-1].model].info.relevance, candidates)
+    return with_relevance(ranking, rankers[steps[-1].model].info, CURVE, candidates)
 
 
 def relevances(ranking: Ranking) -> list[float | None]:
@@ -87,7 +79,7 @@ def logistic(x: float) -> float:
 
 
 async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
-    rankers, steps = {"m": SignalRanker()}, [Step("m", Single(10))]
+    rankers, steps = {"m": CosineRanker()}, [Step("m", Single(10))]
     in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)
     for item in in_list.ranked:
         number = float(item.passage.text.split()[-1])
@@ -96,10 +88,10 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
 
 @pytest.mark.parametrize("blank", ["", " \t\n"])
 async def test_blank_text_has_no_relevance(blank: str) -> None:
-    class Blind(SignalRanker):
+    class Blind(CosineRanker):
         def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
             scores = tuple(0.8 for _ in windows[0].passages)
-            return [self._with_signals(WindowRanking(scores))]
+            return [self._with_cosines(WindowRanking(scores))]
 
     candidates = (Passage("d0", blank), Passage("d1", "a text"))
     found = await of_candidates({"m": Blind()}, candidates, [Step("m", Single(10))])
@@ -108,8 +100,7 @@ async def test_blank_text_has_no_relevance(blank: str) -> None:
 
 async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_order() -> None:
     """The last model orders against the cosines: the relevance then rises along the order."""
-    rankers = {"m": SignalRanker(), "last": NumberRanker()}
-    rankers["last"].info = replace(rankers["last"].info, relevance=OF_COSINE)
+    rankers = {"m": CosineRanker(), "last": NumberRanker()}
     rankers["last"].rank = lambda windows: [  # type: ignore[method-assign]
         WindowRanking(tuple(-score for score in result.scores)) for result in NumberRanker().rank(windows)
     ]
@@ -140,13 +131,13 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
 
 async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encoder) -> None:
     """The last model orders against the cosines, so that the first results are those that are left out."""
-    against = SignalRanker()
+    against = CosineRanker()
     against.rank = lambda windows: [  # type: ignore[method-assign]
-        replace(result, scores=tuple(-score for score in result.scores)) for result in SignalRanker().rank(windows)
+        replace(result, scores=tuple(-score for score in result.scores)) for result in CosineRanker().rank(windows)
     ]
     async with reranker_of(encoder, {"m": against}) as reranker:
         for top_n, expected in ((0, ["d0", "d3", "d1"]), (2, ["d0", "d3"]), (4, ["d0", "d3", "d1"])):
-            options = RankOptions(min_relevance=0.5, top_n=top_n)
+            options = RankOptions(min_relevance=0.1, top_n=top_n)
             found = await reranker.rerank("q", numbered_passages([0.5, 0.9, 0.1, 0.7, 0.2]), options)
             assert [item.passage.doc_id for item in found.ranked] == expected
 
@@ -162,19 +153,58 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
     assert at_least(all_known, 0.5).trace.reason == "the deadline came"
 
 
-def test_curve_of_another_encoder_is_left_out() -> None:
-    assert usable(OF_COSINE + OF_SPARSE, {"cosine": "e", "sparse": "s"}) == OF_COSINE + OF_SPARSE
-    assert usable(OF_COSINE + OF_SPARSE, {"cosine": "another", "sparse": "s"}) == OF_SPARSE
-    assert usable(OF_COSINE + OF_SPARSE, {}) == ()
+async def test_passage_whose_cosine_was_not_read_has_no_relevance() -> None:
+    found = await ranked({"m": CosineRanker(depth=2)}, [0.2, 0.9, 0.5], [Step("m", Single(10))])
+    assert relevances(found) == [pytest.approx(logistic(6 * 0.9 - 2)), pytest.approx(logistic(6 * 0.5 - 2)), None]
 
 
-def test_model_that_gives_probabilities_needs_no_curve_and_others_take_the_bundled_ones() -> None:
-    model = IdentityModel(name="m", ranker="identity")
-    probability, logit = (pointwise(kind).info for kind in (ScoreKind.POINTWISE_PROBABILITY, ScoreKind.POINTWISE))
-    assert relevance_curves(model, probability) == OWN_LOG_ODDS
-    assert relevance_curves(model, logit) == bundled_curves()
-    assert gives_relevance((Step("m", Single(2)),), {"m": probability})
-    assert not gives_relevance((Step("m", Single(2)),), {"m": replace(logit, relevance=bundled_curves())})
+async def test_own_probability_is_not_mixed_with_the_relevance_of_a_preranker() -> None:
+    rankers = {"m": CosineRanker(), "last": pointwise(ScoreKind.POINTWISE_PROBABILITY)}
+    steps = [Step("m", Single(10)), Step("last", Single(2))]
+    assert relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps)) == [0.9, 0.5, None]
+
+
+async def test_encoder_without_a_curve_gives_none() -> None:
+    candidates = tuple(numbered_passages([0.2, 0.9]))
+    request = RankJob(Query("q"), candidates, (Step("m", Single(10)),), RankOptions())
+    async with Engine({"m": CosineRanker()}, ServiceConfig().engine) as engine:
+        ranking = await engine.run(request)
+    assert with_relevance(ranking, CosineRanker().info, None, candidates) == ranking
+
+
+@pytest.mark.parametrize("extreme", [1e4, 1e30])
+async def test_extreme_score_gives_a_probability(extreme: float) -> None:
+    class Extreme(NumberRanker):
+        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+            return [WindowRanking((extreme, -extreme))]
+
+    ranker = Extreme()
+    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE, relevance="score")
+    assert relevances(await ranked({"m": ranker}, [1, 2], [Step("m", Single(2))])) == pytest.approx([1.0, 0.0])
+
+
+def test_model_gives_relevance_by_its_own_score_or_by_cosines_of_any_step() -> None:
+    steps = (Step("a", Single(2)), Step("b", Single(2)))
+    plain, cosine = NumberRanker().info, CosineRanker().info
+    own = pointwise(ScoreKind.POINTWISE).info
+    assert gives_relevance(steps, {"a": cosine, "b": plain})
+    assert gives_relevance(steps, {"a": plain, "b": own})
+    assert not gives_relevance(steps, {"a": own, "b": plain})
+    assert not gives_relevance(steps, {"a": plain, "b": plain})
+
+
+@pytest.mark.parametrize(
+    "changed", [{"slope": 0.0}, {"slope": -1.0}, {"intercept": math.nan}, {"slope": math.inf}, {"other": 1.0}]
+)
+def test_curve_of_another_form_is_refused(changed: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        RelevanceCurve.model_validate({"intercept": -2.0, "slope": 6.0} | changed)
+
+
+def test_default_encoder_has_a_curve_and_settings_give_another(encoder: Encoder) -> None:
+    assert encoder.relevance == DEFAULT_RELEVANCE
+    assert Encoder(EncoderConfig(relevance=CURVE), "cpu").relevance == CURVE
+    assert Encoder(str(encoder.folder), "cpu").relevance is None
 
 
 # --- requests for relevance ---
@@ -186,9 +216,7 @@ def registry() -> ModelRegistry:
         IdentityModel(name="vectors", ranker="identity", window_size=10),
         IdentityModel(name="plain", ranker="identity", window_size=10),
     ]
-    last, vectors = NumberRanker(), NumberRanker()
-    last.info = replace(last.info, relevance=OF_COSINE)
-    vectors.info = replace(vectors.info, signals={"cosine": "e"})
+    last, vectors = NumberRanker(), CosineRanker()
     return ModelRegistry(models, {"last": last, "vectors": vectors, "plain": NumberRanker()})
 
 
@@ -202,12 +230,15 @@ def test_min_relevance_that_is_not_a_probability_is_refused(value: float) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (RankOptions("plain"), r"model plain gives no relevance; use a model that gives it \(last\), or leave it out"),
+        (
+            RankOptions("plain"),
+            r"model plain gives no relevance; use a model that gives it \(last, vectors\), or leave it out",
+        ),
         (
             RankOptions(strategy="sliding"),
-            "sliding.* gives no relevance, as no step computes its signal; leave strategy and",
+            "sliding.* gives no relevance, as no step reads a cosine; leave strategy and",
         ),
-        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step computes its signal"),
+        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step reads a cosine"),
     ],
 )
 def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: RankOptions, message: str) -> None:

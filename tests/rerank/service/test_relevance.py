@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.types import ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -29,7 +28,7 @@ Ports = tuple[RerankServiceStub, HttpClient]
 def ports(encoder: Encoder, index: Index) -> Iterator[Ports]:
     """A service with "probability", whose scores are probabilities, and "number", which gives no relevance."""
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance=OWN_LOG_ODDS)
+    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
     with (
         http_service(encoder, {"probability": ranker, "number": NumberRanker()}, index) as (served, http),
         grpc.insecure_channel(served.address) as channel,

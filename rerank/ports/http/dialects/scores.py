@@ -56,10 +56,11 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     """One score in [0, 1] per result, in the order of the results.
 
     If the model gives a relevance, it is the score. It is a probability that can be compared between requests. It
-    depends on the query and the passage alone, so it may be larger than that of the result before.
+    depends on the query and the passage alone, so it may be larger than the score of the result before. A passage of
+    which the model did not read what it takes has 0.
 
-    If the model gives none, or did not read a passage, or if relative scores are asked for, the scores order the
-    results of one request, and never rise:
+    If the model gives none, or if relative scores are asked for, the scores order the results of one request, and never
+    rise:
 
     - Log-probabilities (one window held all candidates) become exp(score), which is the softmax over the window.
     - Probabilities of a model that scores each passage alone stay as they are. Its other scores are logits and become
@@ -75,11 +76,9 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
         candidates: the number of candidates of the request.
         is_relative: makes scores from those of the ranking although the results have a relevance.
     """
-    relevances = [item.relevance for item in ranking.ranked if item.relevance is not None]
-    if _has_no_scores(ranking):
+    has_relevance = any(item.relevance is not None for item in ranking.ranked)
+    if _has_no_scores(ranking) or (has_relevance and not is_relative):
         return [item.relevance or 0.0 for item in ranking.ranked]
-    if not is_relative and len(relevances) == len(ranking.ranked):
-        return relevances
     scores = [item.score for item in ranking.ranked]
     match ranking.score_kind:
         case ScoreKind.WINDOW_LOG_PROB:

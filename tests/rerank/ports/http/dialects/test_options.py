@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.config import HttpConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
@@ -26,7 +25,7 @@ NUMBERS = (0.25, 0.875, 0.5)
 def http(encoder: Encoder) -> Iterator[HttpClient]:
     """A service with "probability", whose scores are a relevance, and "number", which gives none."""
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance=OWN_LOG_ODDS)
+    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
     aliases = {"rerank-v3.5": "probability", "*": "number"}
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases=aliases)
     with http_service(encoder, {"probability": ranker, "number": NumberRanker()}, http=settings) as (_, client):

@@ -55,13 +55,12 @@ def test_scores_become_what_the_documentation_says(kind: ScoreKind, scores: list
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_relevance_is_preferred_unless_a_result_lacks_it_or_the_request_asks_for_relative_scores(
-    kind: ScoreKind,
+@pytest.mark.parametrize("relevance", [{0: 0.75}, {0: 0.75, 1: 0.0}])
+def test_relevance_is_preferred_and_0_where_it_is_unknown_unless_the_request_asks_for_relative_scores(
+    kind: ScoreKind, relevance: dict[int, float]
 ) -> None:
     relative = relevance_scores(ranking(kind, -0.5, -1.0), 2)
-    one_lacks_it = ranking(kind, -0.5, -1.0, relevance={0: 0.75})
-    assert relevance_scores(one_lacks_it, 2) == relative
-    answer = ranking(kind, -0.5, -1.0, relevance={0: 0.75, 1: 0.0})
+    answer = ranking(kind, -0.5, -1.0, relevance=relevance)
     assert relevance_scores(answer, 2) == [0.75, 0.0]
     assert relevance_scores(answer, 2, is_relative=True) == relative
 
