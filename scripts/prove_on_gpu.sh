@@ -15,4 +15,4 @@ set -euo pipefail
 root=$(realpath "$(dirname "$0")/..")
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PYTHONPATH=$root:$root/training:$root/eval${PYTHONPATH:+:$PYTHONPATH}
-exec timeout --kill-after=5 240 "${PYTHON:-python3}" -m scripts.bench.proof "$@"
+exec timeout --kill-after=10 240 "${PYTHON:-python3}" -m scripts.bench.proof "$@"

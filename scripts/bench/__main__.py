@@ -4,7 +4,7 @@
 
 Variants run in turn in one process with one torch thread, and CPU time of the process is compared, so that other work
 on the machine has little effect. Weights are random: time does not depend on them. A figure is the other
-implementation's time divided by ours, or has milliseconds in its name. `compare_checkouts` measures what the service
+implementation's time divided by ours, or its name says what it is. `compare_checkouts` measures what the service
 adds.
 """
 
@@ -24,6 +24,7 @@ from scripts.bench.cold import measure_cold
 from scripts.bench.e2rank import measure_e2rank
 from scripts.bench.prompts import measure_prompts
 from scripts.bench.rankers import measure_first, measure_pe_rank
+from scripts.bench.shapes import measure_kernels, measure_shapes
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
 
@@ -33,6 +34,8 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "first": measure_first,
     "pe": measure_pe_rank,
     "e2rank": measure_e2rank,
+    "shapes": measure_shapes,
+    "kernels": measure_kernels,
     "prompts": measure_prompts,
 }
 

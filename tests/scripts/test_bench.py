@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from scripts.bench.__main__ import app
+from scripts.bench.shapes import kernels, measure_shapes
+from scripts.bench.workload import Workload
 
-GROUPS = ("first", "pe", "e2rank", "prompts")
+GROUPS = ("first", "pe", "e2rank", "prompts", "shapes", "kernels")
 FIGURES = {
     *(f"e2rank_vs_{other}, {n}" for other in ("first", "pe_rank", "new texts") for n in (20, 100)),
     *(f"pe_{what}, {n}" for what in ("dynamic_vs_generate", "one_step_vs_text twin") for n in (1, 8)),
@@ -23,6 +27,8 @@ FIGURES = {
     "first_vs_generating the permutation",
     "first_vs_generate one token",
     "first_vs_all-position logits",
+    *("windows", "lengths of windows", "lengths of windows on a GPU", "more tokens by padding, %"),
+    *("kernels a layer, eager", "kernels a layer, compiled"),
 }
 
 
@@ -43,3 +49,22 @@ def test_quick_benchmark_prints_figures(own_threads: None) -> None:
     for name in FIGURES:
         median, low, high = rows[name]
         assert low <= median <= high < math.inf
+    assert rows["kernels a layer, compiled"][0] < rows["kernels a layer, eager"][0] / 2
+
+
+def test_kernels_are_operators_that_compute() -> None:
+    matrix = torch.ones(4, 4)
+    assert kernels(lambda: (matrix @ matrix).t()[:2] + 1.0) == 2
+    assert kernels(lambda: torch.nn.functional.linear(matrix, matrix)) == 1
+    assert kernels(lambda: matrix.t()) == 0
+
+
+def test_shapes_are_those_of_windows_that_slide_over_the_lists(tmp_path: Path) -> None:
+    passages = [{"docid": str(n), "doc": "bird " * (1 + 9 * (n < 20))} for n in range(40)]
+    request = {"query": {"qid": "1", "text": "what is a bird"}, "candidates": passages}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request), encoding="utf-8")
+    workload = Workload(tmp_path, tmp_path / "requests.jsonl", quick=True, repeats=1)
+    figures = {name: value for name, (value,) in measure_shapes(workload).items()}
+    assert (figures["windows"], figures["lengths of windows"]) == (3, 3)
+    assert figures["lengths of windows on a GPU"] <= 3
+    assert figures["more tokens by padding, %"] > 0

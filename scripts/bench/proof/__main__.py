@@ -43,12 +43,12 @@ def _of(module: str, function: str) -> Callable[[Proof], Iterator[Row]]:
 
 #: In the order in which they run, by value.
 SECTIONS = (
-    Section("service", _of("service", "prove_service"), 130),
-    Section("rankers", _of("agreement", "prove_agreement"), 155),
-    Section("precision", _of("precision", "prove_precision"), 175),
-    Section("passes", _of("passes", "prove_passes"), 200),
-    Section("training", _of("training", "prove_training"), 229),
-    Section("faiss", _of("vectors", "prove_vectors"), 235),
+    Section("service", _of("service", "prove_service"), 126),
+    Section("rankers", _of("agreement", "prove_agreement"), 150),
+    Section("precision", _of("precision", "prove_precision"), 170),
+    Section("passes", _of("passes", "prove_passes"), 194),
+    Section("training", _of("training", "prove_training"), 222),
+    Section("faiss", _of("vectors", "prove_vectors"), 228),
 )
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
