@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 #: Tokens that an encoder reads together, with padding. On a CPU more gain nothing, and need more memory.
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 16_384
 #: Lengths on a GPU are multiples of this: its matrix products compute 128 rows at a time anyway. 387 windows of DL 2019
-#: have 321 lengths, or 13 padded ones with 3.3 % more tokens.
+#: have 315 lengths, or 13 padded ones with 3.6 % more tokens (`scripts.bench --only shapes`).
 _GPU_LENGTH_MULTIPLE = 128
 
 
