@@ -186,7 +186,7 @@ class ListwiseRenderer:
             return [passage.text for passage in passages]
         limit = self.passage_tokens if fits else min(self.passage_tokens, passage_limit(shown, room, prompt_tokens))
         return [
-            passage.text if len(of_text.ids) <= limit else passage.text[: of_text.spans[limit - 1][1]]
+            passage.text if len(of_text.ids) <= limit else passage.text[: of_text.ends[limit - 1]]
             for passage, of_text in zip(passages, tokens, strict=True)
         ]
 

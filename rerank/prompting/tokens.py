@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from array import array
 from collections.abc import Sequence
 from functools import cached_property
 from typing import cast
@@ -47,11 +48,11 @@ class PromptTokenizer:
     def tokens(self, texts: Sequence[str]) -> list[TextTokens]:
         """Returns the tokens of each text."""
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
-        return [TextTokens(encoding.ids, encoding.offsets) for encoding in encodings]
+        return [_text_tokens(encoding.ids, encoding.offsets) for encoding in encodings]
 
-    def ends(self, text: str) -> tuple[int, ...]:
+    def ends(self, text: str) -> Sequence[int]:
         """Returns the end of each token of a text, in characters."""
-        return tuple(end for _, end in self.tokens([text])[0].spans)
+        return self.tokens([text])[0].ends
 
     def ids_of_prompt(self, prompt: str, passages: Sequence[Passage], texts: Sequence[str]) -> list[int]:
         """Returns the token ids of a prompt, equal to `ids(prompt)`.
@@ -63,7 +64,7 @@ class PromptTokenizer:
         return self._assembled(prompt, passages, texts) if self.cuts_at_spaces else self.ids(prompt)
 
     def _assembled(self, prompt: str, passages: Sequence[Passage], texts: Sequence[str]) -> list[int]:
-        borders, inner, start = list[str](), list[list[int]](), 0
+        borders, inner, start = list[str](), list[Sequence[int]](), 0
         for passage, text in zip(passages, texts, strict=True):
             at, first, last = prompt.find(text, start), _first_gap(text), _last_gap(text)
             if text == passage.text and _is_gap(prompt, at + len(text)):
@@ -97,9 +98,14 @@ class PromptTokenizer:
         (whole,) = self.tokens([_SAMPLE])
         for at in (at for at in range(len(_SAMPLE)) if _is_gap(_SAMPLE, at)):
             before, after = self._ids([_SAMPLE[:at], _WORD + _SAMPLE[at:]])
-            if not before + after[self._word_tokens :] == whole.ids == before + whole.between(at, len(_SAMPLE)):
+            rest = after[self._word_tokens :]
+            if [*whole.ids] != before + rest or [*whole.between(at, len(_SAMPLE))] != rest:
                 return False
         return True
+
+
+def _text_tokens(ids: list[int], spans: list[tuple[int, int]]) -> TextTokens:
+    return TextTokens(array("i", ids), array("i", [start for start, _ in spans]), array("i", [end for _, end in spans]))
 
 
 def _first_gap(text: str) -> int:
