@@ -128,7 +128,7 @@ class LastTokenReader:
         these graphs only, where few shapes occur.
         """
         layers: Any = getattr(self._model.base_model, "layers", self._model.base_model)
-        parameters = sum(parameter.numel() for parameter in layers.parameters())
+        parameters = sum(tensor.numel() for tensor in layers.state_dict().values())  # those in float8, too
         self.gpu_batch_tokens = int(min(GPU_BATCH_TOKENS, max(1, _GPU_BATCH_FLOP / (2 * parameters))))
         torch.backends.cuda.enable_cudnn_sdp(True)
         if compile_layers(self._model, self._warm_up):
