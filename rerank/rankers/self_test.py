@@ -72,9 +72,11 @@ CUDA_TOLERANCE = Tolerance("float32", absolute=1e-2, deviations=1e-2)
 #: bfloat16 rounds a number by up to 2^-9 of its size, and each layer adds two rounded numbers to its input: after 32
 #: layers that is 2^-9 * sqrt(64) = .016 of a logit's size, before layers amplify it. Random models of 512 to 1,024
 #: units and 8 to 32 layers differ by .02 to .15 deviations, however many nats that is: it grows with their logits.
-#: Scores of a wrong window, position or head are unrelated to the right ones, and differ by sqrt(2) = 1.4 deviations.
+#: Random ones of 4,096 units and 32 layers, which amplify rounding as no trained ones do, differ on an H100 by .54
+#: (FIRST) and .52 (PE-Rank). Scores of a wrong window, position or head are unrelated to the right ones, and differ by
+#: sqrt(2) = 1.4 deviations; the mildest planted fault by .68.
 #: Scores that are hardly apart have no order that bfloat16 could keep: a logit above 16 is a multiple of .125.
-BFLOAT16_TOLERANCE = Tolerance("bfloat16", absolute=0.1, deviations=0.5)
+BFLOAT16_TOLERANCE = Tolerance("bfloat16", absolute=0.1, deviations=0.65)
 #: Scores of a window alone, in a batch and by transformers, all with weights in float8, differ by .1 to .2 deviations.
 FLOAT8_TOLERANCE = replace(BFLOAT16_TOLERANCE, precision="float8")
 
