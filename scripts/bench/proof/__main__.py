@@ -16,39 +16,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-import torch
-import transformers
 import typer
 
-from rerank.commands.run import quiet_libraries, run
+from rerank.commands.run import run
 from rerank.errors import ConfigError
-from scripts.bench.proof.sections import Section, in_process, rows_of
-from scripts.bench.proof.setting import Device, Proof, Row, measure_device
+from rerank.util.files import atomic_file
+from scripts.bench.proof.sections import Section, Worker
+from scripts.bench.proof.table import Device
 
-#: How long the rates of the device may take to measure, in seconds.
-_DEVICE_S = 30
+#: How long it may take to import torch and to measure the rates of the device, in seconds.
+_DEVICE_S = 60
 _HEAD = "| what | measured | floor | ratio |\n| --- | ---: | ---: | ---: |\n"
-
-
-def _of(module: str, function: str) -> Callable[[Proof], Iterator[Row]]:
-    """A function of a module that is imported with the section, so that a failure there is its own."""
-    return lambda proof: getattr(import_module(f"scripts.bench.proof.{module}"), function)(proof)
-
-
+_PACKAGE = "scripts.bench.proof"
+#: Functions of the other process, which imports torch.
+_MEASURE_DEVICE, _PROVE = f"{_PACKAGE}.setting:measure_device", f"{_PACKAGE}.setting:prove"
 #: In the order in which they run, by value.
 SECTIONS = (
-    Section("service", _of("service", "prove_service"), 126),
-    Section("rankers", _of("agreement", "prove_agreement"), 150),
-    Section("precision", _of("precision", "prove_precision"), 170),
-    Section("passes", _of("passes", "prove_passes"), 194),
-    Section("training", _of("training", "prove_training"), 222),
-    Section("faiss", _of("vectors", "prove_vectors"), 228),
+    Section("service", f"{_PACKAGE}.service:prove_service", 130),
+    Section("rankers", f"{_PACKAGE}.agreement:prove_agreement", 155),
+    Section("precision", f"{_PACKAGE}.precision:prove_precision", 175),
+    Section("passes", f"{_PACKAGE}.passes:prove_passes", 200),
+    Section("training", f"{_PACKAGE}.training:prove_training", 228),
+    Section("faiss", f"{_PACKAGE}.vectors:prove_vectors", 234),
 )
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -73,33 +67,39 @@ def main(
     """Measure, and write a table of what was found; the exit code is 1 if something failed."""
     start_s = time.monotonic()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes of sections end, too
     known = [one.name for one in SECTIONS]
     if unknown := [name for name in section or () if name not in known]:
         raise ConfigError(f"--section {' '.join(unknown)}: choose from {', '.join(known)}")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="prove-on-gpu-") as folder:
-        (device,) = in_process("the device", lambda: [measure_device()], start_s + _DEVICE_S)
-        if not isinstance(device, Device):
-            raise ConfigError(f"the device cannot be measured: {device.measured}")
-        proof = Proof(device, Path(folder), out.absolute(), weights, requests, tokenizer)
-        chosen = [one for one in SECTIONS if not section or one.name in section]
-        has_failed = _prove(proof, chosen, start_s)
+        given = {"weights": weights, "requests": requests, "tokenizer_folder": tokenizer}
+        paths = {"folder": Path(folder), "out": out.absolute()} | {name: path for name, path in given.items() if path}
+        has_failed = _prove(paths, [one for one in SECTIONS if not section or one.name in section], start_s)
     print(f"in {time.monotonic() - start_s:.0f} s: {out / 'gpu.md'}", flush=True)
     if has_failed:
         raise typer.Exit(1)
 
 
-def _prove(proof: Proof, sections: Sequence[Section], start_s: float) -> bool:
+def _prove(paths: Mapping[str, Path], sections: Sequence[Section], start_s: float) -> bool:
     """Writes the table. Returns True if something failed."""
-    has_failed, page = False, f"{_facts(proof.device)}\n\n{_HEAD}"
-    for section in sections:
-        for row in rows_of(section, proof, start_s):
-            line = f"| {row.what} | {row.measured} | {row.floor} | {row.ratio} |".replace("\n", " ")
-            print(f"{time.monotonic() - start_s:4.0f} s {line}", flush=True)
-            page, has_failed = f"{page}{line}\n", has_failed or row.has_failed
-            (proof.out / "gpu.md").write_text(page, encoding="utf-8")
+    has_failed = False
+    with Worker() as worker:
+        (device,) = worker.run("the device", _MEASURE_DEVICE, (), start_s + _DEVICE_S)
+        if not isinstance(device, Device):
+            raise ConfigError(f"the device cannot be measured: {device.measured}")
+        page = f"{_facts(device)}\n\n{_HEAD}"
+        for section in sections:
+            section_failed = False
+            arguments = (section.prove, device, paths)
+            for row in worker.run(section.name, _PROVE, arguments, start_s + section.until_s):
+                print(f"{time.monotonic() - start_s:4.0f} s {row}", flush=True)
+                page, section_failed = f"{page}{row}\n", section_failed or row.has_failed
+                with atomic_file(paths["out"] / "gpu.md") as path:
+                    path.write_text(page, encoding="utf-8")
+            if section_failed:
+                worker.replace()
+            has_failed |= section_failed
     return has_failed
 
 
@@ -107,10 +107,10 @@ def _facts(device: Device) -> str:
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     commit = found.stdout.strip() or os.environ.get("COMMIT") or "unknown"
     return (
-        f"{device.name}; torch {torch.__version__}, transformers {transformers.__version__}; commit {commit}; "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC. A large matrix product does {device.flop_per_s / 1e12:,.3g} TFLOP/s, "
-        f"a copy in memory {device.bytes_per_s / 1e9:,.4g} GB/s. Floor: 2 FLOP for each weight of the layers and "
-        "token, in a training 6, at the rate of the product. Each model is warmed up by a call before it is timed."
+        f"{device.name}; {device.versions}; commit {commit}; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. A large matrix "
+        f"product does {device.flop_per_s / 1e12:,.3g} TFLOP/s, a copy in memory {device.bytes_per_s / 1e9:,.4g} GB/s. "
+        "Floor: 2 FLOP for each weight of the layers and token, in a training 6, at the rate of the product. Each "
+        "model is warmed up by a call before it is timed."
     )
 
 

@@ -24,7 +24,8 @@ from rerank.rankers.self_test import ChoosingRanker, tolerance
 from rerank.types import Passage, Precision, Query, ScoreKind, Window
 from scripts.bench.models import LlamaSize
 from scripts.bench.proof.precision import order_tau
-from scripts.bench.proof.setting import PASSAGES, Proof, Row, attempted, failed, timed
+from scripts.bench.proof.setting import PASSAGES, Proof, attempted
+from scripts.bench.proof.table import Row, failed, timed
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from rerank.models.float8 import has_float8, use_float8
 from rerank.models.identifier_head import IdentifierHead
 from rerank.models.last_token import LastTokenReader
-from scripts.bench.proof.setting import PASSAGES, Proof, Row, attempted, layer_weights, timed
+from scripts.bench.proof.setting import PASSAGES, Proof, attempted, layer_weights
+from scripts.bench.proof.table import Row, timed
 
 #: Lengths of eight unlike windows, as shares of the longest; published windows have some 2,000 tokens.
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)

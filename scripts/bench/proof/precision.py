@@ -14,7 +14,8 @@ from rerank.models.float8 import has_float8
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.reranking.load_models import load_first
 from rerank.types import Passage, Precision, Query, Window
-from scripts.bench.proof.setting import PASSAGES, Proof, Row, attempted, timed
+from scripts.bench.proof.setting import PASSAGES, Proof, attempted
+from scripts.bench.proof.table import Row, timed
 
 #: A way to compute → its precision, and the largest hidden size whose residual stream is float32 in bfloat16.
 WAYS: dict[str, tuple[Precision, int]] = {

@@ -20,7 +20,8 @@ import yaml
 from rerank import RerankClient
 from rerank.v1 import rerank_pb2 as pb
 from scripts.bench.models import LlamaSize, llama
-from scripts.bench.proof.setting import PASSAGES, Proof, Row, Texts, attempted, layer_weights, rate, timed
+from scripts.bench.proof.setting import PASSAGES, Proof, Texts, attempted, layer_weights
+from scripts.bench.proof.table import Row, rate, timed
 
 #: How long a call may take, its model's load included.
 _TIMEOUT_S = 100

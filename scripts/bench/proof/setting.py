@@ -1,25 +1,31 @@
-"""What the sections of a proof share: the rows of its table, the device with its rates, models and texts."""
+"""What the sections of a proof share: the device with its rates, models and texts."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
+from rerank.commands.run import quiet_libraries
 from rerank.readers.requests import read_requests
 from rerank.types import Precision
 from rerank.util.files import atomic_folder
 from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, SMOLLM2_135M, TINY, LlamaSize, llama, save_with_projector
+from scripts.bench.proof.table import Device, Row, failed
 from scripts.random_requests import words
 
 log = logging.getLogger(__name__)
@@ -43,37 +49,6 @@ _CHAT_TEMPLATE = (
 Texts: TypeAlias = tuple[str, list[str]]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the table; the floor and the ratio to it are left out where there is none."""
-
-    what: str
-    measured: str
-    floor: str = ""
-    ratio: str = ""
-    has_failed: bool = False
-
-
-def failed(what: str, why: str) -> Row:
-    return Row(what, f"FAILED: {' '.join(why.split())[:300]}", has_failed=True)
-
-
-def timed(what: str, ms: float, floor_ms: float = 0.0, note: str = "") -> Row:
-    """A row with a time; 0: there is no floor."""
-    if not floor_ms:
-        return Row(what, f"{_digits(ms)} ms{note}")
-    return Row(what, f"{_digits(ms)} ms{note}", f"{_digits(floor_ms)} ms", f"{ms / floor_ms:.2f}")
-
-
-def rate(what: str, tokens_per_s: float, most: float, note: str = "") -> Row:
-    """A row with tokens per second, and the most that the device allows."""
-    return Row(what, f"{tokens_per_s:,.0f} tokens/s{note}", f"{most:,.0f} tokens/s", f"{most / tokens_per_s:.2f}")
-
-
-def _digits(ms: float) -> str:
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
-
-
 def attempted(what: str, measure: Callable[[], Iterable[Row]]) -> Iterator[Row]:
     """Yields the rows of a measurement; if it fails, a row that says why, so that others are measured nevertheless."""
     try:
@@ -81,23 +56,6 @@ def attempted(what: str, measure: Callable[[], Iterable[Row]]) -> Iterator[Row]:
     except Exception as error:
         log.exception("%s failed", what)
         yield failed(what, repr(error))
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device and what it does at best.
-
-    Attributes:
-        kind: cuda or cpu.
-        name: of the GPU.
-        flop_per_s: of a large matrix product, in bfloat16 on a GPU.
-        bytes_per_s: that a copy within its memory reads and writes.
-    """
-
-    kind: str
-    name: str
-    flop_per_s: float
-    bytes_per_s: float
 
 
 @dataclass(frozen=True)
@@ -211,10 +169,12 @@ class Proof:
             torch.cuda.synchronize()
 
     def free_memory(self) -> None:
+        """Frees the GPU's memory of models that are not used any more."""
         if not self.is_tiny:
+            gc.collect()  # a compiled layer refers to itself
             torch.cuda.empty_cache()
 
-    def ms(self, run: Callable[[], object], repeats: int = 5, warm_up: int = 2) -> float:
+    def ms(self, run: Callable[[], object], repeats: int = 3, warm_up: int = 1) -> float:
         """The median time until the device has finished, in milliseconds."""
         times = []
         for _ in range(warm_up + (1 if self.is_tiny else repeats)):
@@ -236,20 +196,32 @@ class Proof:
         return 1000 * 2 * weights / self.device.bytes_per_s
 
 
-def measure_device() -> Device:
+def prove(section: str, device: Device, paths: Mapping[str, Path]) -> Iterator[Row]:
+    """Runs a function of a proof, MODULE:FUNCTION, and frees the memory that it used."""
+    proof = Proof(device, **paths)
+    module, _, function = section.partition(":")
+    yield from getattr(import_module(module), function)(proof)
+    torch._dynamo.reset()
+    proof.free_memory()
+
+
+def measure_device() -> Iterator[Device]:
     """The rates of the GPU, or of the CPU without one."""
+    quiet_libraries()
+    disable_progress_bar()
     on_gpu = torch.cuda.is_available()
     kind = "cuda" if on_gpu else "cpu"
-    proof = Proof(Device(kind, "", 1.0, 1.0), Path(), Path())
+    proof = Proof(Device(kind, "", "", 1.0, 1.0), Path(), Path())
     n, numbers = (8192, 2**30) if on_gpu else (256, 2**20)
     dtype = _dtype(kind, "bfloat16")
     left, right = (torch.randn(n, n, device=kind, dtype=dtype) for _ in "ab")
     product_ms = proof.ms(lambda: left @ right, repeats=20)
     source = torch.zeros(numbers, dtype=dtype, device=kind)
     copy_ms = proof.ms(source.clone)
-    return Device(
+    yield Device(
         kind,
         torch.cuda.get_device_name() if on_gpu else "CPU: tiny models, no proof",
+        f"torch {torch.__version__}, transformers {transformers.__version__}",
         flop_per_s=2 * n**3 / product_ms * 1000,
         bytes_per_s=2 * source.nbytes / copy_ms * 1000,
     )

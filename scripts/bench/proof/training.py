@@ -6,7 +6,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from rerank_training.trainer.losses import rank_loss_named
 
 from rerank.types import Passage, Query
 from scripts.bench.models import TINY, LlamaSize, llama
-from scripts.bench.proof.setting import PASSAGES, Proof, Row, attempted, failed, layer_weights, rate, timed
+from scripts.bench.proof.setting import PASSAGES, Proof, attempted, layer_weights
+from scripts.bench.proof.table import Row, failed, rate, timed
 
 #: Steps of `train-first` and the windows of each; layers are compiled in the first steps, which are not counted.
 _STEPS, _WINDOWS, _WARM_UP = 10, 4, 3
@@ -59,22 +60,36 @@ def _train_first(proof: Proof) -> Iterator[Row]:
         "output-dir": proof.folder / "run",
     }
     flags = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
-    with log.open("w", encoding="utf-8") as file:
-        ended = subprocess.run([sys.executable, "-c", _COMMAND, *flags], stdout=file, stderr=subprocess.STDOUT)
-    printed = log.read_text(encoding="utf-8")
-    speeds = {int(step): float(speed.replace(",", "")) for step, speed in _SPEED.findall(printed)}
-    if ended.returncode or speeds.keys() < {_WARM_UP, _STEPS}:
-        yield failed("train-first 7B", f"it ended with {ended.returncode}: {printed[-200:]}")
-        return
-    # Steps have as many tokens each, so that step n ended n / speed after the first began.
+    speeds: dict[int, float] = {}
+    with log.open("w", encoding="utf-8") as file, _command(*flags) as command:
+        for line in command.stdout or ():
+            file.write(line)
+            if "not compiled" in line:
+                yield failed("train-first 7B", line)
+            if found := _SPEED.search(line):
+                speeds[int(found[1])] = float(found[2].replace(",", ""))
+            if found and int(found[1]) == _STEPS:
+                yield _speed_row(proof, speeds)
+    if command.returncode or _STEPS not in speeds:
+        yield failed("train-first 7B", f"it ended with {command.returncode}: {log.read_text(encoding='utf-8')[-200:]}")
+
+
+def _command(*flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _COMMAND, *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _speed_row(proof: Proof, speeds: Mapping[int, float]) -> Row:
+    """The steps after those in which layers are compiled, from the speeds since the first step that are printed.
+
+    All steps have as many tokens, so that step n ended n / speed after the first one began.
+    """
     steady = (_STEPS - _WARM_UP) / (_STEPS / speeds[_STEPS] - _WARM_UP / speeds[_WARM_UP])
-    yield rate(
+    return rate(
         f"train-first 7B, LoRA 16, gradient checkpointing, {_WINDOWS} windows a step, steps {_WARM_UP + 1} to {_STEPS}",
         *(steady, proof.most_tokens_per_s(layer_weights(llama(proof.size("7B"), "meta")), _OF_ADAPTER)),
         note=f", {speeds[_STEPS]:,.0f} with the steps in which layers are compiled",
     )
-    if "not compiled" in printed:
-        yield failed("train-first 7B", next(line for line in printed.splitlines() if "not compiled" in line))
 
 
 def _lists(proof: Proof) -> list[TrainingList]:
