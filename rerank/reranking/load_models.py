@@ -149,10 +149,12 @@ def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegi
 
 
 def _check_window(model: ModelConfig, info: RankerInfo) -> None:
-    """Raises: CheckpointError if the window in the settings, which may be that of a manifest, is not readable."""
-    if "window_size" in model.model_fields_set and model.window_size > info.max_window_size:
+    """Raises: CheckpointError if the window that the settings or a manifest state is larger than the model reads."""
+    size = model.read_window_size()
+    is_stated = "window_size" in model.model_fields_set or size != model.window_size
+    if is_stated and size > info.max_window_size:
         raise CheckpointError(
-            f"window_size {model.window_size} exceeds the {info.max_window_size} passages that the model reads; use "
+            f"window_size {size} exceeds the {info.max_window_size} passages that the model reads; use "
             f"at most {info.max_window_size}"
         )
 
@@ -227,6 +229,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
+            read_manifest(model.path)  # checks the files beside it
             return PERankRanker(model.path, encoder, device, model.decoding, model.template, precision=model.precision)
         case E2RankModel():
             return _load_e2rank(model, encoder, device)
