@@ -32,19 +32,18 @@ def prove_passes(proof: Proof) -> Iterator[Row]:
         yield from attempted("7B in float8", partial(_ours, proof, "7B", in_float8=True))
 
 
-@torch.inference_mode()
 def _plain(proof: Proof, name: str) -> Iterator[Row]:
     model = proof.model(proof.size(name))
     yield from _rows(proof, f"{name}, transformers", layer_weights(model), partial(_read_plainly, model))
 
 
+@torch.inference_mode()
 def _read_plainly(model: Any, windows: list[torch.Tensor]) -> object:
     pad = partial(pad_sequence, batch_first=True, padding_side="left")
     masks = pad([torch.ones_like(window) for window in windows])
     return model(pad(windows), masks, use_cache=False, logits_to_keep=1)
 
 
-@torch.inference_mode()
 def _ours(proof: Proof, name: str, in_float8: bool = False) -> Iterator[Row]:
     model = proof.model(proof.size(name))
     weights = layer_weights(model)
@@ -72,6 +71,7 @@ def _rows(proof: Proof, name: str, weights: int, read: Callable[[list[torch.Tens
         yield timed(f"{name}: {what}", proof.ms(partial(read, windows)), proof.floor_ms(weights, sum(lengths)))
 
 
+@torch.inference_mode()
 def _written_ms(proof: Proof, reader: LastTokenReader) -> float:
     """The time of a decode step after a window; the first two, in which kernels are captured, are left out."""
     window: Any = torch.randint(100, (40 if proof.is_tiny else 2000,), device=proof.torch_device)

@@ -35,6 +35,8 @@ PASSAGES = 20
 #: Tokens that the tokenizer of the proof has at most, unless it is given one; characters of a random passage. A window
 #: then has some 2,000 tokens.
 _VOCABULARY, _CHARACTERS = 8192, 450
+#: Lists and characters of a passage for tiny models.
+_TINY_LISTS, _TINY_CHARACTERS = 4, 40
 #: The most tokens that the models read.
 _CONTEXT_TOKENS = 8192
 #: Shards of published models have this size.
@@ -103,7 +105,7 @@ class Proof:
         """Queries and passages, of lists that have enough of them."""
         if self.requests is None:
             draw = random.Random(0)
-            count, length = (4, 40) if self.is_tiny else (43, _CHARACTERS)
+            count, length = (_TINY_LISTS, _TINY_CHARACTERS) if self.is_tiny else (43, _CHARACTERS)
             texts = [
                 [words(draw, draw.randint(length // 2, length * 3 // 2)) for _ in range(self.depth)]
                 for _ in range(count)
@@ -115,7 +117,9 @@ class Proof:
         ]
         if not (long := [one for one in found if len(one[1]) == self.depth]):
             raise ValueError(f"{self.requests} has no list of {self.depth} passages; give another file, or none")
-        return long[:4] if self.is_tiny else long
+        if self.is_tiny:
+            return [(query, [text[:_TINY_CHARACTERS] for text in texts]) for query, texts in long[:_TINY_LISTS]]
+        return long
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

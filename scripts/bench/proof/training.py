@@ -61,7 +61,7 @@ def _train_first(proof: Proof) -> Iterator[Row]:
     }
     flags = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
     speeds: dict[int, float] = {}
-    with log.open("w", encoding="utf-8") as file, _command(*flags) as command:
+    with log.open("w", encoding="utf-8", buffering=1) as file, _command(*flags) as command:
         for line in command.stdout or ():
             file.write(line)
             if "not compiled" in line:
