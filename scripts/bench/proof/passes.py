@@ -77,4 +77,4 @@ def _written_ms(proof: Proof, reader: LastTokenReader) -> float:
     window: Any = torch.randint(100, (40 if proof.is_tiny else 2000,), device=proof.torch_device)
     state = reader.prefill([window], _WRITTEN + 2)
     written = torch.zeros(1, dtype=torch.long, device=proof.torch_device)
-    return proof.ms(lambda: state.decode_step(written), repeats=_WRITTEN)
+    return proof.ms(lambda: state.decode_step(written), repeats=_WRITTEN, warm_up=2)
