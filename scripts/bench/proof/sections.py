@@ -93,7 +93,10 @@ def _work(connection: Connection) -> None:
     for package in ("rerank", "rerank_training"):
         logging.getLogger(package).addHandler(to_table)
     while True:
-        name, arguments = connection.recv()
+        try:
+            name, arguments = connection.recv()
+        except EOFError:  # the proof has ended
+            return
         try:
             module, _, function = name.partition(":")
             for item in getattr(import_module(module), function)(*arguments):
