@@ -111,7 +111,7 @@ LONG = "x" * 8_000_000
         (
             {"strategy": {"kind": "STRATEGY_KIND_CASCADE", "preranker": LONG}},
             INVALID,
-            r"'x+ … .*cannot be the preranker",
+            r"'x+ … .*of identity: there is no such model",
         ),
         ({"candidates": [{"doc_id": LONG, "text": "t"}] * 2}, INVALID, "8000000 characters exceed the limit of 500"),
     ],
