@@ -38,10 +38,10 @@ _MEASURE_DEVICE, _PROVE = f"{_PACKAGE}.setting:measure_device", f"{_PACKAGE}.set
 #: In the order in which they run, by value.
 SECTIONS = (
     Section("service", f"{_PACKAGE}.service:prove_service", 130),
-    Section("rankers", f"{_PACKAGE}.agreement:prove_agreement", 155),
-    Section("precision", f"{_PACKAGE}.precision:prove_precision", 175),
-    Section("passes", f"{_PACKAGE}.passes:prove_passes", 200),
-    Section("training", f"{_PACKAGE}.training:prove_training", 228),
+    Section("training", f"{_PACKAGE}.training:prove_training", 170),
+    Section("passes", f"{_PACKAGE}.passes:prove_passes", 205),
+    Section("rankers", f"{_PACKAGE}.agreement:prove_agreement", 225),
+    Section("precision", f"{_PACKAGE}.precision:prove_precision", 230),
     Section("faiss", f"{_PACKAGE}.vectors:prove_vectors", 234),
 )
 
