@@ -161,7 +161,7 @@ def test_warnings_of_a_section_are_rows(worker: Worker) -> None:
 
 def test_unknown_section_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     result = CliRunner().invoke(proof_command.app, [str(tmp_path / "out"), "--section", "servise"])
-    assert "--section servise: choose from service, rankers, precision, passes, training, faiss" in str(
+    assert "--section servise: choose from service, training, passes, rankers, precision, faiss" in str(
         result.exception
     )
 
