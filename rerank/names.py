@@ -47,18 +47,15 @@ class StrategyKind(Name):
 
 
 class FirstStageKind(Name):
-    """The kind of the first stage that found the candidates: it decides how much the first stage counts."""
+    """What is known of the first stage that found the candidates, by which a model weights its scores."""
 
-    #: Counts words, as BM25 does.
-    LEXICAL = "lexical"
-    #: Both fused.
-    HYBRID = "hybrid"
-    #: A dense, learned sparse or late-interaction model.
+    #: Nothing: a fusion weights the scores by what they say beyond the words.
+    AUTO = "auto"
+    #: It is a strong dense, learned sparse or late-interaction model.
     NEURAL = "neural"
 
 
-#: How much the first stage counts in the order: the weight of its z-scores, or the kind of the list, for which each
-#: model has a weight.
+#: How much the first stage counts in the order: the weight of its z-scores, or what is known of it.
 FirstStageWeight: TypeAlias = FirstStageKind | float
 MAX_FIRST_STAGE_WEIGHT = 100.0
 
@@ -92,15 +89,6 @@ class FirstStage(Name):
     def reads_vectors(self) -> bool:
         """True if it reads the query's vector, which relevance feedback can update."""
         return self is not FirstStage.BM25
-
-    @property
-    def kind(self) -> FirstStageKind:
-        """The kind of the lists that it finds.
-
-        Dense lists count as little as lexical ones, because a fusion reads the same signal anyway.
-        """
-        is_hybrid = self in (FirstStage.HYBRID_RRF, FirstStage.HYBRID_Z_SCORE)
-        return FirstStageKind.HYBRID if is_hybrid else FirstStageKind.LEXICAL
 
 
 #: The best in the mean over the collections of docs/evidence/results.md.

@@ -107,8 +107,6 @@ class Passage:
     score: float | None = None
     title: str = ""
     in_index: bool = field(default=False, kw_only=True)
-    #: The BM25 score within a hybrid first stage; None for any other.
-    bm25_score: float | None = field(default=None, kw_only=True)
     #: Characters in front of the text as it was sent: those of a title that was put there.
     prefix_chars: int = field(default=0, kw_only=True)
     #: Its embedding by the encoder; None until it is read from an index or computed.
@@ -119,6 +117,8 @@ class Passage:
     vector_cached: bool = field(default=False, compare=False, kw_only=True)
     #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
     sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
+    #: The stems of the words of `text`; None until they are read.
+    stems: tuple[str, ...] | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
     sparse_score: float | None = field(default=None, compare=False, kw_only=True)
     #: Those of `text` by the model that reads it; set by its ranker, when it prepares the passage.
@@ -131,8 +131,6 @@ class ScoredDoc:
 
     doc_id: str
     score: float
-    #: The BM25 score within a hybrid result; None for any other.
-    bm25_score: float | None = None
 
 
 #: The forms in which a caller may give a candidate; `rerank.readers.candidates` reads them.
@@ -177,8 +175,8 @@ class RankOptions:
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False
-    #: How much the first stage counts in the order, see `rerank.engine.scores`: a number, or the kind of the list,
-    #: `lexical`, `hybrid` or `neural`, for which the model has a number. None: the service's setting.
+    #: How much the first stage counts in the order, see `rerank.engine.scores`: a number; `auto`, the model decides; or
+    #: `neural` for a strong neural first stage. None: the service's setting.
     first_stage_weight: FirstStageWeight | str | None = None
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
     #: ranking, and equal texts get equal scores; see `rerank.reranking.unordered`.
@@ -266,7 +264,8 @@ class Window:
         top_n: only the order of the best `top_n` passages is needed; 0: of all.
         first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
             count.
-        first_stage_weight: their weight beside the model's own; 0 where they do not count.
+        first_stage_weight: their weight beside the model's own; 0 where they do not count. A ranker that adds the first
+            stage itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it.
         truncated: places in the window of the passages that were truncated to fit the prompt.
@@ -277,7 +276,7 @@ class Window:
     passages: tuple[Passage, ...]
     top_n: int = 0
     first_stage: tuple[float, ...] = ()
-    first_stage_weight: float = 0.0
+    first_stage_weight: FirstStageWeight = 0.0
     prompts: tuple[tuple[int, ...], ...] = ()
     tokens: int = 0
     truncated: tuple[int, ...] = ()
@@ -316,6 +315,8 @@ class WindowRanking:
     is_unanswered: bool = False
     #: The cosine of the query with each passage, NaN where it was not read; empty where none was.
     cosines: tuple[float, ...] = ()
+    #: The weight with which the first stage counts in the scores; 0: it does not.
+    first_stage_weight: float = 0.0
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
     decoded: Decoded = field(default=Decoded(), compare=False)
@@ -442,6 +443,13 @@ class Trace:
     @property
     def tokens(self) -> int:
         return sum(window.tokens for window in self.windows)
+
+    @property
+    def cosines(self) -> int | None:
+        """The number of candidates whose cosine with the query was read; None if no model reads cosines."""
+        read = [(window.positions, window.cosines) for window in self.windows if window.cosines]
+        pairs = (pair for positions, cosines in read for pair in zip(positions, cosines, strict=True))
+        return len({position for position, cosine in pairs if not math.isnan(cosine)}) if read else None
 
     def __repr__(self) -> str:
         return (

@@ -24,7 +24,6 @@ from grpc_status import rpc_status
 
 from rerank.config import PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
-from rerank.names import FirstStageKind
 from rerank.ports.server import RunningServer, running_server
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
@@ -141,10 +140,7 @@ def service_process(folder: Path, program: Sequence[str] = (), **settings: Any) 
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
-    weights = dict.fromkeys(FirstStageKind, 0.0)
-    models = tuple(
-        PERankModel(name=name, ranker="pe-rank", window_size=20, first_stage_weight=weights) for name in names
-    )
+    models = tuple(PERankModel(name=name, ranker="pe-rank", window_size=20, first_stage_weight=0.0) for name in names)
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
 
 

@@ -36,8 +36,12 @@ _LIMITS = {
     "max_message_bytes": 1 << 30,
     "max_bytes_in_flight": 1 << 30,
 }
-#: A fusion that reads the whole list, without sparse vectors and without feedback.
-_COSINE = {"ranker": "fusion", "sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0, "smoothing_weight": 0.0}
+#: A fusion of the cosine of the whole list and the first stage, without any other signal, feedback and smoothing.
+_COSINE = {
+    "ranker": "fusion",
+    **dict.fromkeys(("lexical_weight", "sparse_weight", "feedback_weight", "smoothing_weight"), 0.0),
+    "cosine_depth": 0,
+}
 #: The first stage's weight in the baselines: the encoder's cosine alone, and with 0.3 times the first stage's score.
 _WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))
 

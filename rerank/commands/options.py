@@ -138,8 +138,8 @@ FirstStageWeightOption = Annotated[
         "--first-stage-weight",
         parser=_checked(first_stage_weight),
         metavar=f"NUMBER or {_metavar(FirstStageKind)}",
-        help="How much the first stage counts: a number, or the kind of its list, for which the model has a number: "
-        "lexical (BM25), neural or hybrid. Default: what the API key says, else the service; a search knows its kind.",
+        help="How much the first stage counts: a number; auto, the model decides; or neural, for a strong neural first "
+        "stage. Default: the service's setting; for a search auto.",
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
@@ -15,7 +14,7 @@ from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.names import MAX_FIRST_STAGE_WEIGHT
 from rerank.profiles import load_profile
-from rerank.types import FirstStageKind, Precision, StrategyKind
+from rerank.types import FirstStageKind, FirstStageWeight, Precision, StrategyKind
 
 #: What E2Rank is asked for by default.
 E2RANK_INSTRUCTION = "Order these documents by how well they answer the search query:"
@@ -60,8 +59,8 @@ class ModelSettings(Settings):
         """Reads the default number of passages per window: `window_size`; if it is not set, that of a manifest."""
         return self.window_size
 
-    def weight_for(self, kind: FirstStageKind) -> float:
-        """The weight of a first stage of this kind in the order of requests that name no number."""
+    def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
+        """The weight of a first stage of this kind in requests that name no number; the kind if the list decides."""
         return 0.0
 
     @model_validator(mode="after")
@@ -128,34 +127,18 @@ class LanguageModel(CheckpointModel):
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=MAX_FIRST_STAGE_WEIGHT, strict=True)]
 
 
-#: Weights of the first stage's z-scores beside those of the ranker, by the kind of the list.
-FirstStageWeights: TypeAlias = Mapping[FirstStageKind, Weight]
-
-
-def _weights(**by_kind: float) -> FirstStageWeights:
-    return {FirstStageKind(kind): weight for kind, weight in by_kind.items()}
-
-
 class ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
         first_stage_weight: how much the first stage counts in requests that name no number, wherever one window holds
-            all passages that are ranked: one number from 0 to 100, or numbers for some of the kinds lexical (BM25 and
-            the like), neural (dense, learned sparse and late-interaction models) and hybrid (both). Default: 0.
+            all passages that are ranked: 0 to 100. Default: 0.
     """
 
-    first_stage_weight: FirstStageWeights = _weights()
+    first_stage_weight: Weight = 0.0
 
-    def weight_for(self, kind: FirstStageKind) -> float:
-        return self.first_stage_weight.get(kind, 0.0)
-
-    @field_validator("first_stage_weight", mode="before")
-    @classmethod
-    def _kinds_left_out_have_the_default(cls, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            return {**cls.model_fields["first_stage_weight"].default, **given}
-        return dict.fromkeys(FirstStageKind, given)
+    def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
+        return self.first_stage_weight
 
 
 class ServableModel(LanguageModel):
@@ -213,7 +196,7 @@ class PERankModel(ScoringModel, LanguageModel):
             one trained by this package.
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
-        first_stage_weight: as for other models. Default: lexical 0.25, hybrid 0.35, neural 0.25.
+        first_stage_weight: as for other models. Default: 0.25.
     """
 
     _has_window_of_training: ClassVar[bool] = False
@@ -222,7 +205,7 @@ class PERankModel(ScoringModel, LanguageModel):
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021, pydoc, CACM and vaswani; see docs/evidence/results.md.
-    first_stage_weight: FirstStageWeights = _weights(lexical=0.25, hybrid=0.35, neural=0.25)
+    first_stage_weight: Weight = 0.25
     decoding: Literal["one_step", "dynamic"] | None = None
 
 
@@ -247,7 +230,7 @@ class FirstModel(ScoringModel, ListwiseModel):
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
-class WholeListModel(ScoringModel):
+class WholeListModel(ModelSettings):
     """Settings of a model whose window holds the whole list.
 
     Attributes:
@@ -260,7 +243,7 @@ class WholeListModel(ScoringModel):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
 
 
-class E2RankModel(WholeListModel, ServableModel):
+class E2RankModel(WholeListModel, ScoringModel, ServableModel):
     """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
 
     Attributes:
@@ -296,7 +279,7 @@ class GenerationModel(ListwiseModel):
     thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
 
 
-class CrossEncoderModel(WholeListModel, CheckpointModel):
+class CrossEncoderModel(WholeListModel, ScoringModel, CheckpointModel):
     """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
 
     Its prompt, its answer tokens and its activation are those of the checkpoint's files.
@@ -315,31 +298,45 @@ class CrossEncoderModel(WholeListModel, CheckpointModel):
 class FusionModel(WholeListModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
 
-    The signals are the first stage's scores, the score of learned sparse vectors, and the cosine of the encoder's
-    vectors, each as a z-score over the list.
+    The signals are the first stage's scores, BM25 over the texts of the list, the score of learned sparse vectors, and
+    the cosine of the encoder's vectors, each as a z-score over the list. The weight of the cosine is 1.
 
     Attributes:
-        first_stage_weight: as for other models. Default: lexical 0.35, hybrid 0.5, neural 1.5.
-        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. That of the
-            cosine is 1. Default: 0.5.
+        first_stage_weight: weight of the first stage's scores in requests that name no number, 0 to 100. Default: none,
+            it follows from each list.
+        beyond_words_weight: the weight of a first stage whose scores have nothing in common with the words of query
+            and passages; the correlation of both lowers it, down to 0. Default: 1.25.
+        neural_weight: the least weight of a first stage that is said to be neural. Default: 1.5.
+        lexical_weight: weight of BM25 over the texts of the list, 0 to 100. Default: 0.5.
+        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
         cosine_depth: number of best passages by the other signals for which the cosine is read; passages whose vectors
             are in the index get it as well. 0: all passages. Default: 30.
         feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
             again; 0: it is not. Default: 3.
-        smoothing_weight: weight of the mean score of the five nearest passages of the list beside a passage's own, both
-            as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
+        feedback_weight: their share in the moved vector, 0 to 1. Default: 0.5.
+        smoothing_weight: weight of the mean score of the nearest passages of the list beside a passage's own, both as
+            z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
             Default: 0.25.
+        smoothing_passages: number of nearest passages. Default: 5.
     """
 
     ranker: Literal["fusion"]
-    first_stage_weight: FirstStageWeights = _weights(lexical=0.35, hybrid=0.5, neural=1.5)
+    first_stage_weight: Weight | None = None
+    beyond_words_weight: Weight = 1.25
+    neural_weight: Weight = 1.5
+    lexical_weight: Weight = 0.5
     sparse_weight: Weight = 0.5
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
+    feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.5
     smoothing_weight: Weight = 0.25
+    smoothing_passages: Annotated[int, Field(ge=0, strict=True)] = 5
+
+    def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
+        return kind if self.first_stage_weight is None else self.first_stage_weight
 
 
-class ApiModel(WholeListModel):
+class ApiModel(WholeListModel, ScoringModel):
     """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
 
     Attributes:

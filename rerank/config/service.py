@@ -160,9 +160,9 @@ class ServiceConfig(Settings):
         encoder: settings of the encoder, or its name or folder. Default: all-MiniLM-L6-v2.
         sparse_encoder: folder of a learned sparse model (SPLADE), whose score a fusion reads. Default:
             splade-tiny, which `make env` installs.
-        first_stage_weight: how much the first stage of the candidates in requests counts: the kind of their lists,
-            lexical (BM25), neural (dense, learned sparse) or hybrid (both), for which each model has a weight; or a
-            number. A key and a request may say it, too; a search knows its kind. Default: lexical.
+        first_stage_weight: how much the first stage of the candidates in requests counts: auto, the model decides, the
+            default one by each list; neural, for a strong dense or learned sparse first stage; or a number. A request
+            may say it, too; for a search it is auto. Default: auto.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: default
             (a fusion of signals), pe-rank, first, pe-rank-first (a cascade, in which pe-rank orders all candidates and
@@ -186,7 +186,7 @@ class ServiceConfig(Settings):
     index: Path | None = None
     encoder: EncoderConfig = EncoderConfig()
     sparse_encoder: str = "splade-tiny"
-    first_stage_weight: WeightOrKind = FirstStageKind.LEXICAL
+    first_stage_weight: WeightOrKind = FirstStageKind.AUTO
     device: str = "auto"
     models: tuple[ModelConfig, ...] = BUNDLED_MODELS
     engine: EngineConfig = EngineConfig()

@@ -20,6 +20,7 @@ from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, message_for
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Completeness,
+    FirstStageWeight,
     OnFailure,
     Prepared,
     RankedCandidate,
@@ -66,7 +67,9 @@ class Progress:
     first_stage_weight: float = 0.0
     last_weight: float = 0.0
 
-    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, weight: float) -> Window:
+    def window(
+        self, prepared: Prepared, step: Step, round_: Round, positions: Positions, weight: FirstStageWeight
+    ) -> Window:
         """Makes a window of a round.
 
         Args:
@@ -95,7 +98,7 @@ class Progress:
         rankings = [done.result for _, done in ranked]
         if not info.adds_first_stage:
             rankings = [with_first_stage(done.result, window) for window, done in ranked]
-        self.last_weight = ranked[-1][0].first_stage_weight
+        self.last_weight = rankings[-1].first_stage_weight
         if self.last is None:
             self.first_stage_weight = self.last_weight
         _, slowest = max(ranked, key=lambda of_window: of_window[1].queue_ms + of_window[1].batch_ms)

@@ -9,28 +9,29 @@ from dataclasses import replace
 
 import numpy as np
 
+from rerank.errors import RankerFailure
 from rerank.retrieval.hybrid import RRF_K, z_scores
-from rerank.types import Passage, Window, WindowRanking
+from rerank.types import FirstStageKind, Passage, Window, WindowRanking
 
 
 def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
     """Ranks a window by z(scores) + weight · z(first stage), where z is the z-score over the window."""
-    if not window.first_stage_weight:
+    weight = window.first_stage_weight
+    if isinstance(weight, FirstStageKind):
+        raise RankerFailure(f"first_stage_weight {weight} reached a model that cannot read it; this is a bug")
+    if not weight:
         return ranking
-    scores = z_scores(ranking.scores) + window.first_stage_weight * z_scores(window.first_stage)
-    return replace(ranking, scores=tuple(scores.tolist()))
+    scores = z_scores(ranking.scores) + weight * z_scores(window.first_stage)
+    return replace(ranking, scores=tuple(scores.tolist()), first_stage_weight=weight)
 
 
 def candidate_scores(candidates: Sequence[Passage]) -> Sequence[float]:
     """Returns the first stage's scores of candidates in its order; reciprocal ranks if one has no finite score.
 
-    Of a hybrid first stage the BM25 scores, because the rankers' scores hold the similarity of the vectors already.
+    Reciprocal ranks count, too, if all scores are equal: a client that must send one sends the same for all.
     """
-    bm25 = [candidate.bm25_score for candidate in candidates if candidate.bm25_score is not None]
-    if len(bm25) == len(candidates):
-        return bm25
     scores = [candidate.score for candidate in candidates if candidate.score is not None]
-    if len(scores) == len(candidates) and all(map(math.isfinite, scores)):
+    if len(scores) == len(candidates) and all(map(math.isfinite, scores)) and len({*scores}) > 1:
         return scores
     return reciprocal_ranks(len(candidates))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from rerank.errors import InvalidRequest
-from rerank.types import StrategyKind, WindowRanking
+from rerank.types import FirstStageKind, FirstStageWeight, StrategyKind, WindowRanking
 
 Positions: TypeAlias = tuple[int, ...]
 
@@ -223,20 +223,20 @@ class Step:
 
     Attributes:
         first_stage_weight: weight of the scores before the step, of the first stage or the preranker, see
-            `rerank.engine.scores`. 0: none.
+            `rerank.engine.scores`. 0: none; a kind: the model finds the weight by the list.
         has_scores: whether the model scores passages, so that other scores can be added.
     """
 
     model: str
     strategy: Strategy
-    first_stage_weight: float = 0.0
+    first_stage_weight: FirstStageWeight = 0.0
     has_scores: bool = True
 
     def warning(self, n: int) -> str:
         """Says why the weight cannot count in the order of n candidates; empty if it can, or is 0."""
         windows, left_out = (
             self.strategy.cost(n).max_windows,
-            f"first_stage_weight {self.first_stage_weight:g} is left out",
+            f"first_stage_weight {_as_text(self.first_stage_weight)} is left out",
         )
         if not self.first_stage_weight:
             return ""
@@ -260,7 +260,11 @@ def describe(steps: Steps) -> str:
     text = str(last.strategy)
     if prerankers:
         text = f"cascade({prerankers[-1].model}: {describe(tuple(prerankers))} > {last.strategy.window_size})"
-    return f"{text} + {last.first_stage_weight:g} first stage" if last.first_stage_weight else text
+    return f"{text} + {_as_text(last.first_stage_weight)} first stage" if last.first_stage_weight else text
+
+
+def _as_text(weight: FirstStageWeight) -> str:
+    return str(weight) if isinstance(weight, FirstStageKind) else f"{weight:g}"
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:

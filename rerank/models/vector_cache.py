@@ -18,7 +18,7 @@ V = TypeVar("V")
 _ENTRY_BYTES = 700
 
 
-class _TextCache(Generic[V]):
+class TextCache(Generic[V]):
     """Keeps what was computed of the texts that were used last, within a bound of memory. Threads may share it.
 
     A text is known by its SHA-256, so that the key of a long text is as small as that of a short one.
@@ -52,7 +52,7 @@ class _TextCache(Generic[V]):
             self._entries[_key(text)] = value, size
 
 
-class VectorCache(_TextCache[tuple[Vector, bool]]):
+class VectorCache(TextCache[tuple[Vector, bool]]):
     """The vectors of the texts that one encoder encoded last.
 
     The title of a text is part of it. A vector is returned bit by bit as it was stored.
@@ -72,7 +72,7 @@ class VectorCache(_TextCache[tuple[Vector, bool]]):
         return replace(passage, vector=vector, vector_truncated=is_truncated, vector_cached=True)
 
 
-class SparseCache(_TextCache[SparseText]):
+class SparseCache(TextCache[SparseText]):
     """Keeps one sparse encoder's results for the texts that it read last."""
 
     def put(self, text: str, sparse: SparseText) -> None:

@@ -83,6 +83,7 @@ def _execution(trace: Trace) -> pb.Execution:
         model_warning=trace.model_warning,
         failure=reason_of(trace.failure) if trace.failure else "",
         query_truncated=trace.query_truncated,
+        cosines=trace.cosines,
     )
 
 

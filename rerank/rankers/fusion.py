@@ -1,9 +1,9 @@
 """Fusion: orders passages by a weighted sum of signals, without a language model.
 
-The signals are the score of the first stage, that of learned sparse vectors (SPLADE), and the cosine of the encoder's
-vectors. Each is a z-score over the passages that it is read for. The cosine costs most, so only the best
-passages by the other two get it. Then the query's vector moves towards the passages that lead so far, as in relevance
-feedback, and the cosine is taken again: no forward pass more.
+The signals are the score of the first stage, BM25 over the texts of the list, the score of learned sparse vectors
+(SPLADE), and the cosine of the encoder's vectors. Each is a z-score over the passages that it is read for. The cosine
+costs most, so only the best passages by the others get it. Then the query's vector moves towards the passages that lead
+so far, as in relevance feedback, and the cosine is taken again: no forward pass more.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.fused_scores import CheapSignals, Floats, Signals, cheap_scores, fused_scores, with_unread
+from rerank.rankers.fused_scores import (
+    CheapSignals,
+    Floats,
+    Signals,
+    cheap_scores,
+    fused_scores,
+    weight_by_list,
+    with_unread,
+)
+from rerank.rankers.lexical import READ_CHARS, StemCache, bm25, bundled_word_table
 from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
+from rerank.util.words import stems
 
 #: Tokens of a batch of texts to encode, between which other requests take their turns: some 50 ms of one core in
 #: bfloat16.
@@ -56,8 +66,9 @@ class FusionRanker:
         self._settings = settings
         self._encoder = encoder
         self._sparse = sparse_encoder
+        self._words, self._stems = bundled_word_table(), StemCache(encoder.vector_cache.max_bytes)
         self._batch_tokens = GPU_BATCH_TOKENS if encoder.device.type == "cuda" else _CPU_BATCH_TOKENS
-        names, hashes = [encoder.id.name], [encoder.id.sha256]
+        names, hashes = [encoder.id.name, "words"], [encoder.id.sha256, self._words.sha256]
         if sparse_encoder is not None:
             names.append(sparse_encoder.id.name)
             hashes.append(sparse_encoder.id.sha256)
@@ -80,12 +91,12 @@ class FusionRanker:
         )
 
     def with_cached_vector(self, passage: Passage) -> Passage:
-        passage = self._encoder.vector_cache.with_cached_vector(passage)
+        passage = self._stems.with_cached_stems(self._encoder.vector_cache.with_cached_vector(passage))
         return passage if self._sparse is None else self._sparse.cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Computes the query's vectors, and the passages' sparse scores; later slices of a request have the former."""
-        query = self._encoder.with_vector(query)
+        """Computes the query's vectors, and the passages' words and sparse scores; later slices have the former."""
+        query, passages = self._encoder.with_vector(query), [self._stems.with_stems(passage) for passage in passages]
         if self._sparse is None:
             return Prepared(query, tuple(passages))
         query = self._sparse.with_vector(query)
@@ -109,8 +120,10 @@ class FusionRanker:
 
     def ranking(self, window: Window, results: Sequence[Mapping[str, Vector]]) -> WindowRanking:
         """Returns the fused scores of the passages, with their cosines."""
-        scores, cosines = self._fused(window, self._cheap_signals(window), _joined(results))
-        return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()))
+        cheap = self._cheap_signals(window)
+        weight = weight_by_list(self._settings, window.first_stage_weight, cheap)
+        scores, cosines = self._fused(window, cheap, weight, _joined(results))
+        return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()), first_stage_weight=weight)
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""
@@ -143,21 +156,25 @@ class FusionRanker:
 
     def _cheap_signals(self, window: Window) -> CheapSignals:
         first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
+        lexical = bm25(
+            stems(window.query.text[:READ_CHARS]), [passage.stems or () for passage in window.passages], self._words
+        )
         sparse = (
             None if self._sparse is None else np.array([passage.sparse_score or 0.0 for passage in window.passages])
         )
-        return CheapSignals(first_stage, sparse)
+        return CheapSignals(first_stage, lexical, sparse)
 
     def _cheap_scores(self, window: Window) -> Floats:
         """Returns the (n,) scores by which the passages whose cosine is read are chosen."""
-        return cheap_scores(self._settings, window.first_stage_weight, self._cheap_signals(window))
+        signals = self._cheap_signals(window)
+        weight = weight_by_list(self._settings, window.first_stage_weight, signals)
+        return cheap_scores(self._settings, weight, signals)
 
-    def _fused(self, window: Window, cheap: CheapSignals, vector_of: Mapping[str, Vector]) -> tuple[Floats, Floats]:
-        """Returns the (n,) fused scores, and the (n,) cosines of the query's own vector, NaN where none was read.
-
-        Passages without a cosine stand below all others.
-        """
-        scores = cheap_scores(self._settings, window.first_stage_weight, cheap)
+    def _fused(
+        self, window: Window, cheap: CheapSignals, weight: float, vector_of: Mapping[str, Vector]
+    ) -> tuple[Floats, Floats]:
+        """Returns the (n,) fused scores, and the (n,) cosines of the query's own vector, NaN where none was read."""
+        scores = cheap_scores(self._settings, weight, cheap)
         cosines = np.full(len(scores), np.nan)
         if window.query.vector is None:
             raise ValueError("the query of a window has no vector; this is a bug")
@@ -167,7 +184,7 @@ class FusionRanker:
         passages = [window.passages[place] for place in best]
         vectors = [vector_of[passage.text] if passage.vector is None else passage.vector for passage in passages]
         signals = Signals(cheap.select(best), np.stack(vectors), window.query.vector)
-        fused = fused_scores(self._settings, window.first_stage_weight, signals)
+        fused = fused_scores(self._settings, weight, signals)
         cosines[best] = signals.cosines
         return with_unread(scores, best, fused), cosines
 

@@ -198,7 +198,7 @@ class ModelRegistry:
         if kind is StrategyKind.CASCADE:
             weight = FirstStageKind.NEURAL  # of the preranker's list
         if not isinstance(weight, float):
-            weight = default.weight_for(FirstStageKind(weight or FirstStageKind.LEXICAL))
+            weight = default.weight_for(FirstStageKind(weight or FirstStageKind.AUTO))
         info = self.infos[name]
         weight = weight if info.reads_passages else 0.0
         step = Step(name, strategy, weight, has_scores=not weight or info.score_kind is not ScoreKind.RANK)

@@ -33,6 +33,7 @@ from rerank.types import (
     FeedbackMethod,
     FeedbackSettings,
     FirstStage,
+    FirstStageKind,
     FirstStageWeight,
     Passage,
     Query,
@@ -200,7 +201,7 @@ class AsyncReranker:
         asked, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        weighted = _with_weight(options, first_stage.kind)
+        weighted = _with_weight(options, FirstStageKind.AUTO)
         await self._load(weighted, deadline_s)
         steps = self._models.resolve(weighted, asked.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None

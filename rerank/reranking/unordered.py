@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,8 @@ from dataclasses import dataclass, replace
 from rerank.engine.job import RankJob
 from rerank.engine.scores import warning_of_scores
 from rerank.types import Completeness, InSlices, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, Trace
+from rerank.util.words import words
 
-#: A word, or a character of Chinese or Japanese, which are written without spaces.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 #: Characters of a text that are searched for words of the query, so that the order of a long list takes little time.
 _READ_CHARS = 2_000
 _NO_SCORES = "first_stage_weight is left out: the list is unordered, and not every candidate has a finite score"
@@ -53,7 +51,7 @@ class UnorderedList:
             scores_of = {text: max(known[position] for position in same) for text, same in by_text.items()}
         else:
             shared = yield from shared_words(query, [text for _, text in by_text])
-            blank_last = (words if text.strip() else -1.0 for (_, text), words in zip(by_text, shared, strict=True))
+            blank_last = (count if text.strip() else -1.0 for (_, text), count in zip(by_text, shared, strict=True))
             scores_of = dict(zip(by_text, blank_last, strict=True))
         hashes = dict[tuple[str, str], bytes]()
         for text in by_text:
@@ -118,10 +116,10 @@ class UnorderedList:
 
 def shared_words(query: str, texts: Sequence[str]) -> InSlices[list[float]]:
     """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df) if df texts have one."""
-    words = set(_WORD.findall(query.lower()))
+    of_query = set(words(query))
     shared = list[set[str]]()
     for text in texts:
-        shared.append(words.intersection(_WORD.findall(text[:_READ_CHARS].lower())))
+        shared.append(of_query.intersection(words(text[:_READ_CHARS])))
         yield
     frequency = Counter(word for found in shared for word in found)
     return [math.fsum(math.log1p(len(texts) / frequency[word]) for word in found) for found in shared]

@@ -15,8 +15,6 @@ class ScoredRow:
 
     row: int
     score: float
-    #: The BM25 score within a hybrid result; None for any other.
-    bm25_score: float | None = None
 
 
 class Retriever(Protocol):

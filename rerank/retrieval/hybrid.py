@@ -27,10 +27,7 @@ class Fusion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HybridRetriever:
-    """Retrieves with BM25 and with vectors to the same depth, and fuses their results.
-
-    Each result also has its BM25 score: the lowest one of the list if only the vectors found it.
-    """
+    """Retrieves with BM25 and with vectors to the same depth, and fuses their results."""
 
     bm25: Retriever
     dense: Retriever
@@ -46,8 +43,7 @@ class HybridRetriever:
 
     def _fuse(self, runs: Sequence[Mapping[int, float]], depth: int) -> list[ScoredRow]:
         fused = best(self.fusion(runs), depth)
-        lowest = min(runs[0].values(), default=0.0)
-        return [ScoredRow(row, score, runs[0].get(row, lowest)) for row, score in fused.items()]
+        return [ScoredRow(row, score) for row, score in fused.items()]
 
 
 def reciprocal_rank(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:

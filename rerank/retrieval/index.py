@@ -113,10 +113,7 @@ class Index:
         """The best passages of a query, with text and vector, best first."""
         (hits,) = self._retrievers[first_stage].search([query], depth)
         passages = self.store.at_rows([hit.row for hit in hits])
-        return tuple(
-            replace(passage, score=hit.score, bm25_score=hit.bm25_score)
-            for passage, hit in zip(passages, hits, strict=True)
-        )
+        return tuple(replace(passage, score=hit.score) for passage, hit in zip(passages, hits, strict=True))
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> IndexManifest:

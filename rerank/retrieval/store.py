@@ -107,7 +107,7 @@ class PassageStore:
         rows = [hit.row for hit in hits]
         doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", rows))
         self._check_found(rows, doc_id_of)
-        return [ScoredDoc(doc_id_of[hit.row], hit.score, hit.bm25_score) for hit in hits]
+        return [ScoredDoc(doc_id_of[hit.row], hit.score) for hit in hits]
 
     def _passages(self, sql: str, values: Sequence[object]) -> Iterator[tuple[int, Passage]]:
         """The rows and passages that a statement selects."""

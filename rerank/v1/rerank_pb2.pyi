@@ -24,9 +24,8 @@ class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class FirstStageKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FIRST_STAGE_KIND_UNSPECIFIED: _ClassVar[FirstStageKind]
-    FIRST_STAGE_KIND_LEXICAL: _ClassVar[FirstStageKind]
+    FIRST_STAGE_KIND_AUTO: _ClassVar[FirstStageKind]
     FIRST_STAGE_KIND_NEURAL: _ClassVar[FirstStageKind]
-    FIRST_STAGE_KIND_HYBRID: _ClassVar[FirstStageKind]
 
 class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -68,9 +67,8 @@ ON_FAILURE_UNSPECIFIED: OnFailure
 ON_FAILURE_ERROR: OnFailure
 ON_FAILURE_FIRST_STAGE: OnFailure
 FIRST_STAGE_KIND_UNSPECIFIED: FirstStageKind
-FIRST_STAGE_KIND_LEXICAL: FirstStageKind
+FIRST_STAGE_KIND_AUTO: FirstStageKind
 FIRST_STAGE_KIND_NEURAL: FirstStageKind
-FIRST_STAGE_KIND_HYBRID: FirstStageKind
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
@@ -185,7 +183,7 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "query_truncated")
+    __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "query_truncated", "cosines")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +204,7 @@ class Execution(_message.Message):
     MODEL_WARNING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     QUERY_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    COSINES_FIELD_NUMBER: _ClassVar[int]
     model: str
     strategy: str
     windows: int
@@ -226,7 +225,8 @@ class Execution(_message.Message):
     model_warning: str
     failure: str
     query_truncated: bool
-    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., query_truncated: _Optional[bool] = ...) -> None: ...
+    cosines: int
+    def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., query_truncated: _Optional[bool] = ..., cosines: _Optional[int] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
     __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "model_ms")

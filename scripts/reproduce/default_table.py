@@ -5,60 +5,83 @@
 
 DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
 results, so that a call that was stopped resumes: use a new one for other settings.
+
+A list comes in up to three forms: as texts with scores, as a client sends it; the same, and the client says that it is
+neural; and found by a search of the service's own index, which has all vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, NamedTuple
 
 import typer
-from rerank_eval.evaluation import run_evaluation
 from rerank_eval.report import markdown_table
-from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
 
 from rerank.collections import open_collection
+from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
+from rerank.readers.qrels import grades_by_query, read_qrels
+from rerank.readers.requests import read_requests
+from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.retrieval.build import BuildSettings, build_index
-from rerank.types import FirstStage, FirstStageKind
+from rerank.retrieval.hybrid import best, reciprocal_rank
+from rerank.types import FirstStage, FirstStageKind, Passage, Query, RankOptions
 
-#: The first stages by which each collection is searched.
-STAGES = (FirstStage.BM25, FirstStage.HYBRID_RRF, FirstStage.HYBRID_Z_SCORE)
 COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
-#: Request files with the kind of their first stage.
-_REQUESTS = {
-    "trec-dl-2021/requests": FirstStageKind.LEXICAL,
-    "trec-dl-2021/splade-pp": FirstStageKind.NEURAL,
-    "trec-dl-2019/requests": FirstStageKind.LEXICAL,
-    "trec-dl-2019-first-stages/ada2": FirstStageKind.NEURAL,
-    "trec-dl-2019-first-stages/rep-llama": FirstStageKind.NEURAL,
-    "trec-dl-2019-first-stages/splade-pp-ensemble-distil": FirstStageKind.NEURAL,
-    "trec-dl-2019-first-stages/tas-b": FirstStageKind.NEURAL,
+#: Request files of BM25, with those of models by which they are fused.
+_BM25 = {
+    "trec-dl-2021/requests": ("trec-dl-2021/splade-pp",),
+    "trec-dl-2019/requests": ("trec-dl-2019-first-stages/ada2", "trec-dl-2019-first-stages/tas-b"),
 }
+_NEURAL = (
+    "trec-dl-2021/splade-pp",
+    "trec-dl-2019-first-stages/ada2",
+    "trec-dl-2019-first-stages/rep-llama",
+    "trec-dl-2019-first-stages/splade-pp-ensemble-distil",
+    "trec-dl-2019-first-stages/tas-b",
+)
 #: MedQuAD has more questions than its rows need.
 MOST_QUERIES = {"medquad": 150}
+#: Gains below minus this are harm.
+HARM = 0.005
+
+#: The candidates of a query, best first, with their scores.
+Found = tuple[Query, Sequence[Passage]]
+#: doc_id → grade.
+Grades = Mapping[str, int]
+
+
+class JudgedLists(NamedTuple):
+    """Lists of a first stage.
+
+    Attributes:
+        stage: of the search that finds them; None if no search does.
+        is_neural: whether a client may say so.
+    """
+
+    name: str
+    lists: Sequence[Found]
+    grades: Mapping[str, Grades]
+    stage: FirstStage | None = None
+    is_neural: bool = False
 
 
 class Row(NamedTuple):
-    """A list with a model compared with its first stage, by nDCG@10."""
+    """A list in its forms, each compared with the first stage by nDCG@10; None where it has no such form."""
 
     name: str
-    compared: Comparison
-
-
-def rows(data: Path, work: Path, model: str, only: str) -> Iterator[Row]:
-    """Measures a model on each list whose name contains `only`."""
-    for name in COLLECTIONS:
-        for stage in STAGES:
-            if only in f"{name}, {stage}":
-                yield _row(f"{name}, {stage}", _search(name, stage, data, work, model))
-    for name, kind in _REQUESTS.items():
-        if only in f"{name}, {kind}":
-            yield _row(f"{name}, {kind}", _rerank(name, kind, data, work, model))
+    texts: Comparison
+    neural: Comparison | None = None
+    search: Comparison | None = None
 
 
 def collection_name(name: str, data: Path, work: Path) -> str:
@@ -66,66 +89,159 @@ def collection_name(name: str, data: Path, work: Path) -> str:
     return {"pydoc": "pydoc", "medquad": str(work / "medquad")}.get(name, str(data / name))
 
 
-def index_folder(name: str, work: Path) -> Path:
-    """The folder of a collection's index."""
-    return work / f"{name}-index"
-
-
-def _search(name: str, stage: FirstStage, data: Path, work: Path, model: str) -> EvaluationSettings:
-    collection = collection_name(name, data, work)
-    index = index_folder(name, work)
-    if not index.exists():
+def service_of(name: str, data: Path, work: Path) -> AsyncReranker:
+    """The bundled models over a collection's index, which is built if it is missing."""
+    folder = work / f"{name}-index"
+    if not folder.exists():
         settings = BuildSettings(encoder_dtype="auto")
-        build_index(open_collection(collection), index, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
-    return BeirSettings(
-        collection=[collection],
-        index=[index],
-        first_stage=stage,
-        model=["identity", model],
-        limit=MOST_QUERIES.get(name, 0),
-        out=work / model / f"{name}-{stage}",
-    )
+        collection = open_collection(collection_name(name, data, work))
+        build_index(collection, folder, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
+    return load_reranker(ServiceConfig(index=folder))
 
 
-def _rerank(name: str, kind: FirstStageKind, data: Path, work: Path, model: str) -> EvaluationSettings:
-    return TrecDLSettings(
-        requests=[data / f"{name}.jsonl"],
-        qrels=[str(data / name.partition("/")[0].removesuffix("-first-stages") / "qrels.txt")],
-        first_stage_weight=kind,
-        model=["identity", model],
-        out=work / model / name,
-    )
-
-
-def _row(name: str, settings: EvaluationSettings) -> Row:
-    (report,) = run_evaluation(settings)
-    first_stage, reranked = (result.metrics.values() for result in report.results[1:])
-    return Row(name, compare(reranked, first_stage))
-
-
-def as_markdown(model: str, found: Sequence[Row]) -> str:
-    """The table, with the mean over the lists, and the number of those that the model makes worse."""
-    cells = [
-        [
-            name,
-            str(c.queries),
-            f"{c.reference:.4f}",
-            f"{c.mean:.4f}",
-            f"{c.difference:+.4f} ± {(c.interval[1] - c.interval[0]) / 2:.3f}",
-            f"{c.p:.2g}",
-            f"{c.wins}/{c.ties}/{c.losses}",
+async def searched_lists(name: str, reranker: AsyncReranker, data: Path, work: Path, depth: int) -> list[JudgedLists]:
+    """The lists that searches of a collection find, and the BM25 and dense ones fused as OpenSearch does."""
+    collection = open_collection(collection_name(name, data, work))
+    grades = grades_by_query(collection.qrels("test"))
+    queries = [query for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
+    found: dict[str, list[Found]] = {}
+    for stage in FirstStage:
+        options = RankOptions(model="identity")
+        results = [await reranker.search(query, stage, depth, options) for query in queries]
+        found[stage] = [
+            (query, [item.passage for item in result.ranking.ranked])
+            for query, result in zip(queries, results, strict=True)
+            if result.hits
         ]
-        for name, c in found
+    judged = [
+        JudgedLists(f"{name}, {stage}", found[stage], grades, stage, stage is FirstStage.DENSE) for stage in FirstStage
     ]
-    first_stage, gain = (fmean(values) for values in zip(*((c.reference, c.difference) for _, c in found), strict=True))
-    cells.append(["mean", "", f"{first_stage:.4f}", f"{first_stage + gain:.4f}", f"{gain:+.4f}", "", ""])
-    head = ["list", "queries", "first stage", model, "gain, 95 %", "p", "won/tied/lost"]
-    worse = [c for _, c in found if c.difference < 0]
-    return (
-        f"{markdown_table(head, cells)}\n\n"
-        f"Significantly worse (p < .05, each alone) on {sum(c.p < SIGNIFICANT for c in worse)} of {len(found)} lists; "
-        f"worse by more than .005 on {sum(c.difference < -0.005 for c in worse)}.\n"
-    )
+    fused = list(_fused(found[FirstStage.BM25], found[FirstStage.DENSE], "minmax", depth))
+    return [*judged, JudgedLists(f"{name}, hybrid-minmax", fused, grades)]
+
+
+def sent_lists(data: Path, depth: int) -> Iterator[JudgedLists]:
+    """The lists of request files, and those that are fused of them."""
+    for name in (*_BM25, *_NEURAL):
+        grades = grades_by_query(read_qrels(data / name.partition("/")[0].removesuffix("-first-stages") / "qrels.txt"))
+        lists = _read(data / f"{name}.jsonl", grades, depth)
+        yield JudgedLists(name, lists, grades, is_neural=name in _NEURAL)
+        for other in _BM25.get(name, ()):
+            others = _read(data / f"{other}.jsonl", grades, depth)
+            for how in ("rrf", "minmax"):
+                fused = list(_fused(lists, others, how, depth))
+                yield JudgedLists(f"{name} with {Path(other).name}, {how}", fused, grades)
+
+
+def _read(path: Path, grades: Mapping[str, Grades], depth: int) -> list[Found]:
+    judged = (request for request in read_requests(path) if request.query.query_id in grades)
+    return [(request.query, request.candidates[:depth]) for request in judged]
+
+
+def _fused(lists: Sequence[Found], others: Sequence[Found], how: str, depth: int) -> Iterator[Found]:
+    """Fuses the lists of equal queries by reciprocal ranks, or by min-max and mean, OpenSearch's default."""
+    others_of = {query.query_id: passages for query, passages in others}
+    for query, passages in lists:
+        both = [passages, others_of.get(query.query_id, [])]
+        known = {passage.doc_id: passage for some in both for passage in some}
+        runs = [{passage.doc_id: passage.score or 0.0 for passage in some} for some in both]
+        scores = reciprocal_rank(runs) if how == "rrf" else _min_max_mean(runs)
+        yield query, [replace(known[doc_id], score=score) for doc_id, score in best(scores, depth).items()]
+
+
+def _min_max_mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    fused: dict[str, float] = {}
+    for run in runs:
+        lowest, highest = min(run.values(), default=0.0), max(run.values(), default=0.0)
+        for doc_id, score in run.items():
+            share = (score - lowest) / (highest - lowest) if highest > lowest else 1.0
+            fused[doc_id] = fused.get(doc_id, 0.0) + share / len(runs)
+    return fused
+
+
+def ndcg_at_10(doc_ids: Sequence[str], grades: Grades) -> float:
+    """nDCG@10 of an order; 0 if nothing is relevant."""
+    ideal = _dcg(sorted(grades.values(), reverse=True))
+    return _dcg([grades.get(doc_id, 0) for doc_id in doc_ids]) / ideal if ideal else 0.0
+
+
+def _dcg(grades: Sequence[int]) -> float:
+    return sum(max(grade, 0) / math.log2(rank + 1) for rank, grade in enumerate(grades[:10], 1))
+
+
+async def measured(judged: JudgedLists, reranker: AsyncReranker, model: str, depth: int) -> dict[str, list[float]]:
+    """nDCG@10 of each list by form, and of its `first_stage`."""
+    values: dict[str, list[float]] = {"first_stage": []}
+    for query, passages in judged.lists:
+        grades = judged.grades[query.query_id]
+        texts = [Passage(passage.doc_id, passage.text, passage.score) for passage in passages]
+        values["first_stage"].append(ndcg_at_10([passage.doc_id for passage in passages], grades))
+        orders = {"texts": await reranker.rerank(query, texts, RankOptions(model=model))}
+        if judged.is_neural:
+            options = RankOptions(model=model, first_stage_weight=FirstStageKind.NEURAL)
+            orders["neural"] = await reranker.rerank(query, texts, options)
+        if judged.stage is not None:
+            found = await reranker.search(query, judged.stage, depth, RankOptions(model=model))
+            orders["search"] = found.ranking
+        for form, ranking in orders.items():
+            order = [item.passage.doc_id for item in ranking.ranked]
+            values.setdefault(form, []).append(ndcg_at_10(order, grades))
+    return values
+
+
+async def rows(data: Path, work: Path, model: str, only: str, depth: int) -> AsyncIterator[Row]:
+    """Measures a model on each list whose name contains `only`."""
+    for name in COLLECTIONS:
+        if not any(only in f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")):
+            continue
+        async with service_of(name, data, work) as reranker:
+            for judged in await searched_lists(name, reranker, data, work, depth):
+                if only in judged.name:
+                    yield await _row(judged, reranker, work, model, depth)
+    async with load_reranker(ServiceConfig()) as reranker:
+        for judged in sent_lists(data, depth):
+            if only in judged.name:
+                yield await _row(judged, reranker, work, model, depth)
+
+
+async def _row(judged: JudgedLists, reranker: AsyncReranker, work: Path, model: str, depth: int) -> Row:
+    kept = work / model / f"{judged.name.replace('/', '-')}-{depth}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(await measured(judged, reranker, model, depth)), encoding="utf-8")
+    first_stage = json.loads(kept.read_text("utf-8"))
+    reference = first_stage.pop("first_stage")
+    return Row(judged.name, **{form: compare(values, reference) for form, values in first_stage.items()})
+
+
+def as_markdown(found: Sequence[Row]) -> str:
+    """The table, with the means over the lists, and the number of those that the model harms, for each form."""
+    cells = [[row.name, str(row.texts.queries), f"{row.texts.reference:.4f}", *map(_cell, row[1:])] for row in found]
+    head = ["list", "queries", "first stage", "as texts", "said to be neural", "own search"]
+    return f"{markdown_table(head, cells)}\n\n" + "\n".join(_verdicts(found)) + "\n"
+
+
+def _cell(c: Comparison | None) -> str:
+    return "" if c is None else f"{c.mean:.4f} ({c.difference:+.4f}, p {c.p:.2g}, {c.wins}/{c.ties}/{c.losses})"
+
+
+def _verdicts(found: Sequence[Row]) -> Iterator[str]:
+    """A sentence for each form."""
+    stated = [row.neural or row.texts for row in found]
+    forms = {
+        "As texts, nothing stated": [row.texts for row in found],
+        "As texts, neural lists said to be so": stated,
+        "Own search": [row.search for row in found if row.search],
+    }
+    for form, compared in forms.items():
+        if compared:
+            worse = [c for c in compared if c.difference < 0]
+            yield (
+                f"{form}: mean gain {fmean(c.difference for c in compared):+.4f}, worst "
+                f"{min(c.difference for c in compared):+.4f}; significantly worse (p < .05, each alone) on "
+                f"{sum(c.p < SIGNIFICANT for c in worse)} of {len(compared)}, worse by more than {HARM:g} on "
+                f"{sum(c.difference < -HARM for c in worse)}."
+            )
 
 
 def main(
@@ -133,9 +249,14 @@ def main(
     work: Annotated[Path, typer.Option(help="Folder for indexes and results; use a new one for new settings.")],
     model: Annotated[str, typer.Option(help="A bundled model.")] = "default",
     only: Annotated[str, typer.Option(help="A part of the names of the lists that are measured.")] = "",
+    depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of a list.")] = 100,
 ) -> None:
     """Measure a model on all lists and print the table."""
-    print(as_markdown(model, list(rows(data, work, model, only))))
+
+    async def collect() -> list[Row]:
+        return [row async for row in rows(data, work, model, only, depth)]
+
+    print(as_markdown(asyncio.run(collect())))
 
 
 if __name__ == "__main__":

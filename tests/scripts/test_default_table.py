@@ -1,22 +1,44 @@
-"""The table counts the lists that a model makes worse."""
+"""The table has the forms of each list, and counts the lists that a model makes worse."""
 
 from __future__ import annotations
 
+import pytest
 from rerank_eval.statistics import compare
 
-from scripts.reproduce.default_table import Row, as_markdown
+from rerank.types import Passage, Query
+from scripts.reproduce.default_table import Row, _fused, as_markdown, ndcg_at_10
 
 
-def test_table_counts_lists_that_are_worse() -> None:
+def test_table_counts_lists_that_are_worse_by_form() -> None:
     ups, downs = [0.3, 0.4, 0.5, 0.6], [0.2, 0.31, 0.4, 0.49]
-    slightly = [0.3, 0.4, 0.5, 0.598]
-    found = [
-        Row("better", compare(ups, downs)),
-        Row("worse", compare(downs, ups)),
-        Row("hardly worse", compare(slightly, ups)),
-    ]
-    lines = as_markdown("default", found).splitlines()
-    assert lines[2].startswith("| better | 4 | 0.3500 | 0.4500 | +0.1000 ± ")
-    assert lines[2].endswith(" | 4/0/0 |")
-    assert lines[5] == "| mean |  | 0.4167 | 0.4165 | -0.0002 |  |  |"
-    assert lines[-1] == ("Significantly worse (p < .05, each alone) on 1 of 3 lists; worse by more than .005 on 1.")
+    better, worse = compare(ups, downs), compare(downs, ups)
+    hardly = compare([0.3, 0.4, 0.5, 0.598], ups)
+    found = [Row("a", better), Row("b", worse, better), Row("c", hardly, None, worse)]
+    lines = as_markdown(found).splitlines()
+    assert lines[2].startswith("| a | 4 | 0.3500 | 0.4500 (+0.1000, p ")
+    assert lines[2].endswith(", 4/0/0) |  |  |")
+    of_texts, stated, search = lines[-3:]
+    told = "mean gain -0.0002, worst -0.1000; significantly worse (p < .05, each alone) on 1 of 3, worse by more than"
+    assert of_texts == f"As texts, nothing stated: {told} 0.005 on 1."
+    assert "significantly worse (p < .05, each alone) on 0 of 3" in stated
+    assert "significantly worse (p < .05, each alone) on 1 of 1" in search
+
+
+def test_lists_are_fused_by_ranks_and_as_opensearch_does() -> None:
+    first = [(Query("q", "1"), [Passage("a", "A", 9.0), Passage("b", "B", 5.0), Passage("c", "C", 1.0)])]
+    second = [(Query("q", "1"), [Passage("c", "C", 0.9), Passage("d", "D", 0.1)])]
+    for how, expected in (
+        ("minmax", {"a": 0.5, "c": 0.5, "b": 0.25, "d": 0.0}),
+        ("rrf", {"c": 1 / 63 + 1 / 61, "a": 1 / 61, "b": 1 / 62, "d": 1 / 62}),
+    ):
+        ((query, fused),) = _fused(first, second, how, 10)
+        assert query.query_id == "1"
+        assert {passage.doc_id: passage.score for passage in fused} == pytest.approx(expected)
+        assert [passage.doc_id for passage in fused] == list(expected)
+    ((_, alone),) = _fused(first, [], "minmax", 2)
+    assert [passage.doc_id for passage in alone] == ["a", "b"]
+
+
+def test_measure_counts_all_judged_passages() -> None:
+    assert ndcg_at_10(["a", "x"], {"a": 1, "b": 1}) == pytest.approx(1 / (1 + 1 / 1.5849625), abs=1e-6)
+    assert ndcg_at_10(["a"], {"a": 0}) == ndcg_at_10([], {"a": 1}) == 0.0

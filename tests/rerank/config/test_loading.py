@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config import EngineConfig, FusionModel, IdentityModel, PERankModel, ServiceConfig, load_config
+from rerank.config import EngineConfig, IdentityModel, PERankModel, ServiceConfig, load_config
 from rerank.errors import ConfigError
 from rerank.names import FirstStageKind
 
@@ -160,11 +160,11 @@ def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, p
         load_config(path)
 
 
-def test_neural_first_stage_may_have_a_weight_of_its_own(path: Path) -> None:
-    path.write_text("models: [{name: a, ranker: pe-rank, first_stage_weight: 0.5}]")
-    model = load_config(path).models[0]
-    assert [model.weight_for(kind) for kind in FirstStageKind] == [0.5, 0.5, 0.5]
-    path.write_text("models: [{name: a, ranker: fusion, first_stage_weight: {neural: 2.0}}]")
-    model = load_config(path).models[0]
-    default = FusionModel(name="b", ranker="fusion")
-    assert [model.weight_for(kind) for kind in FirstStageKind] == [*map(default.weight_for, ("lexical", "hybrid")), 2.0]
+def test_model_decides_about_the_weight_of_a_kind(path: Path) -> None:
+    for ranker, weight in (("pe-rank", 0.25), ("e2rank", 0.0)):
+        path.write_text(f"models: [{{name: a, ranker: {ranker}}}]")
+        assert {load_config(path).models[0].weight_for(kind) for kind in FirstStageKind} == {weight}
+    path.write_text("models: [{name: a, ranker: fusion}, {name: b, ranker: fusion, first_stage_weight: 0.5}]")
+    by_list, fixed = load_config(path).models
+    assert [by_list.weight_for(kind) for kind in FirstStageKind] == list(FirstStageKind)
+    assert {fixed.weight_for(kind) for kind in FirstStageKind} == {0.5}

@@ -75,11 +75,6 @@ def test_tie_keeps_first_stage_order() -> None:
     assert interpolate(WindowRanking((1.0, 2.0)), [2.0, 1.0], 1.0).permutation == (0, 1)
 
 
-def test_hybrid_first_stage_counts_by_its_bm25_scores() -> None:
-    candidates = [Passage("a", "", 0.03, bm25_score=4.0), Passage("b", "", 0.02, bm25_score=9.0)]
-    assert candidate_scores(candidates) == [4.0, 9.0]
-
-
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
 def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
     candidates = [Passage("a", "", 7.0), Passage("b", "", score)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rerank.protobuf.replies import rerank_response
@@ -20,7 +21,10 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
         RankedCandidate(Passage("b", "text of b"), 1, -0.25),
         RankedCandidate(Passage("a", "text of a", 7.5), 0, -1.5),
     )
-    windows = (WindowTrace((1, 2), (0, 1), 30), WindowTrace((0, 1), (1, 0), 31))
+    windows = (
+        WindowTrace((1, 2), (0, 1), 30, cosines=(0.5, math.nan)),
+        WindowTrace((0, 1), (1, 0), 31, cosines=(math.nan, 0.5)),
+    )
     trace = trace_of(
         model="m",
         strategy="sliding(2/1)",
@@ -51,6 +55,7 @@ def test_trace_becomes_execution() -> None:
         tokens=61,
         truncated_doc_ids=["b", "c"],
         query_truncated=True,
+        cosines=1,
         completeness=pb.COMPLETENESS_PARTIAL,
         reason="because",
         queue_ms=1.0,
@@ -59,3 +64,9 @@ def test_trace_becomes_execution() -> None:
         total_ms=4.0,
         repaired_identifiers=3,
     )
+
+
+def test_models_that_read_no_cosines_tell_no_number_of_them() -> None:
+    ranked = ranking()
+    without = replace(ranked.trace, windows=(WindowTrace((0, 1), (0, 1), 30),))
+    assert not reply_of(replace(ranked, trace=without)).execution.HasField("cosines")

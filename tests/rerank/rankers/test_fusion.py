@@ -1,4 +1,4 @@
-"""Fusion: a slow computation gives the same order, which depends on nothing but the request; texts run in batches."""
+"""Fusion: the scores are those of the signals and depend on nothing but the request; texts run in batches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from rerank.config import FusionModel
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
-from rerank.rankers.fused_scores import FEEDBACK_WEIGHT, FULL_AGREEMENT
+from rerank.rankers.fused_scores import CheapSignals, Signals, cheap_scores, fused_scores, weight_by_list
 from rerank.rankers.fusion import FusionRanker
-from rerank.types import Passage, Query, Window
+from rerank.rankers.lexical import bm25, bundled_word_table
+from rerank.types import FirstStageKind, FirstStageWeight, Passage, Query, Window
+from rerank.util.words import stems
 from tests.conftest import PASSAGES
 
 QUERY = Query("how long does a flea live")
 TEXTS = [f"{title} {text}" for title, text in PASSAGES.values()]
+SETTINGS = FusionModel(name="fusion", ranker="fusion")
 
 
 def fusion(encoder: Encoder, sparse_encoder: SparseEncoder | None, **settings: Any) -> FusionRanker:
@@ -31,80 +34,58 @@ def window(ranker: FusionRanker, texts: list[str], first_stage: list[float] | No
     return Window(prepared.query, prepared.passages, first_stage=scores, first_stage_weight=0.3 if scores else 0.0)
 
 
-def z(values: list[float]) -> list[float]:
-    mean = sum(values) / len(values)
-    deviation = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
-    return [(value - mean) / deviation if deviation else 0.0 for value in values]
-
-
-def slow_order(window: Window, encoder: Encoder, settings: FusionModel) -> list[int]:
-    """The order, computed passage by passage in Python's floats."""
-    first_stage = list(window.first_stage) or [0.0] * len(window.passages)
-    sparse = [passage.sparse_score or 0.0 for passage in window.passages]
-
-    def others(places: list[int], agreement: float = 1.0) -> list[float]:
-        of_sparse, of_first_stage = z([sparse[p] for p in places]), z([first_stage[p] for p in places])
-        return [
-            agreement * settings.sparse_weight * s + window.first_stage_weight * f
-            for s, f in zip(of_sparse, of_first_stage, strict=True)
-        ]
-
-    everywhere = list(range(len(sparse)))
-    cheap = others(everywhere)
-    by_cheap = sorted(everywhere, key=lambda place: -cheap[place])
-    best = sorted(by_cheap[: settings.cosine_depth])
-    vectors = encoder.encode_passages([window.passages[place].text for place in best], "auto").astype(float)
-    query = window.query.vector.astype(float)  # type: ignore[union-attr]
-    cosines = z([float(vector @ query) for vector in vectors])
-    of_sparse = z([sparse[place] for place in best])
-    correlation = sum(c * s for c, s in zip(cosines, of_sparse, strict=True)) / len(best)
-    agreement = min(max(correlation / FULL_AGREEMENT, 0.0), 1.0)
-    fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
-    leading = sorted(range(len(best)), key=lambda row: -fused[row])[: settings.feedback_passages]
-    shares = [float(np.exp(fused[row])) for row in leading]
-    mean = sum(share / sum(shares) * vectors[row] for share, row in zip(shares, leading, strict=True))
-    moved = query + agreement * FEEDBACK_WEIGHT * (mean - query)
-    moved /= np.linalg.norm(moved)
-    cosines = z([float(vector @ moved) for vector in vectors])
-    fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
-    means = []
-    for own, vector in enumerate(vectors):
-        near = sorted((row for row in range(len(best)) if row != own), key=lambda row: -float(vectors[row] @ vector))
-        means.append(sum(fused[row] for row in near[:5]) / len(near[:5]))
-    fused = [f + settings.smoothing_weight * m for f, m in zip(z(fused), z(means), strict=True)]
-    rest = [place for place in by_cheap if place not in best]
-    return [best[row] for row in sorted(range(len(best)), key=lambda row: -fused[row])] + rest
-
-
-def test_order_is_that_of_the_slow_computation(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    ranker = fusion(encoder, sparse_encoder, cosine_depth=5)
-    draw = np.random.default_rng(3)
-    for n in (2, 5, len(TEXTS)):
-        of_list = window(ranker, TEXTS[:n], draw.normal(size=n).tolist())
-        (ranking,) = rank_windows(ranker, [of_list])
-        settings = FusionModel(name="fusion", ranker="fusion", cosine_depth=5)
-        assert list(ranking.permutation) == slow_order(of_list, encoder, settings), n
-
-
-def test_sparse_score_counts_nothing_where_the_models_disagree(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    ranker = fusion(encoder, sparse_encoder, feedback_passages=0)
-    of_list = window(ranker, TEXTS)
-    (by_cosine,) = rank_windows(fusion(encoder, None, sparse_weight=0.0, feedback_passages=0), [of_list])
-    opposite = (
-        replace(passage, sparse_score=-cosine)
-        for passage, cosine in zip(of_list.passages, by_cosine.cosines, strict=True)
+def signals(of_list: Window, encoder: Encoder) -> Signals:
+    """The signals of a list, computed text by text."""
+    query, texts = stems(QUERY.text), [stems(passage.text) for passage in of_list.passages]
+    cheap = CheapSignals(
+        np.array(of_list.first_stage or [0.0] * len(texts)),
+        bm25(query, texts, bundled_word_table()),
+        np.array([passage.sparse_score for passage in of_list.passages]),
     )
-    (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(opposite))])
-    assert ranking.permutation == by_cosine.permutation
+    vectors = [encoder.encode_passages([passage.text], "auto")[0] for passage in of_list.passages]
+    return Signals(cheap, np.stack(vectors), encoder.encode_queries([QUERY.text])[0])
 
 
-def test_passages_beyond_the_depth_stand_below_all_others(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
-    ranker = fusion(encoder, sparse_encoder, cosine_depth=3)
-    (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])
-    has_cosine = ~np.isnan(ranking.cosines)
-    scores = np.array(ranking.scores)
-    assert has_cosine.sum() == 3
-    assert scores[has_cosine].min() > scores[~has_cosine].max()
+@pytest.mark.parametrize("weight", [0.3, *FirstStageKind])
+def test_scores_are_the_fusion_of_the_signals(
+    encoder: Encoder, sparse_encoder: SparseEncoder, weight: FirstStageWeight
+) -> None:
+    ranker = fusion(encoder, sparse_encoder)
+    draw = np.random.default_rng(3)
+    for n in (1, 2, 5, len(TEXTS)):
+        of_list = replace(window(ranker, TEXTS[:n], draw.normal(size=n).tolist()), first_stage_weight=weight)
+        (ranking,) = rank_windows(ranker, [of_list])
+        found = signals(of_list, encoder)
+        of_weight = weight_by_list(SETTINGS, weight, found.cheap)
+        # in bfloat16, a vector depends on the batch of its text
+        expected = fused_scores(SETTINGS, of_weight, found).tolist()
+        assert ranking.scores == pytest.approx(expected, abs=0.05, rel=0.02), n
+        assert ranking.first_stage_weight == pytest.approx(of_weight)
+
+
+def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
+    encoder: Encoder, sparse_encoder: SparseEncoder
+) -> None:
+    ranker = fusion(encoder, sparse_encoder, cosine_depth=5)
+    of_list = replace(
+        window(ranker, TEXTS, np.random.default_rng(3).normal(size=len(TEXTS)).tolist()),
+        first_stage_weight=FirstStageKind.AUTO,
+    )
+    (ranking,) = rank_windows(ranker, [of_list])
+    cheap = signals(of_list, encoder).cheap
+    scores = cheap_scores(SETTINGS, weight_by_list(SETTINGS, FirstStageKind.AUTO, cheap), cheap)
+    assert set(np.flatnonzero(~np.isnan(ranking.cosines))) == set(np.argsort(-scores)[:5])
+
+
+def test_list_in_a_language_without_known_words_keeps_its_first_stage(
+    encoder: Encoder, sparse_encoder: SparseEncoder
+) -> None:
+    """No word of the query is in a text, so that the first stage has its whole weight."""
+    ranker = fusion(encoder, sparse_encoder)
+    texts = ["Блохи живут около года.", "Пустыни сухи.", "Киты живут в море.", "Ноты пишут на бумаге."]
+    of_list = replace(window(ranker, texts, [4.0, 3.0, 2.0, 1.0]), first_stage_weight=FirstStageKind.AUTO)
+    (ranking,) = rank_windows(ranker, [of_list])
+    assert ranking.first_stage_weight == 1.25
 
 
 def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rerank.config import FirstModel, IdentityModel, PERankModel
+from rerank.config import FirstModel, FusionModel, IdentityModel, PERankModel
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.registry import ModelRegistry
-from rerank.types import FirstStageKind, RankOptions
+from rerank.types import FirstStageKind, FirstStageWeight, RankOptions
 from tests.fakes import NumberRanker
 
 
@@ -55,15 +55,15 @@ def test_options_are_completed_from_the_models_defaults(options: RankOptions, mo
 
 
 def weighted_registry(**info: Any) -> ModelRegistry:
-    """Two models: `number` with weights for lexical and neural lists, and `identity`."""
+    """Three models: `number` with a weight, `fusion`, which finds it by the list, and `identity`."""
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, **info)
-    weights = {FirstStageKind.LEXICAL: 0.5, FirstStageKind.HYBRID: 0.0, FirstStageKind.NEURAL: 1.5}
     models = [
-        PERankModel(name="number", ranker="pe-rank", window_size=20, first_stage_weight=weights),
+        PERankModel(name="number", ranker="pe-rank", window_size=20, first_stage_weight=0.5),
+        FusionModel(name="fusion", ranker="fusion"),
         IdentityModel(name="identity", ranker="identity"),
     ]
-    return ModelRegistry(models, {"number": ranker, "identity": IdentityRanker()})
+    return ModelRegistry(models, {"number": ranker, "fusion": ranker, "identity": IdentityRanker()})
 
 
 @pytest.mark.parametrize(
@@ -71,23 +71,26 @@ def weighted_registry(**info: Any) -> ModelRegistry:
     [
         (RankOptions(), 0.5),
         (RankOptions(strategy="single"), 0.5),
-        (RankOptions(first_stage_weight="lexical"), 0.5),
-        (RankOptions(first_stage_weight=FirstStageKind.HYBRID), 0.0),
-        (RankOptions(first_stage_weight="neural"), 1.5),
+        (RankOptions(first_stage_weight="neural"), 0.5),
+        (RankOptions("fusion"), FirstStageKind.AUTO),
+        (RankOptions("fusion", first_stage_weight=FirstStageKind.NEURAL), FirstStageKind.NEURAL),
+        (RankOptions("fusion", first_stage_weight=0.75), 0.75),
         (RankOptions(first_stage_weight=0.25), 0.25),
         (RankOptions(first_stage_weight=0), 0.0),
         (RankOptions("identity", first_stage_weight=0.25), 0.0),
     ],
     ids=repr,
 )
-def test_number_is_the_weight_and_a_kind_has_the_weight_of_the_model(options: RankOptions, weight: float) -> None:
+def test_number_is_the_weight_and_a_model_decides_by_a_kind(options: RankOptions, weight: FirstStageWeight) -> None:
     (step,) = weighted_registry().resolve(options)
     assert step.first_stage_weight == weight
 
 
 @pytest.mark.parametrize("weight", [-0.1, 100.1, math.inf, math.nan])
 def test_weight_out_of_range_is_refused_with_the_range(weight: float) -> None:
-    with pytest.raises(InvalidRequest, match="is not between 0 and 100; use a number in this range, or one of lexical"):
+    with pytest.raises(
+        InvalidRequest, match="is not between 0 and 100; use a number in this range, or one of auto, neural"
+    ):
         RankOptions(first_stage_weight=weight)
 
 

@@ -92,11 +92,3 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
     (found,) = retriever.search([Query("x")], depth)
     assert fused(found) == best(fusion([first(bm25, depth), first(dense, depth)]), depth)
     assert len(found) == min(depth, 5)
-
-
-@each_fusion
-def test_results_have_their_bm25_score_or_the_lowest_one_or_0_if_bm25_finds_nothing(fusion: Fusion) -> None:
-    dense = FixedRetriever({"x": run(c=0.9, a=0.8)})
-    for bm25, expected in ((run(a=3.0, b=2.0), {"a": 3.0, "b": 2.0, "c": 2.0}), ({}, {"a": 0.0, "c": 0.0})):
-        (found,) = HybridRetriever(FixedRetriever({"x": bm25}), dense, fusion).search([Query("x")], 10)
-        assert {hit.row: hit.bm25_score for hit in found} == {ROWS[name]: score for name, score in expected.items()}

@@ -9,7 +9,6 @@ import grpc
 import pytest
 
 from rerank.config import PERankModel, TelemetryConfig
-from rerank.names import FirstStageKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
@@ -17,12 +16,7 @@ from tests.http_client import HttpClient, http_service
 from tests.rerank.telemetry.test_metrics import value
 from tests.serving import TIMEOUT_S, Served
 
-WEIGHTS = {"lexical": 0.25, "hybrid": 0.5, "neural": 1.5}
-MODEL = PERankModel(
-    name="number",
-    ranker="pe-rank",
-    first_stage_weight={FirstStageKind(kind): weight for kind, weight in WEIGHTS.items()},
-)
+MODEL = PERankModel(name="number", ranker="pe-rank", first_stage_weight=0.25)
 
 
 class Service:
@@ -42,8 +36,8 @@ def candidates() -> list[pb.Candidate]:
 
 @pytest.fixture(scope="module")
 def service(encoder: Any) -> Iterator[Service]:
-    """The lists of its callers are hybrid, unless they say otherwise."""
-    settings = {"models": (MODEL,), "first_stage_weight": FirstStageKind.HYBRID}
+    """The first stage of its callers has the weight .5, unless they say otherwise."""
+    settings = {"models": (MODEL,), "first_stage_weight": 0.5}
     settings["telemetry"] = TelemetryConfig(metrics="127.0.0.1:0")
     with (
         http_service(encoder, {"number": NumberRanker()}, **settings) as (served, http),
@@ -57,8 +51,8 @@ def service(encoder: Any) -> Iterator[Service]:
     [
         (None, 0.5),
         (pb.FirstStageWeight(), 0.5),
-        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_LEXICAL), 0.25),
-        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_NEURAL), 1.5),
+        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_AUTO), 0.25),
+        (pb.FirstStageWeight(kind=pb.FIRST_STAGE_KIND_NEURAL), 0.25),
         (pb.FirstStageWeight(number=0.0), 0.0),
         (pb.FirstStageWeight(number=7.0), 7.0),
     ],
@@ -69,7 +63,7 @@ def test_request_comes_before_the_settings(service: Service, asked: pb.FirstStag
 
 @pytest.mark.parametrize(
     ("given", "weight"),
-    [("neural", 1.5), ("FIRST_STAGE_KIND_NEURAL", 1.5), (0.75, 0.75), ({"number": 1}, 1.0), ({"kind": "hybrid"}, 0.5)],
+    [("neural", 0.25), ("FIRST_STAGE_KIND_NEURAL", 0.25), (0.75, 0.75), ({"number": 1}, 1.0), ({"kind": "auto"}, 0.25)],
 )
 def test_http_takes_a_number_or_the_name_of_a_kind(service: Service, given: object, weight: float) -> None:
     body = {"query": "q", "candidates": [{"doc_id": f"d{n}", "text": str(n)} for n in range(3)]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +57,7 @@ def test_judgements_grade_the_lists_of_a_file(files: Path, encoder: Encoder) -> 
     assert found.relevance == (0.0, 2.0)
 
 
-def test_kind_is_that_of_the_search_unless_it_is_given() -> None:
-    given = partial(FusionArguments, out=Path("unused"))
-    assert given(lists=Path("l")).kind is FirstStageKind.LEXICAL
-    assert given(index=Path("i")).kind is FirstStageKind.HYBRID
-    assert given(index=Path("i"), first_stage_weight="neural").kind is FirstStageKind.NEURAL
-    assert given(index=Path("i"), first_stage_weight="0.5").kind == 0.5
+def test_weight_of_the_service_is_auto_unless_it_is_given() -> None:
+    assert FusionArguments(out=Path("unused")).default_weight is FirstStageKind.AUTO
+    assert FusionArguments(out=Path("unused"), first_stage_weight="neural").default_weight is FirstStageKind.NEURAL
+    assert FusionArguments(out=Path("unused"), first_stage_weight="0.5").default_weight == 0.5

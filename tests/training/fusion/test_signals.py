@@ -16,7 +16,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
-from rerank.types import Window
+from rerank.types import FirstStageKind, FirstStageWeight, Window
 from tests.training.pe_rank.pe_lists import training_lists
 
 SCORES = (0.5, 2.0, 1.0, -3.0, 0.25)
@@ -29,16 +29,19 @@ def of_list(item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder)
 
 
 @pytest.mark.parametrize("depth", [3, 0])
-def test_scores_are_those_of_serving(encoder: Encoder, sparse_encoder: SparseEncoder, depth: int) -> None:
+@pytest.mark.parametrize("weight", [0.25, *FirstStageKind])
+def test_scores_are_those_of_serving(
+    encoder: Encoder, sparse_encoder: SparseEncoder, depth: int, weight: FirstStageWeight
+) -> None:
     settings = FusionModel(name="fusion", ranker="fusion", cosine_depth=depth)
     ranker = FusionRanker(settings, encoder, sparse_encoder)
     ready = ranker.prepare(ITEM.query, ITEM.passages)
-    window = Window(ready.query, ready.passages, first_stage=SCORES, first_stage_weight=0.25)
+    window = Window(ready.query, ready.passages, first_stage=SCORES, first_stage_weight=weight)
     (ranking,) = rank_windows(ranker, [window])
-    found = served_scores(of_list(ITEM, encoder, sparse_encoder), settings, 0.25)
+    found = served_scores(of_list(ITEM, encoder, sparse_encoder), settings, weight)
     # in bfloat16, a vector depends on the batch of its text
     np.testing.assert_allclose(found, ranking.scores, rtol=0.02, atol=0.05)
-    assert np.isnan(ranking.signals["cosine"]).sum() == (5 - depth if depth else 0)
+    assert np.isnan(ranking.cosines).sum() == (5 - depth if depth else 0)
 
 
 def test_list_without_scores_counts_by_reciprocal_ranks(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from rerank.errors import ConfigError
 from rerank.names import DEFAULT_FIRST_STAGE, first_stage_weight
-from rerank.types import FirstStage, FirstStageKind, FirstStageWeight
+from rerank.types import FirstStage, FirstStageWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,7 @@ class FusionArguments:
     collection: Annotated[
         str, "pydoc, or a folder in BEIR layout, with the queries and the judgements of its part test."
     ] = ""
-    first_stage_weight: Annotated[
-        str,
-        "Kind of the lists, lexical, hybrid or neural, or a number, as the service is set. Default: lexical; with "
-        "--index, the kind of --first-stage.",
-    ] = ""
+    first_stage_weight: Annotated[str, "What the service is set to: auto, neural or a number."] = "auto"
     cosine_depth: Annotated[
         int,
         typer.Option(
@@ -53,10 +49,9 @@ class FusionArguments:
             raise ConfigError("--cosine-depth 1 ranks nothing; use 2 or more, or 0 for all passages")
 
     @property
-    def kind(self) -> FirstStageWeight:
-        """The kind of the lists, or their weight. Raises: InvalidRequest for another word."""
-        default = self.first_stage.kind if self.index else FirstStageKind.LEXICAL
-        return first_stage_weight(self.first_stage_weight) if self.first_stage_weight else default
+    def default_weight(self) -> FirstStageWeight:
+        """The weight of the first stage in the service so far. Raises: InvalidRequest for another word."""
+        return first_stage_weight(self.first_stage_weight)
 
     @property
     def depth_of_cosines(self) -> int:

@@ -80,12 +80,11 @@ def train_fusion(
     if arguments.out.exists():
         raise ConfigError(f"{arguments.out} exists already; remove it first or choose another --out")
     check_sources(arguments)
-    kind = arguments.kind
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
     lists = _graded(read_judged_lists(arguments, encoder, lambda: sparse))
     model = FusionModel(name="default", ranker="fusion", cosine_depth=arguments.depth_of_cosines)
-    default = Weights(model.weight_for(kind) if isinstance(kind, FirstStageKind) else kind, model.sparse_weight)
+    default = Weights(arguments.default_weight, model.sparse_weight)
     tried = Weights.tried(default)
     rows = [
         (ndcg_of_first_stage(item), *ndcg_of_weights(item, tried, model))
@@ -133,17 +132,18 @@ def _compared(c: Comparison) -> str:
 
 def _write_settings(arguments: FusionArguments, weights: Weights) -> None:
     """Writes the settings of a service whose default model has these weights, for the encoders that they belong to."""
-    kind, out = arguments.kind, arguments.out
-    of_kind = {str(kind): weights.first_stage} if isinstance(kind, FirstStageKind) else weights.first_stage
+    out, by_list = arguments.out, isinstance(weights.first_stage, FirstStageKind)
     default = {
         "name": "default",
         "ranker": "fusion",
-        "first_stage_weight": of_kind,
+        **({} if by_list else {"first_stage_weight": weights.first_stage}),
         "sparse_weight": weights.sparse,
         **({} if arguments.index else {"cosine_depth": arguments.cosine_depth}),
     }
     encoders = {"encoder": arguments.encoder, "sparse_encoder": arguments.sparse_encoder}
     others = [model.model_dump(mode="json", exclude_unset=True) for model in BUNDLED_MODELS[1:]]
-    settings = {name: given for name, given in encoders.items() if given} | {"models": [default, *others]}
+    settings: dict[str, object] = {name: given for name, given in encoders.items() if given}
+    settings |= {"first_stage_weight": str(weights.first_stage)} if by_list else {}
+    settings |= {"models": [default, *others]}
     with report_disk_errors(out, "choose another --out"), atomic_file(out) as temporary:
         temporary.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")

@@ -14,7 +14,8 @@ import torch
 from rerank_eval.statistics import Comparison, compare
 
 from rerank.config import FusionModel
-from rerank.rankers.fused_scores import Floats, cheap_scores, fused_scores, with_unread
+from rerank.rankers.fused_scores import Floats, cheap_scores, fused_scores, weight_by_list, with_unread
+from rerank.types import FirstStageKind, FirstStageWeight
 from rerank_training.fusion.signals import SignalList
 from rerank_training.trainer.ndcg import ndcg_at_10
 
@@ -31,9 +32,13 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the first stage and of the sparse score in a fusion, beside 1 for the cosine."""
+    """Weights of the first stage and of the sparse score in a fusion, beside 1 for the cosine.
 
-    first_stage: float
+    Attributes:
+        first_stage: a number; or a kind, which gives each list a weight of its own.
+    """
+
+    first_stage: FirstStageWeight
     sparse: float
 
     @classmethod
@@ -43,7 +48,8 @@ class Weights:
         return [default, *(weights for weights in grid if weights != default)]
 
     def __str__(self) -> str:
-        return f"first_stage_weight {self.first_stage:g}, sparse_weight {self.sparse:g}"
+        first_stage = self.first_stage if isinstance(self.first_stage, FirstStageKind) else f"{self.first_stage:g}"
+        return f"first_stage_weight {first_stage}, sparse_weight {self.sparse:g}"
 
 
 def ndcg_of_weights(item: SignalList, tried: Sequence[Weights], model: FusionModel) -> list[float]:
@@ -60,11 +66,12 @@ def ndcg_of_first_stage(item: SignalList) -> float:
     return _ndcg(-np.arange(len(item.relevance), dtype=np.float64), item)
 
 
-def served_scores(item: SignalList, settings: FusionModel, first_stage_weight: float) -> Floats:
+def served_scores(item: SignalList, settings: FusionModel, first_stage_weight: FirstStageWeight) -> Floats:
     """(n,) scores that `FusionRanker` gives to the passages of a list that come as texts."""
-    cheap = cheap_scores(settings, first_stage_weight, item.signals.cheap)
+    weight = weight_by_list(settings, first_stage_weight, item.signals.cheap)
+    cheap = cheap_scores(settings, weight, item.signals.cheap)
     read = np.sort(np.argsort(-cheap, kind="stable")[: settings.cosine_depth or len(cheap)])
-    return with_unread(cheap, read, fused_scores(settings, first_stage_weight, item.signals.select(read)))
+    return with_unread(cheap, read, fused_scores(settings, weight, item.signals.select(read)))
 
 
 def _ndcg(scores: Floats, item: SignalList) -> float:

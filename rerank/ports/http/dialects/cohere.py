@@ -49,8 +49,8 @@ class CohereResult(BaseModel):
     relevance_score: Annotated[
         float,
         Field(
-            description="A relevance depends on the query and the document alone. The order comes from more signals, "
-            "so a relevance may be larger than that of the document before. A score of this request never is."
+            description="Falls along the results. A relevance is a probability that can be compared between requests; "
+            "documents whose relevance rises along the order get their mean."
         ),
     ]
     ranked: Ranked = None

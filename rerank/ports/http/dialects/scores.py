@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
+from rerank.engine.scores import strictly_decreasing
 from rerank.types import Completeness, RankedCandidate, Ranking, ScoreKind
 
 #: The field of a result that has a place, but no score; see `scored`.
@@ -52,15 +54,37 @@ def _has_no_scores(ranking: Ranking) -> bool:
     return nothing and ranking.score_kind is ScoreKind.RANK
 
 
+def falling(values: Sequence[float]) -> list[float]:
+    """The sequence that never rises and is nearest to the values by squares (pool adjacent violators, Ayer 1955)."""
+    blocks: list[tuple[float, int]] = []  # mean and number of values
+    for value in values:
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] < blocks[-1][0]:
+            (last, m), (before, n) = blocks.pop(), blocks.pop()
+            blocks.append(((last * m + before * n) / (m + n), m + n))
+    return [mean for mean, n in blocks for _ in range(n)]
+
+
+def _falling_with_unknown(relevances: Sequence[float | None]) -> list[float]:
+    """As `falling`; None becomes the next value, or 0."""
+    known = falling([relevance for relevance in relevances if relevance is not None])
+    filled, following = list[float](), 0.0
+    for relevance in reversed(relevances):
+        following = following if relevance is None else known.pop()
+        filled.append(following)
+    return filled[::-1]
+
+
 def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None = False) -> list[float]:
     """One score in [0, 1] per result, in the order of the results.
 
-    If the model gives a relevance, it is the score. It is a probability that can be compared between requests. It
-    depends on the query and the passage alone, so it may be larger than the score of the result before. A passage of
-    which the model did not read what it takes has 0.
+    The scores fall along the results, as clients sort by them.
 
-    If the model gives none, or if relative scores are asked for, the scores order the results of one request, and never
-    rise:
+    If the model gives a relevance, it is the score, a probability that can be compared between requests. The order
+    comes from more signals: results whose relevance rises along it get their mean. A passage of which the model did not
+    read what it takes has the score of the next one whose relevance is known, or 0.
+
+    If the model gives none, or if relative scores are asked for, the scores order the results of one request:
 
     - Log-probabilities (one window held all candidates) become exp(score), which is the softmax over the window.
     - Probabilities of a model that scores each passage alone stay as they are. Its other scores are logits and become
@@ -76,9 +100,11 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
         candidates: the number of candidates of the request.
         is_relative: makes scores from those of the ranking although the results have a relevance.
     """
-    has_relevance = any(item.relevance is not None for item in ranking.ranked)
-    if _has_no_scores(ranking) or (has_relevance and not is_relative):
-        return [item.relevance or 0.0 for item in ranking.ranked]
+    relevances = [item.relevance for item in ranking.ranked]
+    if _has_no_scores(ranking):
+        return [relevance or 0.0 for relevance in relevances]
+    if not is_relative and any(relevance is not None for relevance in relevances):
+        return [max(0.0, value) for value in strictly_decreasing(_falling_with_unknown(relevances))]
     scores = [item.score for item in ranking.ranked]
     match ranking.score_kind:
         case ScoreKind.WINDOW_LOG_PROB:
