@@ -35,7 +35,7 @@ _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
 
 
 @cache
-def _faiss() -> Any:  # its annotations leave out what SWIG generates
+def faiss_package() -> Any:  # its annotations leave out what SWIG generates
     """Imports FAISS; what works without an index starts without it. Raises: ConfigError if it is not installed."""
     try:
         import faiss
@@ -60,7 +60,7 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
         IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
     """
     if kind == "flat":
-        return _on_gpus(vectors.mapped) if _faiss().get_num_gpus() else _Flat(vectors.mapped)
+        return _on_gpus(vectors.mapped) if faiss_package().get_num_gpus() else _Flat(vectors.mapped)
     return _Graph(_read(folder / _FILE, vectors.mapped.shape), vectors)
 
 
@@ -83,12 +83,12 @@ def write_vector_index(
     for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
         unfinished.unlink()
     with _faiss_threads(threads):
-        index = _faiss().read_index(str(path)) if path.exists() else _created(vectors.shape[1])
+        index = faiss_package().read_index(str(path)) if path.exists() else _created(vectors.shape[1])
         while index.ntotal < len(vectors):
             report(index.ntotal)
             first = index.ntotal
             stop = min(len(vectors), first + max(_SAVE_EVERY, first // _SAVE_SHARE))
-            index.hnsw.rng = _faiss().RandomGenerator(first)  # so that a resumed graph gets the same levels
+            index.hnsw.rng = faiss_package().RandomGenerator(first)  # so that a resumed graph gets the same levels
             index.add(np.ascontiguousarray(vectors[first:stop]))
             with atomic_file(path) as temporary:
                 _write(index, temporary)
@@ -110,7 +110,7 @@ class _Flat:
         self._vectors = vectors
 
     def search(self, queries: Matrix, depth: int) -> Found:
-        found: Found = _faiss().knn(queries, self._vectors, depth, metric=_faiss().METRIC_INNER_PRODUCT)
+        found: Found = faiss_package().knn(queries, self._vectors, depth, metric=faiss_package().METRIC_INNER_PRODUCT)
         return found
 
 
@@ -135,14 +135,16 @@ class _Graph:
 
 def _created(dimension: int) -> Any:
     """An empty graph."""
-    index = _faiss().IndexHNSWSQ(dimension, _faiss().ScalarQuantizer.QT_fp16, _HNSW_M, _faiss().METRIC_INNER_PRODUCT)
+    index = faiss_package().IndexHNSWSQ(
+        dimension, faiss_package().ScalarQuantizer.QT_fp16, _HNSW_M, faiss_package().METRIC_INNER_PRODUCT
+    )
     index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
     return index
 
 
 def _write(index: Any, path: Path) -> None:
     try:
-        _faiss().write_index(index, str(path))
+        faiss_package().write_index(index, str(path))
     except RuntimeError as error:  # its message is long, and ends with the reason in parentheses
         reason = re.search(r"\(([^()]+)\)\s*$", str(error))
         raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
@@ -150,7 +152,7 @@ def _write(index: Any, path: Path) -> None:
 
 def _read(path: Path, shape: tuple[int, ...]) -> Any:
     try:
-        index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC)
+        index = faiss_package().read_index(str(path), faiss_package().IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
         raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
     if (index.ntotal, index.d) != shape:
@@ -160,18 +162,18 @@ def _read(path: Path, shape: tuple[int, ...]) -> Any:
 
 
 def _on_gpus(vectors: Matrix) -> VectorIndex:
-    index = _faiss().IndexFlatIP(vectors.shape[1])
+    index = faiss_package().IndexFlatIP(vectors.shape[1])
     for first in range(0, len(vectors), _SAVE_EVERY):
         index.add(np.ascontiguousarray(vectors[first : first + _SAVE_EVERY]))
-    on_gpus: VectorIndex = _faiss().index_cpu_to_all_gpus(index)
+    on_gpus: VectorIndex = faiss_package().index_cpu_to_all_gpus(index)
     return on_gpus
 
 
 @contextmanager
 def _faiss_threads(threads: int) -> Iterator[None]:
-    before = _faiss().omp_get_max_threads()
-    _faiss().omp_set_num_threads(threads)
+    before = faiss_package().omp_get_max_threads()
+    faiss_package().omp_set_num_threads(threads)
     try:
         yield
     finally:
-        _faiss().omp_set_num_threads(before)
+        faiss_package().omp_set_num_threads(before)

@@ -125,7 +125,9 @@ class Proof:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer_folder is None:
             return _tokenizer_for([text for query, texts in self.lists for text in (query, *texts)])
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.tokenizer_folder)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            self.tokenizer_folder, trust_remote_code=False
+        )
         return tokenizer
 
     def checkpoint(self, name: str, size: LlamaSize, precision: Precision = "bfloat16") -> Path:

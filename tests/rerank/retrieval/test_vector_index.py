@@ -111,6 +111,6 @@ def test_missing_faiss_is_named_when_an_index_is_opened(
     kind: DenseKind, folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr(vector_index, "_faiss", vector_index._faiss.__wrapped__)
+    monkeypatch.setattr(vector_index, "faiss_package", vector_index.faiss_package.__wrapped__)
     with pytest.raises(ConfigError, match=r"FAISS is not installed; install rerank-listwise\[cpu\]"):
         open_vector_index(kind, folder, file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -62,5 +63,8 @@ class TrainableEncoder(nn.Module):
     def save_pretrained(self, folder: Path) -> None:
         """Writes a plain sentence-transformers model. Merges the adapter, irreversibly."""
         while self._adapters:
-            self._adapters.pop().float().merge_and_unload()  # in bfloat16, small changes would be lost
+            adapted = self._adapters.pop()
+            if any(weight.dtype != torch.float32 for weight in adapted.parameters()):
+                adapted.float()  # in bfloat16, small changes would be lost; weights that FSDP divided are in float32
+            adapted.merge_and_unload()
         self.encoder.save_pretrained(str(folder), create_model_card=False)
