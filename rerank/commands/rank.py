@@ -32,7 +32,7 @@ EXAMPLE_PASSAGES = (
     "The flea market is open all day long.",
     "Most fleas die within three months.",
     "Deserts are dry, and their nights are cold.",
-    "The insect's life lasts for about a year.",
+    "Some say that a flea's life lasts a year.",
 )
 
 #: A word with one of these ends or starts is the name of a file, and no passage.
