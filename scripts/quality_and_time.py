@@ -36,7 +36,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 70, 20, 20, 50
 #: Labels that would cover others on the right of their marks: pixels to the right, below, and the end that is there.
 _LABELS = {
     "BM25 and cosine": (-10, 4, "end"),
-    "TinyBERT-L2, published": (0, 22, "middle"),
+    "TinyBERT-L2, published": (0, -12, "middle"),
     "default, seen before": (0, -12, "middle"),
 }
 _STYLE = """
