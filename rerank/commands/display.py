@@ -81,7 +81,6 @@ def execution_line(execution: pb.Execution) -> str:
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
         f"instead of {execution.failure}" if execution.failure else "",
-        f"{execution.cosines} cosines" if execution.HasField("cosines") else "",
         execution.reason,
         execution.model_warning,
         "query truncated" if execution.query_truncated else "",
