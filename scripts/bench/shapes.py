@@ -48,6 +48,7 @@ def measure_shapes(workload: Workload) -> Values:
 def measure_kernels(_: Workload) -> Values:
     """Kernels of a decoder layer in a pass over one window: as transformers runs it, and compiled as on a GPU."""
     cache = UnreadCache()
+    torch._dynamo.reset()  # what was compiled before in this process
     counts: dict[str, list[int]] = {"eager": [], "compiled": []}
     for layers in (1, 3):
         model, ids = llama(replace(TINY, layers=layers)), torch.randint(TINY.vocabulary, (1, 64))
