@@ -54,6 +54,11 @@ class InvalidRequest(RerankError):
         self.description = message
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether the Rust code of a library gave up, as tokenizers does at some texts: this is no Exception in Python."""
+    return type(error).__name__ == "PanicException"
+
+
 def too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequest:
     """The error of a field whose value exceeds a limit."""
     return InvalidRequest(

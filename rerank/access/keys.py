@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checks of the file.
 _CHECK_S = 1.0
+#: Keys that a line about those which are gone names.
+_NAMED = 10
 
 
 class KeyStore:
@@ -65,10 +67,14 @@ class KeyStore:
         self._checked_s = time.monotonic()
         if (version := file_version(self._path)) == self._version:
             return
-        self._version = version
+        self._version, before = version, self._callers
         try:
             self._set(read_keys(self._path))
+            gone = sorted(before.keys() - self._callers.keys())
             log.info("%d API keys read from %s", len(self._hashes), self._path)
+            if gone:  # half a file is a shorter list, too
+                named = ", ".join(gone[:_NAMED]) + (", …" if len(gone) > _NAMED else "")
+                log.warning("%d of %d API keys are gone from %s: %s", len(gone), len(before), self._path, named)
         except ConfigError as error:
             log.error("%s; the keys that were read before stay valid", error)
 

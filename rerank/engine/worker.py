@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from rerank.errors import RankerFailure, ShuttingDown
+from rerank.errors import RankerFailure, ShuttingDown, is_panic
 from rerank.types import InSlices
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Worker:
         """Runs a function; returns its result and duration in seconds, without that of others in its middle.
 
         Raises: ShuttingDown; RankerFailure, the function has not ended after `limit_s`, or an earlier one has not yet;
-        what the function raises, with RuntimeError in the place of what is not an Exception, such as a panic of Rust.
+        RankerFailure for a panic of Rust; what the function raises, and RuntimeError for what is not an Exception.
         """
         if self._has_ended:
             raise shutting_down()
@@ -102,7 +102,11 @@ class Worker:
         except Exception as error:
             done.set_exception(error)
         except BaseException as error:
-            failure = RuntimeError(repr(error))
+            failure: Exception = RuntimeError(repr(error))
+            if is_panic(error):  # as by a regex in the tokenizer.json of a folder
+                failure = RankerFailure(
+                    f"a library stopped at a text: {error}; use another checkpoint or shorter texts"
+                )
             failure.__cause__ = error
             done.set_exception(failure)
         self._paused_s = paused_s + time.perf_counter() - start_s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import resource
-import time
 from dataclasses import dataclass
 
 from rerank.config import ServiceConfig
@@ -63,36 +62,6 @@ def source_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
-
-
-class RefusalLog:
-    """Logs that connections or calls of a port were refused or ended, at most once a second, however many there were.
-
-    Args:
-        port: what the port is called in the log, such as "HTTP".
-        what: what happens to what.
-        level: of the lines.
-    """
-
-    def __init__(
-        self, port: str, what: str = "connections were refused or ended", level: int = logging.WARNING
-    ) -> None:
-        self._port, self._what, self._level = port, what, level
-        self._refused = 0
-        self._next_s = 0.0
-
-    def add(self, number: int, reason: str) -> None:
-        """Counts connections or calls, and logs how many there were since the line before.
-
-        Args:
-            number: of these.
-            reason: of the last of them.
-        """
-        self._refused += number
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            log.log(self._level, "%s port: %d %s; %s", self._port, self._refused, self._what, reason)
-            self._refused, self._next_s = 0, now_s + 1
 
 
 def address_reason(source: str, bounds: ConnectionBounds) -> str:

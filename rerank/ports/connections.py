@@ -14,7 +14,8 @@ from math import ceil
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
+from rerank.ports.connection_bounds import ConnectionBounds, address_reason, port_reason, source_of
+from rerank.telemetry.logs import CountedLog
 
 _OWN_FILES = "/dev/fd"
 #: Seconds between two counts of the connections.
@@ -55,7 +56,7 @@ def bounded_connections(port: int, bounds: ConnectionBounds, peers: Callable[[],
 def _keep_within_bounds(
     port: int, bounds: ConnectionBounds, peers: Callable[[], Collection[str]], stop: threading.Event
 ) -> None:
-    refusals = RefusalLog("gRPC")
+    refusals = CountedLog("gRPC port: {} connections were refused or ended")
     while not stop.wait(_COUNT_S):
         try:
             if len(os.listdir(_OWN_FILES)) <= bounds.per_address:

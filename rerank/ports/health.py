@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from rerank.errors import InvalidRequest, NotFound
+from rerank.errors import NotFound
 from rerank.names import LIVENESS, SERVICE
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
-#: The longest name of a service that is looked up.
-_MAX_NAME_CHARS = 1000
 #: Seconds between two updates of statuses, because those of models in inference servers change.
 _FOLLOW_S = 0.5
 
@@ -34,7 +32,7 @@ class Health:
         self._is_shutting_down = False
 
     def check(self, request: health_pb2.HealthCheckRequest) -> HealthCheckResponse:
-        """The status of a service. Raises: NotFound for one that has none, InvalidRequest for a long name."""
+        """The status of a service. Raises: NotFound for one that has none."""
         status = self._status(request.service)
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
             known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # models are not told without a key
@@ -42,7 +40,7 @@ class Health:
         return HealthCheckResponse(status=status)
 
     async def watch(self, request: health_pb2.HealthCheckRequest) -> AsyncIterator[HealthCheckResponse]:
-        """The status of a service, and again when it has changed. Raises: InvalidRequest for a long name."""
+        """The status of a service, and again when it has changed."""
         last = None
         while True:
             changed, status = self._changed, self._status(request.service)
@@ -62,9 +60,6 @@ class Health:
         self._set(dict.fromkeys(self._statuses, HealthCheckResponse.NOT_SERVING))
 
     def _status(self, service: str) -> HealthStatus:
-        if len(service) > _MAX_NAME_CHARS:
-            problem = f"{len(service)} characters exceed the limit of {_MAX_NAME_CHARS}; send the name of a service"
-            raise InvalidRequest("service", problem)
         if service == LIVENESS:
             return HealthCheckResponse.SERVING
         return self._statuses.get(service, HealthCheckResponse.SERVICE_UNKNOWN)

@@ -26,6 +26,9 @@ from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+#: Bytes of a message of the health check and of reflection, which has the name of a service, a symbol or a file.
+_MAX_SHORT_BYTES = 4096
+
 M = TypeVar("M", bound=Message)
 
 
@@ -69,36 +72,40 @@ def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd)
 def health_methods(health: Health, calls: CallsInFlight) -> dict[str, Method]:
     """The health check; its calls are logged at level DEBUG, because they come often."""
 
-    async def check(message: health_pb2.HealthCheckRequest) -> ReadCall:
+    async def check(message: bytes | bytearray) -> ReadCall:
+        request = short_message(health_pb2.HealthCheckRequest, message)
+
         async def run(_: CallContext) -> Reply:
-            return Reply(health.check(message).SerializeToString())
+            return Reply(health.check(request).SerializeToString())
 
         return ReadCall(None, run)
 
-    return {"Check": _method("Check", health_pb2.HealthCheckRequest, check, calls, partial(log.debug, "%s"))}
+    return {"Check": Method("Check", check, calls, partial(log.debug, "%s"))}
 
 
 def _method(
     name: str, kind: type[M], read: Callable[[M], Awaitable[ReadCall]], calls: CallsInFlight, on_end: OnEnd
 ) -> Method:
     """A method whose messages are of a type."""
-    parse = parser(kind, calls)
 
     async def read_bytes(message: bytes | bytearray) -> ReadCall:
-        return await read(parse(bytes(message)))
+        if len(message) > calls.limits.max_candidates:  # a field has at least a byte, a candidate may have several
+            check_field_count(bytes(message), cast(Descriptor, kind.DESCRIPTOR), calls.limits)
+        return await read(_parsed(kind, message))
 
     return Method(name, read_bytes, calls, on_end)
 
 
-def parser(kind: type[M], calls: CallsInFlight) -> Callable[[bytes], M]:
-    """Parses messages of a type, after their fields were counted. Raises: InvalidRequest."""
+def short_message(kind: type[M], message: bytes | bytearray) -> M:
+    """Parses a message that holds no more than a name. Raises: InvalidRequest."""
+    if len(message) > _MAX_SHORT_BYTES:
+        problem = f"{len(message)} bytes exceed the limit of {_MAX_SHORT_BYTES}; send the name of a service or symbol"
+        raise InvalidRequest("request", problem)
+    return _parsed(kind, message)
 
-    def parse(message: bytes) -> M:
-        if len(message) > calls.limits.max_candidates:  # a field has at least a byte, a candidate may have several
-            check_field_count(message, cast(Descriptor, kind.DESCRIPTOR), calls.limits)
-        try:
-            return kind.FromString(message)
-        except DecodeError as error:
-            raise InvalidRequest("request", f"the bytes are not a message of this type: {error}") from error
 
-    return parse
+def _parsed(kind: type[M], message: bytes | bytearray) -> M:
+    try:
+        return kind.FromString(bytes(message))
+    except DecodeError as error:
+        raise InvalidRequest("request", f"the bytes are not a message of this type: {error}") from error

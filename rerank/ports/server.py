@@ -146,6 +146,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
     def on_signal() -> None:
         if stop.is_set():
             log.warning("second signal received: stopping without waiting for the calls in flight")
+            logging.shutdown()
             os._exit(1)  # an exception would end the drain in order, which waits for the calls
         stop.set()
 

@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rerank.errors import ConfigError, RankerFailure, SelfTestFailed
+from rerank.errors import ConfigError, RankerFailure, SelfTestFailed, is_panic
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.rankers.base import Ranker, WindowEncoder, rank_windows
 from rerank.types import Passage, Query, ScoreKind, Window
@@ -202,7 +202,9 @@ def failing_on_windows() -> Iterator[None]:
             f"self-test: {len(_TEXTS)} short passages exceed the memory of the device: {error}; take a smaller model, "
             "or another device"
         ) from error
-    except Exception as error:
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
         raise SelfTestFailed(f"self-test: the model failed on {len(_TEXTS)} short passages: {error!r}") from error
 
 

@@ -23,7 +23,6 @@ from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"
 _TRUNCATED = "truncated.npy"
-_MMAP_BYTES = 1 << 40  # larger than any file, so that SQLite maps all of it
 _WRITE_CACHE_KIB = 256 * 1024  # keeps the upper levels of the index of doc_ids in memory while it grows
 _MAX_VARIABLES = 10_000  # per SQL statement; SQLite's own limit is 32,766
 
@@ -55,7 +54,7 @@ class PassageStore:
             self._db = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
-            self._db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+            self._db.execute("PRAGMA mmap_size = 0")  # a file that is cut while it is mapped ends the process (SIGBUS)
             ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
         #: The unit vector of each row.
         self.vectors = VectorFile(folder / _VECTORS)

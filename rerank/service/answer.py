@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rerank.access.callers import STRANGER
-from rerank.errors import RerankError
+from rerank.errors import DeadlineExceeded, RerankError
 from rerank.service.call import Call, CallContext, CallRecord, OnEnd, ReadCall, Reply, request_id_of
 from rerank.service.in_flight import CallsInFlight
 
@@ -51,6 +52,8 @@ async def answer(call: Call, method: Method) -> tuple[str, Reply]:
         caller = method.calls.enter(call)
         message = await method.calls.receive(call)
         method.calls.hold(call, len(message))
+        if call.deadline_s <= asyncio.get_running_loop().time():  # a message takes up to some ms to parse
+            raise DeadlineExceeded("the deadline passed while the request arrived; allow more time")
         read = await method.read(message)
         del message
         request = read.request

@@ -6,6 +6,7 @@ such as the largest window, is checked later, when the registry resolves the mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -98,6 +99,9 @@ def _passage(passage: Passage, field: str, limits: Limits) -> Passage:
     text, title = passage.text, passage.title
     _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
     _at_most(f"{field}.title", len(title), limits.max_passage_chars, "characters")
+    if passage.score is not None and not math.isfinite(passage.score):
+        problem = f"{passage.score} is not a finite number; send one, or leave it out"
+        raise InvalidRequest(f"{field}.first_stage_score", problem, {"value": str(passage.score)})
     if CONTROL.search(text) or CONTROL.search(title):
         return replace(passage, text=CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
     return passage

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import threading
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from queue import Full, Queue
 from typing import Any
 
 from rerank.config import TelemetryConfig
@@ -14,16 +19,90 @@ from rerank.service.requests import RerankRequest
 from rerank.types import Trace
 from rerank.util.terminal import VisibleFormatter, visible
 
+log = logging.getLogger(__name__)
+
 #: Name of the logger of calls.
 CALLS = "rerank.calls"
+#: Lines that wait until standard error takes them; further ones are dropped and counted.
+_MAX_WAITING = 10_000
+#: Seconds that the last lines have at the end of the process.
+_FLUSH_S = 1.0
+_STANDARD_ERROR = 2
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logging(config: TelemetryConfig) -> None:
     """Makes the root logger write messages to standard error, in the form and from the level of the settings."""
-    handler = logging.StreamHandler()
+    handler = LogWriter(_STANDARD_ERROR)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+
+
+class LogWriter(logging.Handler):
+    """Writes lines to a file on a thread of its own: a pipe that nobody reads keeps no call waiting, and no exit.
+
+    Args:
+        file: the descriptor.
+    """
+
+    def __init__(self, file: int) -> None:
+        super().__init__()
+        self._file, self._lines, self._dropped = file, Queue[str](_MAX_WAITING), 0
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Passes a line to the thread, or drops it if too many wait."""
+        try:
+            if self._dropped:
+                message = f"{self._dropped} lines of the log were dropped, because nobody read those before"
+                notice = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
+                self._lines.put_nowait(self.format(notice))
+                self._dropped = 0
+            self._lines.put_nowait(self.format(record))
+        except Full:
+            self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Waits until the lines are written, but not long. Called at the end of the process, too."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, _FLUSH_S)
+
+    def _write(self) -> None:
+        while True:
+            content = f"{self._lines.get()}\n".encode("utf-8", "backslashreplace")
+            with suppress(OSError):  # a full disk, or a reader that has ended
+                while content:
+                    content = content[os.write(self._file, content) :]
+            self._lines.task_done()
+
+
+class CountedLog:
+    """Logs what happens often, at most once a second, with the number of times.
+
+    Args:
+        line: with {} in the place of the number, such as "HTTP port: {} connections were refused".
+        level: of the line.
+    """
+
+    def __init__(self, line: str, level: int = logging.WARNING) -> None:
+        self._line, self._level = line, level
+        self._number = 0
+        self._next_s = 0.0
+
+    def add(self, number: int, reason: str) -> None:
+        """Counts, and logs the number since the line before.
+
+        Args:
+            number: how often it has happened.
+            reason: of the last time.
+        """
+        self._number += number
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            log.log(self._level, "%s; %s", self._line.format(self._number), reason)
+            self._number, self._next_s = 0, now_s + 1
 
 
 class TextFormatter(VisibleFormatter):

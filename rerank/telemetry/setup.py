@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rerank.errors import ConfigError
+from rerank.errors import ConfigError, Unauthenticated
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import CallRecord, OnEnd
 from rerank.service.in_flight import CallsInFlight
-from rerank.telemetry.logs import CALLS
+from rerank.telemetry.logs import CALLS, CountedLog
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -52,7 +52,7 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
         ConfigError: a package of the extra `observability` is missing.
     """
     config = reranker.config.telemetry
-    log_call: OnEnd = partial(_calls_log.info, "%s")  # a call is made a line only if the log is read
+    log_call: OnEnd = partial(_log_call, CountedLog("{} calls had no valid key", logging.INFO))
     with ExitStack() as stack:
         try:
             metrics, observers = _metrics(reranker, calls) if config.metrics else None, [log_call]
@@ -90,6 +90,14 @@ def _tracing(reranker: AsyncReranker) -> Iterator[Tracing]:
         tracing = Tracing(processor)
         reranker.engine.observe_results(tracing.on_results)
         yield tracing
+
+
+def _log_call(refused: CountedLog, call: CallRecord) -> None:
+    """Logs a call; calls without a valid key, which anyone may send, share a line a second."""
+    if isinstance(call.error, Unauthenticated):
+        refused.add(1, f"the last of them by {call.peer}")
+    else:
+        _calls_log.info("%s", call)  # a call is made a line only if the log is read
 
 
 def _observe_all(observers: Sequence[OnEnd], call: CallRecord) -> None:

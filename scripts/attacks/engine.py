@@ -38,6 +38,12 @@ async def narrow_windows(target: Target) -> Counter[str]:
     return await _together(target, [random_request(draw, "identity", 1000, 4, strategy=_PAIRS) for _ in range(10)])
 
 
+async def narrow_windows_of_many(target: Target) -> Counter[str]:
+    """128 calls at once with one pass of window 2 over 1,000 tiny passages."""
+    message = random_request(random.Random(0), "identity", 1000, 4, strategy=_PAIRS)
+    return await _together(target, [message] * 128)
+
+
 async def flood_of_first(target: Target) -> Counter[str]:
     """500 FIRST calls at once, of ten passages each."""
     draw = random.Random(0)

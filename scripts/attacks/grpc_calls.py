@@ -1,4 +1,4 @@
-"""Attacks by gRPC calls: calls that send nothing or end at once, unread reflection, health watches, and batches."""
+"""Attacks by gRPC calls: calls that send nothing or end at once, long names, health watches, and batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks.target import Target, status_of
 from scripts.http2_frames import call, cancel, preface
 from scripts.random_requests import random_request
@@ -20,6 +22,7 @@ _METHOD = "/rerank.v1.RerankService/Rerank"
 _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 _WATCH = "/grpc.health.v1.Health/Watch"
 _TIMEOUT_S = 60.0
+_NAME_BYTES = 15 * 2**20
 #: How long an attack that sends again and again goes on.
 _LENGTH_S = 15.0
 #: Calls that are sent and cancelled with one write, and the pause after it.
@@ -54,6 +57,36 @@ async def unread_reflection(target: Target) -> Counter[str]:
             return "ended by the service" if stream.done() else "waiting"
 
     return Counter(await asyncio.gather(*(stay() for _ in range(64))))
+
+
+async def long_names_of_health(target: Target) -> Counter[str]:
+    """Four connections that watch the health of a service whose name has 15 MB, again and again."""
+    message = health_pb2.HealthCheckRequest(service="x" * _NAME_BYTES).SerializeToString()
+    return await _repeated_streams(target, _WATCH, message, connections=4)
+
+
+async def long_names_of_reflection(target: Target) -> Counter[str]:
+    """The same with the name of a symbol, on 16 connections."""
+    message = reflection_pb2.ServerReflectionRequest(file_containing_symbol="x" * _NAME_BYTES).SerializeToString()
+    return await _repeated_streams(target, _REFLECTION, message, connections=16)
+
+
+async def short_deadlines(target: Target) -> Counter[str]:
+    """64 calls at a time of 500 passages to the default, with deadlines of 3 ms and an answer instead of a failure."""
+    message = random_request(random.Random(0), "default", 500, 300, on_failure=pb.ON_FAILURE_FIRST_STAGE)
+    return await _kept_busy(target, connections=8, calls=8, send=lambda own: own.rerank(message, 0.003))
+
+
+async def cancelled_calls(target: Target) -> Counter[str]:
+    """256 calls at a time of ten passages to pe-rank, that are cancelled after .5 ms."""
+    message = random_request(random.Random(0), "pe-rank", 10, 300)
+    return await _kept_busy(target, connections=8, calls=32, send=lambda own: own.cancelled_rerank(message, 0.0005))
+
+
+async def many_connections(target: Target) -> Counter[str]:
+    """200 connections with one call at a time, of ten passages to pe-rank."""
+    message = random_request(random.Random(0), "pe-rank", 10, 300)
+    return await _kept_busy(target, connections=200, calls=1, send=lambda own: own.rerank(message, _TIMEOUT_S))
 
 
 async def health_watches(target: Target) -> Counter[str]:
@@ -100,23 +133,41 @@ async def rapid_resets(target: Target) -> Counter[str]:
 
 async def batches(target: Target) -> Counter[str]:
     """Eight connections that keep 16 calls each in work, of 200 passages to pe-rank."""
-    end_s, draw = time.monotonic() + _LENGTH_S, random.Random(0)
-    message = random_request(draw, "pe-rank", 200, 300)
-    ends = Counter[str]()
+    message = random_request(random.Random(0), "pe-rank", 200, 300)
+    return await _kept_busy(target, connections=8, calls=16, send=lambda own: own.rerank(message, _TIMEOUT_S))
+
+
+async def _kept_busy(
+    target: Target, connections: int, calls: int, send: Callable[[Target], Awaitable[str]]
+) -> Counter[str]:
+    """The statuses of calls that follow one another, so many at a time on each connection."""
+    end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()
 
     async def repeat(own: Target) -> None:
         while time.monotonic() < end_s:
-            status = await own.rerank(message, _TIMEOUT_S)
-            ends[status] += 1
-            if status != "OK":
-                await asyncio.sleep(1)
+            ends[await send(own)] += 1
 
     async def client() -> None:
         async with Target(target.address, target.http_address) as own:
-            await asyncio.gather(*(repeat(own) for _ in range(16)))
+            await asyncio.gather(*(repeat(own) for _ in range(calls)))
 
-    await asyncio.gather(*(client() for _ in range(8)))
+    await asyncio.gather(*(client() for _ in range(connections)))
     return ends
+
+
+async def _repeated_streams(target: Target, path: str, message: bytes, connections: int) -> Counter[str]:
+    """The statuses of streams with one message, one after the other on each connection."""
+
+    async def stream(own: Target) -> str:
+        method: Any = own.channel.stream_stream(path)
+        opened = method(iter([message]))
+        try:
+            await opened.read()
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+        return "answered"
+
+    return await _kept_busy(target, connections, calls=1, send=stream)
 
 
 async def _silent(target: Target, connections: int, calls: int) -> Counter[str]:

@@ -54,6 +54,28 @@ async def http_tiny_chunks(target: Target) -> Counter[str]:
     return await _posted(target, "/v2/rerank", body, length="transfer-encoding: chunked")
 
 
+async def openapi_requests(target: Target) -> Counter[str]:
+    """64 connections that ask for the description of the port again and again."""
+    end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()
+
+    async def repeat() -> None:
+        while time.monotonic() < end_s:
+            ends[await _status(target.http_address, b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n")] += 1
+
+    await asyncio.gather(*(repeat() for _ in range(64)))
+    return ends
+
+
+async def malformed_chunks(target: Target) -> Counter[str]:
+    """Bodies of another content type whose first chunk has no length."""
+    lines = ("POST /v2/rerank HTTP/1.1", "host: localhost", "content-type: text/plain", "transfer-encoding: chunked")
+    message = "\r\n".join([*lines, "", "no length\r\n"]).encode()
+    ends = Counter[str]()
+    for _ in range(2000):
+        ends[await _status(target.http_address, message)] += 1
+    return ends
+
+
 async def half_bodies(target: Target) -> Counter[str]:
     """300 connections that announce 100 bytes, send one, and stay; one that ends is opened again."""
     end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()

@@ -13,10 +13,10 @@ import grpc
 from grpc_status import rpc_status
 
 from rerank.errors import InvalidRequest, RerankError
-from rerank.ports.connection_bounds import RefusalLog
 from rerank.protobuf.status import status_of
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID
+from rerank.telemetry.logs import CountedLog
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
@@ -65,14 +65,14 @@ def unary_handlers(methods: Mapping[str, Method], hang_up: HangUp) -> dict[str, 
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
-    cancelled = RefusalLog("gRPC", "calls ended as soon as they were made", logging.INFO)
+    cancelled = CountedLog("gRPC port: {} calls ended as soon as they were made", logging.INFO)
     return {
         name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up, cancelled))
         for name, method in methods.items()
     }
 
 
-def _handle(method: Method, hang_up: HangUp, cancelled: RefusalLog) -> Callable[[object, Context], Any]:
+def _handle(method: Method, hang_up: HangUp, cancelled: CountedLog) -> Callable[[object, Context], Any]:
     async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
         try:
             for _ in range(_TURNS):
@@ -93,5 +93,6 @@ def _handle(method: Method, hang_up: HangUp, cancelled: RefusalLog) -> Callable[
 
 async def abort(context: Context, error: RerankError) -> None:
     """Ends a call with the status of an error."""
+    error.__traceback__ = None  # the exception of `abort` lives on, with this one and the messages in its frames
     status = rpc_status.to_status(status_of(error))
     await context.abort(status.code, status.details, status.trailing_metadata)

@@ -14,18 +14,16 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import ReflectionServicer
 
-from rerank.errors import InvalidRequest, Overloaded, RerankError
+from rerank.errors import Overloaded, RerankError
 from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
 from rerank.ports.health import Health
-from rerank.ports.message_methods import parser
+from rerank.ports.message_methods import short_message
 from rerank.service.in_flight import CallsInFlight
 
 #: Watches of the health that may be open, of one connection and in all. Clients that watch have one on a connection.
 _WATCHES = 8, 512
 #: Streams of reflection. Tools have one or two, for some seconds.
 _REFLECTIONS = 2, 16
-#: Names of symbols and files are shorter.
-_MAX_REFLECTION_BYTES = 4096
 #: Seconds before each answer of reflection, which takes a millisecond of the event loop.
 _REFLECTION_PAUSE_S = 0.02
 
@@ -34,10 +32,8 @@ Answers: TypeAlias = Callable[[AsyncIterator[bytes]], AsyncIterator[Message]]
 
 
 def watch_handler(health: Health, calls: CallsInFlight, hang_up: HangUp) -> Handler:
-    parse = parser(health_pb2.HealthCheckRequest, calls)
-
     async def answers(messages: AsyncIterator[bytes]) -> AsyncIterator[Message]:
-        async for status in health.watch(parse(await anext(messages, b""))):
+        async for status in health.watch(short_message(health_pb2.HealthCheckRequest, await anext(messages, b""))):
             yield status
 
     return _stream_handler(answers, _OpenStreams("health watches", *_WATCHES), calls, hang_up)
@@ -45,15 +41,13 @@ def watch_handler(health: Health, calls: CallsInFlight, hang_up: HangUp) -> Hand
 
 def reflection_handler(services: Sequence[str], calls: CallsInFlight, hang_up: HangUp) -> Handler:
     """The handler of ServerReflectionInfo, which describes these services."""
-    reflection, parse = ReflectionServicer(services), parser(reflection_pb2.ServerReflectionRequest, calls)
+    reflection = ReflectionServicer(services)
 
     async def answers(messages: AsyncIterator[bytes]) -> AsyncIterator[Message]:
         async for message in messages:
-            if len(message) > _MAX_REFLECTION_BYTES:
-                problem = f"{len(message)} bytes exceed the limit of {_MAX_REFLECTION_BYTES}; send the name of a symbol"
-                raise InvalidRequest("request", problem)
+            request = short_message(reflection_pb2.ServerReflectionRequest, message)
             await asyncio.sleep(_REFLECTION_PAUSE_S)
-            for answer in reflection.ServerReflectionInfo(iter([parse(message)]), None):
+            for answer in reflection.ServerReflectionInfo(iter([request]), None):
                 yield answer
 
     return _stream_handler(answers, _OpenStreams("streams of reflection", *_REFLECTIONS), calls, hang_up)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
@@ -54,7 +54,7 @@ def description_routes(
         "/info": partial(_info, reranker, calls),
         "/meta": partial(_info, reranker, calls),  # Weaviate shows what it gets there
         "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
-        "/openapi.json": partial(openapi, dialects),
+        "/openapi.json": cache(partial(openapi, dialects)),  # it takes some 20 ms
     }
 
     async def health(_: Request) -> Response:

@@ -5,12 +5,15 @@ At the bound, a new connection takes the place of the one that has waited for a 
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
+from rerank.ports.connection_bounds import ConnectionBounds, address_reason, port_reason, source_of
+from rerank.telemetry.logs import CountedLog
 
 #: This many connections may wait until asyncio accepts them, which takes a part of them at a time.
 _QUEUE = 2048
@@ -33,7 +36,8 @@ class BoundedListener(socket.socket):
         self._of_source: Counter[str] = Counter()
         #: Files of the connections that wait for a request; the one that waits for longest is first.
         self._waiting: dict[int, None] = {}
-        self._refusals = RefusalLog("HTTP")
+        self._spare = open(os.devnull)  # noqa: SIM115  (its file takes the connection that is refused for want of one)
+        self._refusals = CountedLog("HTTP port: {} connections were refused or ended")
 
     def listen(self, backlog: int = 0) -> None:
         """Listens. The queue is longer than `backlog`, which says how many connections asyncio accepts at a time."""
@@ -43,10 +47,16 @@ class BoundedListener(socket.socket):
         """Accepts the next connection; returns it with the address of its client.
 
         Raises:
-            ConnectionAbortedError: the port is full, and no connection waits that could end for the new one. asyncio
-                takes this as a client that gave up.
+            ConnectionAbortedError: the port is full, and no connection waits that could end for the new one; or no file
+                is left for it. asyncio takes this as a client that gave up.
         """
-        connection, address = super().accept()
+        try:
+            connection, address = super().accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._refuse_without_file()
+            raise ConnectionAbortedError(str(error)) from error
         source = source_of(address[0])
         if self._of_source[source] >= self._bounds.per_address:
             self._make_room(connection, source, address_reason(source, self._bounds))
@@ -75,6 +85,19 @@ class BoundedListener(socket.socket):
             self._of_source[left.source] -= 1
             if not self._of_source[left.source]:
                 del self._of_source[left.source]
+
+    def _refuse_without_file(self) -> None:
+        """Ends the next connection, which asyncio would ask for again and again, with a traceback each time."""
+        self._refusals.add(1, "the process may open no more files")
+        self._spare.close()
+        with suppress(OSError):  # other threads may have taken the file
+            super().accept()[0].close()
+        with suppress(OSError):
+            self._spare = open(os.devnull)  # noqa: SIM115
+
+    def close(self) -> None:
+        self._spare.close()
+        super().close()
 
     def _make_room(self, new: socket.socket, source: str, reason: str) -> None:
         """Ends the connection that waits for longest, of this source or of any. Raises: ConnectionAbortedError."""

@@ -110,6 +110,9 @@ def protocol_with(max_transfer_s: float, bad_request: BadRequest, listener: Boun
             """Answers bytes that are not HTTP. If an answer has begun, it hangs up instead."""
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 self._send_problem(f"the bytes are not a request of HTTP/1.1: {self.conn.problem}")
+            if self.cycle is not None:  # its application writes no second answer
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
             self.transport.close()
 
         def _send_problem(self, message: str) -> None:

@@ -133,6 +133,17 @@ def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path: Path
 
 
 @pytest.mark.usefixtures("checked_each_time")
+def test_keys_that_are_gone_are_counted_and_named_as_half_a_file_is_a_list_too(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, *_ = [add_key(path, name, ANY) for name in ("a", "b", "c")]
+    store = KeyStore(path)
+    path.write_text(path.read_text().partition("- name: b")[0])
+    store.authenticate(bearer(kept))
+    assert f"2 of 3 API keys are gone from {path}: b, c" in caplog.text
+
+
+@pytest.mark.usefixtures("checked_each_time")
 @pytest.mark.parametrize("damage", ["- {name: a", None, "# all were revoked"])
 def test_unreadable_file_keeps_the_keys_that_were_read(
     path: Path, damage: str | None, caplog: pytest.LogCaptureFixture

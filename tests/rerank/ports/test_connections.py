@@ -13,7 +13,7 @@ import pytest
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.ports import connection_bounds
-from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, source_of
+from rerank.ports.connection_bounds import ConnectionBounds, source_of
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -138,11 +138,3 @@ def test_bounds_are_below_the_number_of_open_files(
 )
 def test_source_of_a_connection_is_what_one_client_has(host: str, source: str) -> None:
     assert source_of(host) == source
-
-
-def test_refused_connections_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = RefusalLog("HTTP")
-    for _ in range(10_000):
-        refusals.add(1, "the port is full")
-    assert 1 <= len(caplog.records) < 5
-    assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused or ended; the port is full"

@@ -116,6 +116,7 @@ def test_strangers_folder_stops_its_own_model_only(
     mine, identity = registry.describe()
     assert identity.problem == ""
     assert re.search(problem, mine.problem)
+    assert "bug" not in mine.problem
 
 
 @pytest.mark.slow

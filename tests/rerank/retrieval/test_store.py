@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -108,6 +109,15 @@ def test_damaged_rows_are_named_without_their_text(tmp_path: Path) -> None:
             with pytest.raises(IndexMismatch, match=r"passages\.sqlite is damaged: ") as caught:
                 read()
             assert "secret" not in str(caught.value)
+
+
+def test_file_that_is_cut_while_it_is_read_is_damage_and_ends_no_process(tmp_path: Path) -> None:
+    """A mapped file would: SIGBUS."""
+    store = write_store(tmp_path, [Passage(str(row), "x" * 100_000) for row in range(100)])
+    (path,) = tmp_path.glob("*.sqlite")
+    os.truncate(path, 8192)
+    with pytest.raises(IndexMismatch, match=r"passages\.sqlite"):
+        store.passages(["99"])
 
 
 def test_row_that_is_missing_is_damage(tmp_path: Path) -> None:

@@ -72,13 +72,14 @@ def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
             served.wait_until_idle()
 
 
-def test_refused_messages_are_not_kept(encoder: Encoder) -> None:
+@pytest.mark.parametrize("method", [METHOD, "/grpc.health.v1.Health/Watch"])
+def test_refused_messages_are_not_kept(encoder: Encoder, method: str) -> None:
     """Frames of exceptions, and iterators over messages, kept them until the garbage collection."""
     with identity_service(encoder) as (served, channel, _):
         garbage = b"\xff" + bytes(8_000_000)
         before_mb = resident_mb()
         for _ in range(60):
-            assert refusal(lambda: channel.unary_unary(METHOD)(garbage)).code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refusal(lambda: channel.unary_unary(method)(garbage)).code is grpc.StatusCode.INVALID_ARGUMENT
             served.wait_until_idle()
         assert resident_mb() - before_mb < 240  # of 480
 

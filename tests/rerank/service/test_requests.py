@@ -95,6 +95,14 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
         (rerank_request([candidate("")]), "candidates[0].doc_id", "'' is blank or contains tabs, line ends or other"),
         (rerank_request([candidate("a\tb")]), "candidates[0].doc_id", r"'a\\tb' is blank or contains tabs"),
         (rerank_request([candidate("a", None)]), "candidates[0].text", "neither text nor in_index is set"),
+        *(
+            (
+                rerank_request([pb.Candidate(doc_id="a", text="a", first_stage_score=score)]),
+                "candidates[0].first_stage_score",
+                f"{score} is not a finite number; send one, or leave it out",
+            )
+            for score in (math.inf, -math.inf, math.nan)
+        ),
         (rerank_request(top_n=-1), "top_n", "-1 is negative; use 0 or more"),
         (rerank_request(strategy=pb.Strategy(kind=UNKNOWN)), "strategy.kind", r"99 is not a value .* \[0, 1, "),
         *(

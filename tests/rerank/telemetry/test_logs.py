@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
 from rerank.service.call import CallRecord, Reply
 from rerank.service.requests import RerankRequest
-from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
+from rerank.telemetry.logs import CountedLog, JsonFormatter, LogWriter, TextFormatter, set_up_logging
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
+from tests.serving import wait_for
 from tests.traces import trace_of
 
 REQUEST = RerankRequest(Query("secret query"), [Passage("d", "secret\npassage")], RankOptions("m"))
@@ -83,13 +87,14 @@ def test_texts_are_never_logged(formatter: Any) -> None:
     ],
 )
 def test_level_and_lines_of_calls_are_settings(
-    settings: dict[str, Any], logged: list[str], capsys: pytest.CaptureFixture[str]
+    settings: dict[str, Any], logged: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logging(TelemetryConfig(log_format="json", **settings))
     logging.getLogger("rerank.calls").info("call")
     logging.getLogger("rerank.x").warning("warning")
     logging.getLogger("rerank.x").debug("debug")
-    assert [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()] == logged
+    logging.getLogger().handlers[0].flush()
+    assert [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()] == logged
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
@@ -98,3 +103,32 @@ def test_message_steers_no_terminal_and_stays_on_its_line(formatter: Any) -> Non
     assert not set("\x1b\x9b\n") & set(line)
     if formatter is JsonFormatter:
         assert json.loads(line)["message"] == "\x1b[2J\x9b1m a\n2026-01-01 INFO b"
+
+
+def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted() -> None:
+    read, write = os.pipe()
+    writer = LogWriter(write)
+    for _ in range(20_000):
+        writer.emit(record("x" * 100))
+    start_s = time.monotonic()
+    writer.flush()
+    assert time.monotonic() - start_s < 10
+    reading = threading.Thread(target=lambda: lines.extend(os.fdopen(read)))
+    lines = list[str]()
+    reading.start()
+    wait_for(lambda: writer.flush() or len(lines) >= 10_000)
+    writer.emit(record("the last line"))
+    writer.flush()
+    os.close(write)
+    reading.join()
+    (notice,) = [line for line in lines if "dropped" in line]
+    assert lines.index(notice) == len(lines) - 2
+    assert int(notice.split()[0]) + len(lines) - 2 == 20_000
+
+
+def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = CountedLog("HTTP port: {} connections were refused or ended")
+    for _ in range(10_000):
+        refusals.add(1, "the port is full")
+    assert 1 <= len(caplog.records) < 5
+    assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused or ended; the port is full"

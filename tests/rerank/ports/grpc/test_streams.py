@@ -80,11 +80,18 @@ def test_reflection_describes_the_service_by_one_file(encoder: Encoder) -> None:
         assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
-def test_large_request_of_reflection_is_refused(encoder: Encoder) -> None:
+def test_long_names_are_refused_by_health_checks_watches_and_reflection(encoder: Encoder) -> None:
+    name = "x" * 5000
     with identity_service(encoder) as (_, channel, _):
-        error = refusal(lambda: next(described(channel, "x" * 5000)))
-        assert error.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "exceed the limit of 4096" in error.message
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for ask in (
+            lambda: next(described(channel, name)),
+            lambda: watch(channel, name),
+            lambda: check(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT_S),
+        ):
+            error = refusal(ask)
+            assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "bytes exceed the limit of 4096; send the name of a service or symbol" in error.message
 
 
 def test_streams_of_reflection_are_bounded_and_silent_ones_end(encoder: Encoder) -> None:

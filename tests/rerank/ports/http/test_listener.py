@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -84,3 +86,21 @@ def test_connections_that_end_for_new_ones_do_not_count_until_they_are_closed(
         accept(listener, stack, busy=False)
     honest.sendall(b"still open")
     assert other.recv(10) == b"still open"
+
+
+def test_connection_for_which_no_file_is_left_ends_and_later_ones_are_taken(
+    listener: BoundedListener, stack: ExitStack
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused, waiting = connect(listener, stack), connect(listener, stack)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    with ExitStack() as files:
+        with suppress(OSError):  # too many open files
+            while True:
+                files.enter_context(open(os.devnull))
+        with pytest.raises(ConnectionAbortedError, match="Too many open files"):
+            listener.accept()
+        assert refused.recv(10) == b""
+    accept(listener, stack).sendall(b"welcome")
+    assert waiting.recv(10) == b"welcome"

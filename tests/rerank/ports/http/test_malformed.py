@@ -215,3 +215,16 @@ def test_request_that_a_proxy_may_read_in_another_way_is_told_why(http: HttpClie
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(body)["message"].endswith(problem)
+
+
+def test_damaged_body_of_another_type_gets_one_answer(http: HttpClient, caplog: pytest.LogCaptureFixture) -> None:
+    """The application, which refuses the type, wrote a second one, and a traceback in the log."""
+    head = b"POST /v2/rerank HTTP/1.1\r\nhost: localhost\r\ncontent-type: text\r\ntransfer-encoding: chunked"
+    for _ in range(5):
+        with socket.create_connection(http.host_and_port, TIMEOUT_S) as connection:
+            connection.sendall(head + b"\r\n\r\nno length\r\n")
+            answer = b""
+            while part := connection.recv(65_536):
+                answer += part
+        assert answer.count(b"HTTP/1.1 4") == 1
+    assert not [record for record in caplog.records if record.exc_info]
