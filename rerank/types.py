@@ -65,13 +65,19 @@ class Query:
     sparse: SparseVector | None = field(default=None, repr=False, compare=False)
     is_truncated: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """True without a text to rank by: nothing, or white space and control characters."""
+        return not CONTROL.sub(" ", self.text).strip()
+
     @classmethod
     def of(cls, query: Query | str) -> Query:
         """Makes a query without control characters. Raises: InvalidRequest if it is none or empty."""
         if not isinstance(query, cls | str):
             raise InvalidRequest("query", f"{reprlib.repr(query)} is not a query; give a text or a Query")
         given = cls(query) if isinstance(query, str) else query
-        if not (text := CONTROL.sub(" ", given.text).strip()):
+        text = CONTROL.sub(" ", given.text).strip()
+        if given.is_empty:
             raise InvalidRequest("query", "the query is empty; send more than white space and control characters")
         return given if text == given.text else replace(given, text=text)
 
@@ -309,7 +315,7 @@ class WindowRanking:
     """One score per passage of a window, in the window's order; higher is better."""
 
     scores: tuple[float, ...]
-    #: Identifiers that were missing, repeated or unknown in a generated permutation, and were repaired.
+    #: Places of a generated permutation whose identifier was missing, repeated or unknown, and were repaired.
     repairs: int = 0
     #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
     is_unanswered: bool = False
@@ -437,6 +443,8 @@ class Trace:
     failure: type[Exception] | None = None
     #: A model or the first stage read only the beginning of the query.
     query_truncated: bool = False
+    #: Places in the generated permutations of all windows, of which `repairs` are a part; 0: no model wrote an order.
+    generated: int = 0
     #: That of the last window, see WindowRanking.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
 

@@ -66,6 +66,18 @@ class HeldRanker(NumberRanker):
         return super().rank(windows)
 
 
+class RamblingRanker(NumberRanker):
+    """Stands for a model that writes no identifier: all places of its orders are repaired, and nothing changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = replace(self.info, kind="generation", score_kind=ScoreKind.RANK)
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        sizes = [len(window.passages) for window in windows]
+        return [WindowRanking(tuple(-float(place) for place in range(n)), repairs=n) for n in sizes]
+
+
 class BrokenRanker(NumberRanker):
     """Returns `answer(windows)` for every batch that holds a passage with the text "poison"."""
 

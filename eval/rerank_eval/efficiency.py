@@ -49,12 +49,15 @@ def warnings(responses: Sequence[Response]) -> Iterator[str]:
     executions = [response.reply.execution for response in responses]
     completeness = Counter(row.get("completeness") for row in executions)
     truncated = sum(len(row.get("truncated_doc_ids", ())) for row in executions)
-    repaired = sum(int(row.get("repaired_identifiers", 0)) for row in executions)
+    repaired, generated = (
+        sum(int(row.get(name, 0)) for row in executions) for name in ("repaired_identifiers", "generated_identifiers")
+    )
+    share = f"({repaired / generated:.0%})" if repaired else ""
     facts = (
         (completeness["COMPLETENESS_PARTIAL"], "lists were reranked only in part"),
         (completeness["COMPLETENESS_NONE"], "lists kept the order of their first stage"),
         (truncated, "passages were truncated"),
-        (repaired, "identifiers of generated permutations were repaired"),
+        (repaired, f"of {generated} places in generated permutations were repaired {share}"),
     )
     if said := ", ".join(f"{count} {what}" for count, what in facts if count):
         yield f"{said}."

@@ -17,11 +17,11 @@ from rerank_eval.efficiency import efficiency, warnings
 from rerank_eval.measures import Evaluator, Run, by_rank
 from rerank_eval.overlap import check_doc_ids, check_names, uncovered
 from rerank_eval.report import Report, SystemResult, write_report
-from rerank_eval.run_files import write_run
+from rerank_eval.run_files import trec_run, write_result, write_run
 from rerank_eval.runner import Responses, Variant, run_variants, variant_folder
 from rerank_eval.settings import ORACLE, BeirSettings, EvaluationSettings
 from rerank_eval.systems import ServedSystem, SystemSpec, open_systems, parse_systems
-from rerank_eval.table import write_table
+from rerank_eval.table import write_tables
 from rerank_eval.tasks import Task, open_tasks
 
 #: The name of the row that shows the candidates as systems receive them.
@@ -42,8 +42,7 @@ def run_evaluation(settings: EvaluationSettings) -> list[Report]:
     tasks = open_tasks(settings)
     folders = _folders([task.name for task in tasks], settings.out)
     reports = [_evaluate(task, specs, settings, out) for task, out in zip(tasks, folders, strict=True)]
-    if len(reports) > 1:
-        write_table(reports, settings.out, console)
+    write_tables(reports, settings.out, console)
     return reports
 
 
@@ -77,8 +76,10 @@ def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSetti
             *measure_variants(variants, responses, task.evaluator, out, written, notes),
         ),
         upper_bound=SystemResult(ORACLE, task.evaluator.evaluate(best_order(task.evaluator.qrels, first_stage))),
+        rel=task.rel,
         notes=notes,
     )
+    write_result(out / "first-stage.trec", trec_run(task.evaluator.counted(first_stage), tag="first-stage"))
     write_report(report, out, console)
     if isinstance(settings, BeirSettings) and settings.feedback and task.index:
         from rerank_eval.feedback import evaluate_feedback  # imports torch

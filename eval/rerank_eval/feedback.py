@@ -26,7 +26,7 @@ from rerank.retrieval.query_update import UpdateOutcome, teacher_of, update_quer
 from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage, Matrix, Query, ScoreKind
 from rerank_eval.measures import Evaluator, MetricValues
 from rerank_eval.report import SystemResult, comparisons, format_p, markdown_table
-from rerank_eval.run_files import write_text
+from rerank_eval.run_files import write_result
 from rerank_eval.runner import Responses
 from rerank_eval.settings import ORACLE, UPDATES, BeirSettings
 from rerank_eval.tasks import Task
@@ -83,7 +83,7 @@ def evaluate_feedback(
     shown = with_progress(teachers, "feedback, teachers", len(teachers), console)
     after = [result for teacher in shown for result in dense.after(teacher, settings)]
     text = _report(len(dense.queries), dense.before, after)
-    write_text(out / "feedback.md", f"# Relevance feedback: {task.title}\n\n{text}\n")
+    write_result(out / "feedback.md", f"# Relevance feedback: {task.title}\n\n{text}\n")
     console.print(text, soft_wrap=True, markup=False)
 
 

@@ -19,6 +19,9 @@ Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 
 #: The measure by which systems are compared.
 MAIN_MEASURE = str(nDCG @ 10)
+#: The highest grade of TREC Deep Learning, and the share of grade 2 and above among the grades above 0 from which
+#: judgements with this highest grade are taken for its scale.
+_HIGHEST, _SHARE = 3, 0.25
 
 
 def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
@@ -27,13 +30,16 @@ def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
 
 
 def measures_from(rel: int = 1) -> tuple[Measure, ...]:
-    """The measures of both commands: RR, AP and R count grade `rel` and above as relevant, 2 in TREC Deep Learning."""
+    """The measures of both commands: RR, AP and R count grade `rel` and above as relevant."""
     return (nDCG @ 10, RR(rel=rel) @ 10, AP(rel=rel) @ 100, R(rel=rel) @ 100, Judged @ 10)
 
 
 def least_relevant_grade(qrels: Iterable[Qrel], asked: int = 0) -> int:
-    """The grade from which RR, AP and R count a passage as relevant: 2, as TREC Deep Learning does, or 1 if no
-    judgement is above 1.
+    """The grade from which RR, AP and R count a passage as relevant: 2 on the scale of TREC Deep Learning, otherwise 1.
+
+    Its scale goes from 0 to 3, and grade 1 means that a passage is about the query and does not answer it. It is taken
+    for that scale if 3 is the highest grade and a quarter of the grades above 0 are 2 or 3; in TREC's judgements half
+    of them are. A few high grades, as by mistake, do not decide.
 
     Args:
         asked: this grade instead; 0: none.
@@ -41,10 +47,12 @@ def least_relevant_grade(qrels: Iterable[Qrel], asked: int = 0) -> int:
     Raises:
         ConfigError: no judgement has the grade that is asked for, so that these measures would be 0.
     """
-    highest = max((qrel.relevance for qrel in qrels), default=0)
+    grades = [qrel.relevance for qrel in qrels if qrel.relevance > 0]
+    highest = max(grades, default=0)
     if asked > max(highest, 1):
         raise ConfigError(f"--rel {asked} exceeds the highest grade {highest} of the judgements; use at most {highest}")
-    return asked or (2 if highest > 1 else 1)
+    is_deep_learning = highest == _HIGHEST and sum(grade > 1 for grade in grades) >= _SHARE * len(grades)
+    return asked or (2 if is_deep_learning else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.store import PassageStore
-from rerank.types import Passage, Query
+from rerank.types import Passage
 from rerank_eval.measures import Run
 
 #: Number of queries without judgements, and of relevant passages without a candidate, that the notes name.
@@ -41,7 +41,7 @@ def judgements_of(
     if len(shared) < len(judged):
         notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; means and tests are over these.")
     if unjudged := sorted(asked - judged):
-        names = _listed(unjudged)
+        names = listed(unjudged)
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
     return [qrel for qrel in qrels if qrel.query_id in asked], tuple(notes)
 
@@ -76,12 +76,34 @@ def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, .
     )
 
 
-def nothing_to_rank(queries: Mapping[str, Query], lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
-    """A note if queries have no text or no candidates, for which no system is asked."""
-    empty = [query_id for query_id, query in queries.items() if not lists[query_id] or not query.text.strip()]
-    if not empty:
+def without_relevant(qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
+    """A note if measured queries have no relevant passage, so that RR, AP and R are 0 for them whatever the order.
+
+    Args:
+        rel: least grade that counts as relevant.
+    """
+    highest: dict[str, int] = {}
+    for qrel in qrels:
+        highest[qrel.query_id] = max(qrel.relevance, highest.get(qrel.query_id, 0))
+    lacking = [query_id for query_id, grade in highest.items() if grade < rel]
+    if not lacking:
         return ()
-    return (f"Queries without text or candidates, which count as 0: {len(empty)} ({_listed(empty)}).",)
+    if not any(highest.values()):
+        return (f"None of the {len(highest)} measured queries has a passage above grade 0, so every measure is 0.",)
+    passage = f"passage of grade {rel} or above"
+    if len(lacking) == len(highest):
+        way_out = f"; give --rel {max(highest.values())} or less"
+        return (f"None of the {len(highest)} measured queries has a {passage}, so RR, AP and R are 0{way_out}.",)
+    return (
+        f"{len(lacking)} of {len(highest)} measured queries have no {passage} and count as 0 in RR, AP and R: "
+        f"{listed(lacking)}.",
+    )
+
+
+def nothing_to_rank(lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
+    """A note if queries have no candidates, for which no system is asked."""
+    empty = [query_id for query_id, candidates in lists.items() if not candidates]
+    return (f"Queries without candidates, which count as 0: {len(empty)} ({listed(empty)}).",) if empty else ()
 
 
 def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> None:
@@ -113,7 +135,8 @@ def check_names(searched: object, dataset: str) -> tuple[str, ...]:
     )
 
 
-def _listed(query_ids: Sequence[str]) -> str:
+def listed(query_ids: Sequence[str]) -> str:
+    """The first ids, for a sentence."""
     return ", ".join(query_ids[:_NAMED]) + (" and others" if len(query_ids) > _NAMED else "")
 
 

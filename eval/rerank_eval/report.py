@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rerank_eval.efficiency import COLUMNS
 from rerank_eval.measures import MAIN_MEASURE, MetricValues
-from rerank_eval.run_files import write_text
+from rerank_eval.run_files import write_result
 from rerank_eval.statistics import Comparison, compare, confidence_interval, holm
 
 
@@ -45,6 +45,7 @@ class Report:
         dataset: its name; `title` is the report's heading.
         results: of the first stage, and then of all systems.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
+        rel: least grade that RR, AP and R count as relevant.
         notes: sentences about the judgements that change how the figures are read.
     """
 
@@ -52,15 +53,20 @@ class Report:
     title: str
     results: Sequence[SystemResult]
     upper_bound: SystemResult
+    rel: int
     notes: Sequence[str] = ()
 
     @property
-    def compared(self) -> Iterator[tuple[SystemResult, list[Compared]]]:
+    def measures(self) -> list[str]:
+        """The measures of all results."""
+        return list(self.upper_bound.metrics.mean)
+
+    def compared(self, measure: str = MAIN_MEASURE) -> Iterator[tuple[SystemResult, list[Compared]]]:
         """Each reference with its `comparisons`: the first stage with all systems, the first system with the others."""
         first_stage, *systems = self.results
-        yield first_stage, comparisons([first_stage, *systems])
+        yield first_stage, comparisons([first_stage, *systems], measure)
         if systems[1:]:
-            yield systems[0], comparisons(systems)
+            yield systems[0], comparisons(systems, measure)
 
 
 def comparisons(results: Sequence[SystemResult], measure: str = MAIN_MEASURE) -> list[Compared]:
@@ -81,12 +87,13 @@ def write_report(report: Report, out: Path, console: Console) -> None:
         _systems(report.results),
         *(f"**{note}**" for note in report.notes),
         _measures(report),
-        *(_comparison(reference, compared) for reference, compared in report.compared if compared),
+        *(_comparison(reference, compared) for reference, compared in report.compared() if compared),
+        *(f"{row.name}: {fact}" for row in report.results for fact in row.warnings),
     ]
-    rest = [_cost(report.results), *(f"{row.name}: {fact}" for row in report.results for fact in row.warnings)]
-    write_text(out / "report.md", _joined([*head, *rest]) + "\n")
+    rest = [_cost(report.results)]
+    former = write_result(out / "report.md", _joined([*head, *rest]) + "\n")
     console.print(_joined(head), soft_wrap=True, markup=False)
-    console.print(f"report: {out / 'report.md'}")
+    console.print(f"report: {out / 'report.md'}{f'; the one before it is {former}' if former else ''}")
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -110,7 +117,7 @@ def _systems(results: Sequence[SystemResult]) -> str:
 
 def _measures(report: Report) -> str:
     """All results, with the upper bound at the end."""
-    names = list(report.upper_bound.metrics.mean)
+    names = report.measures
     rows = [
         [
             result.name,
@@ -120,26 +127,31 @@ def _measures(report: Report) -> str:
         for result in (*report.results, report.upper_bound)
     ]
     table = markdown_table(["system", *names, f"{MAIN_MEASURE}, 95 % interval"], rows)
-    return f"Means over {len(report.upper_bound.metrics.per_query)} judged queries.\n\n{table}"
+    counted = f"Means over {len(report.upper_bound.metrics.per_query)} judged queries."
+    return f"{counted} RR, AP and R count grade {report.rel} and above as relevant (--rel).\n\n{table}"
 
 
 def _comparison(reference: SystemResult, compared: Sequence[Compared]) -> str:
+    """The differences; a correction for several comparisons only if there are several."""
+    several = len(compared) > 1
     rows = [
         [
             other.name,
             f"{c.difference:+.4f}",
             _range(c.interval, sign="+"),
             format_p(c.p),
-            format_p(adjusted),
+            *([format_p(adjusted)] if several else []),
             f"{c.wins}/{c.ties}/{c.losses}",
         ]
         for other, c, adjusted in compared
     ]
-    head = ["system", "difference", "95 % interval", "p (t-test)", "p (Holm)", "wins/ties/losses"]
+    head = ["system", "difference", "95 % interval", "p (t-test)", *(["p (Holm)"] if several else [])]
+    corrected = f"; p (Holm) is corrected for {len(rows)} comparisons" if several else ""
     return (
-        f"## {MAIN_MEASURE} compared with {reference.name}\n\n{markdown_table(head, rows)}\n\n"
-        f"Paired, two-sided t-tests over {compared[0][1].queries} queries; p (Holm) is corrected for {len(rows)} "
-        "comparisons. A difference that is not significant does not mean that the systems are equal."
+        f"## {MAIN_MEASURE} compared with {reference.name}\n\n"
+        f"{markdown_table([*head, 'wins/ties/losses'], rows)}\n\n"
+        f"Paired, two-sided t-test{'s' if several else ''} over {compared[0][1].queries} queries{corrected}. A "
+        "difference that is not significant does not mean that the systems are equal."
     )
 
 

@@ -9,6 +9,7 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,8 @@ def write_run(
         "per_query": metrics.per_query,
         "notes": [*notes, *_notes_on_ids(run)],
     }
-    write_text(out / "run.trec", trec_run(run, tag="rerank"))
-    write_text(out / "measures.json", json.dumps(measures, indent=2, default=str) + "\n")
+    write_result(out / "run.trec", trec_run(run, tag="rerank"))
+    write_result(out / "measures.json", json.dumps(measures, indent=2, default=str) + "\n")
 
 
 def trec_run(run: Run, tag: str) -> str:
@@ -75,6 +76,25 @@ def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
         if not np.isfinite(np.array(scores, dtype=np.float32)).all():
             return [repr(float(len(docs) - rank)) for rank in range(len(docs))]
     return [repr(score) for score in scores]
+
+
+def write_result(path: Path, text: str) -> Path | None:
+    """Writes a file of results. One with other content stays beside it: report.md becomes report-1.md.
+
+    Returns:
+        Where the former content is now; None if there was none, or the same.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    former = None
+    with report_disk_errors(path, WAY_OUT):
+        if path.is_file() and path.read_bytes() != text.encode():
+            names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(1))
+            former = next(name for name in names if not name.exists())
+            path.rename(former)
+    write_text(path, text)
+    return former
 
 
 def write_text(path: Path, text: str) -> None:

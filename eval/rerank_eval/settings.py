@@ -67,6 +67,14 @@ class EvaluationSettings:
     split: Annotated[
         str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"
+    rel: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Least grade that RR, AP and R count as relevant; 0: 2 for judgements on the scale of TREC Deep "
+            "Learning (grades 0 to 3, and many above 1), otherwise 1.",
+        ),
+    ] = 0
     out: Annotated[Path, typer.Option(help="Folder for the results; a run that was killed resumes in it.")]
 
 
@@ -81,7 +89,6 @@ class BeirSettings(EvaluationSettings):
     ] = field(default_factory=list)
     first_stage: FirstStageOption = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
-    rel: Annotated[int, typer.Option(min=1, help="Least grade that RR, AP and R count as relevant.")] = 1
     feedback: Annotated[
         bool,
         typer.Option(
@@ -144,9 +151,3 @@ class TrecDLSettings(EvaluationSettings):
         typer.Option(help=f"Collection with the passages of a TREC run, one for each --requests. {_COLLECTIONS}."),
     ] = field(default_factory=list)
     depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
-    rel: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1."
-        ),
-    ] = 0

@@ -31,7 +31,7 @@ class Comparison:
     Attributes:
         reference: mean of the reference.
         difference: mean of system minus reference.
-        interval: 95 % confidence interval of `difference`, by Student's t.
+        interval: 95 % confidence interval of `difference`, by Student's t, within -1 to 1.
         p: two-sided p of the paired t-test; 1 for a single query, or if all differences are 0.
         wins: number of queries on which the system is better; likewise `ties` and `losses`.
     """
@@ -71,7 +71,7 @@ def compare(system: Values, reference: Values) -> Comparison:
         queries=len(differences),
         reference=float(np.mean(reference)),
         difference=float(differences.mean()),
-        interval=confidence_interval(differences.tolist()),
+        interval=confidence_interval(differences.tolist(), lowest=-1.0),
         p=_t_test(differences),
         wins=wins,
         ties=len(differences) - wins - losses,
@@ -99,11 +99,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % confidence interval of the mean, by Student's t; infinite for a single value."""
+def confidence_interval(values: Sequence[float], lowest: float = 0.0) -> tuple[float, float]:
+    """95 % confidence interval of the mean, by Student's t, without the part that no mean of such values can have.
+
+    Args:
+        values: of a measure, from `lowest` to 1; a single one says nothing of the others.
+    """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
-        return -math.inf, math.inf
+        return lowest, 1.0
     quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1))
     half_width = quantile * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return mean - half_width, mean + half_width
+    return max(lowest, mean - half_width), min(1.0, mean + half_width)

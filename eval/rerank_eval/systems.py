@@ -13,6 +13,7 @@ from google.protobuf.json_format import MessageToDict
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import RerankClient
+from rerank.client.loaded import list_loaded_models
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
 from rerank.commands.service_process import service_process
@@ -93,9 +94,10 @@ def open_systems(
     if config and settings.precision and (others := without_precision(config)):
         console.print(f"--precision {settings.precision} has no effect on {', '.join(others)}")
     with _client(settings.target, config) as client:
-        listed = client.list_models()
-        searched = MessageToDict(listed.index, preserving_proto_field_name=True)
         names = {spec: spec.name if config else spec.model for spec in specs}
+        others = [""] if "default" in names.values() else []  # stands for the default model, whatever its name
+        listed = list_loaded_models(client, [*names.values(), *others], _MAX_REQUEST_S)
+        searched = MessageToDict(listed.index, preserving_proto_field_name=True)
         models = {spec: _listed(listed.models, name) for spec, name in names.items()}
         yield {spec.name: _served(client, models[spec], spec, settings, searched, config) for spec in specs}
 

@@ -17,7 +17,7 @@ from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256
 from rerank_eval.measures import Evaluator, Run, by_rank, least_relevant_grade, measures_from
-from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, nothing_to_rank
+from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, listed, nothing_to_rank, without_relevant
 from rerank_eval.run_files import candidates_of_run
 from rerank_eval.runner import Responses
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
@@ -63,11 +63,9 @@ class Task:
     def ask(self, system: ServedSystem, query_id: str, feedback: Mapping[str, object] | None = None) -> RankedList:
         """Asks a system to rank the candidates of a query; with `feedback`, after a second search."""
         query = self.queries[query_id]
-        candidates = self.lists[query_id] if self.lists is not None else None
-        if not query.text.strip() or (candidates is not None and not candidates):
-            return NOTHING
-        if candidates is not None:
-            return system.rerank(query, candidates)
+        if self.lists is not None:
+            candidates = self.lists[query_id]
+            return system.rerank(query, candidates) if candidates else NOTHING
         options = {"feedback": feedback} if feedback else {}
         return system.search(query, first_stage=self.first_stage, depth=self.depth, **options)
 
@@ -138,7 +136,9 @@ def _given_to_trec_dl(settings: TrecDLSettings) -> list[_Given]:
         raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
     return [
         _Given(name=name, lists=path, qrels=judged, collection=collection)
-        for name, path, judged, collection in zip_longest(_names(requests), requests, qrels, collections)
+        for name, path, judged, collection in zip_longest(
+            _names(requests, qrels, collections), requests, qrels, collections
+        )
     ]
 
 
@@ -156,11 +156,12 @@ def _open(given: _Given, settings: _Settings) -> Task:
         candidates = {request.query.query_id: request.candidates for request in requests}
         lists = {query_id: candidates[query_id] for query_id in queries}
         check_doc_ids(_doc_ids(lists.values()), qrels, f"candidates of {origin}")
-        notes += nothing_to_rank(queries, lists)
+        notes += nothing_to_rank(lists)
     elif given.index:
         check_index(given.index, qrels, origin)
     name = given.name or (dataset.name if dataset else "")
     rel = least_relevant_grade(qrels, settings.rel)
+    notes += without_relevant(counted, rel)
     feedback, without_feedback = _feedback(given, settings)
     searched = given.first_stage.value if given.first_stage else Path(origin).name
     return Task(
@@ -225,21 +226,36 @@ def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) ->
     }
 
 
-def _names(requests: Sequence[Path]) -> list[str]:
-    """The name of each file's folder; with the file's own name where two folders have the same."""
-    folders = [path.absolute().parent.name for path in requests]
-    if len(set(folders)) == len(folders):
-        return folders
-    return [f"{folder}-{path.stem}" for folder, path in zip(folders, requests, strict=True)]
+def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence[str]) -> list[str]:
+    """The name of each dataset: that of its collection or of its judgements, or else of its file of lists.
+
+    Where two have the same, those of the files or their folders tell them apart.
+    """
+    named, stems, folders = list[str](), list[str](), list[str]()
+    for path, judged, collection in zip_longest(requests, qrels, collections):
+        stems.append(Path(path.name.removesuffix(".gz")).stem)
+        folders.append(path.absolute().parent.name)
+        own = collection or ("" if not judged or Path(judged).exists() else judged)
+        named.append(Path(own).name if Path(own).exists() else own)
+    ways = (
+        [name or stem for name, stem in zip(named, stems, strict=True)],
+        ["-".join(filter(None, parts)) for parts in zip(named, stems, strict=True)],
+        ["-".join(filter(None, parts)) for parts in zip(named, folders, strict=True)],
+        ["-".join(filter(None, parts)) for parts in zip(named, folders, stems, strict=True)],
+    )
+    return next((names for names in ways if len(set(names)) == len(names)), ways[-1])
 
 
 def _select(
     queries: Mapping[str, Query], qrels: Sequence[Qrel], settings: EvaluationSettings
 ) -> tuple[dict[str, Query], tuple[str, ...]]:
-    """The queries that are asked by query_id, in their order, and a note if those of --queries are not all there.
+    """The queries that are asked by query_id, in their order, and notes on those that are not.
+
+    A query without text is not asked, and so not measured: a service refuses it, and the first stage's order of its
+    candidates would count against systems that never saw it.
 
     Raises:
-        CollectionError: --queries cannot be read, or names none of the queries.
+        CollectionError: --queries cannot be read, or names none of the queries; or no query has a text.
     """
     asked, notes = dict(queries), list[str]()
     if settings.queries:
@@ -256,6 +272,11 @@ def _select(
             notes.append(
                 f"{missing} of {len(wanted)} queries of {settings.queries} are not among those with candidates."
             )
+    if empty := [query_id for query_id, query in asked.items() if query.is_empty]:
+        asked = {query_id: query for query_id, query in asked.items() if not query.is_empty}
+        if not asked:
+            raise CollectionError(f"none of the {len(empty)} queries has a text; give queries with texts")
+        notes.append(f"Queries without text, which are not asked and not measured: {len(empty)} ({listed(empty)}).")
     if settings.limit:
         judged = {qrel.query_id for qrel in qrels}
         asked = dict(islice(((q, query) for q, query in asked.items() if q in judged), settings.limit))

@@ -45,7 +45,7 @@ class RankedList:
         return [doc_id for _, doc_id in sorted(zip(self.positions, self.doc_ids, strict=True))]
 
 
-#: The ranking of a query without text or candidates, for which no system is asked.
+#: The ranking of a query without candidates, for which no system is asked.
 NOTHING = RankedList((), (), (), {})
 
 

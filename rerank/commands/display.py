@@ -85,7 +85,6 @@ def execution_line(execution: pb.Execution) -> str:
         execution.model_warning,
         "query truncated" if execution.query_truncated else "",
         f"{truncated} truncated" if truncated else "",
-        f"{execution.repaired_identifiers} repaired" if execution.repaired_identifiers else "",
     ]
     return " · ".join(note for note in notes if note)
 

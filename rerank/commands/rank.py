@@ -138,15 +138,21 @@ def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> Non
 
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
+    from rerank.client.loaded import list_loaded_models
     from rerank.commands.rank_file import RankedFile, deciding_settings
 
     fields = settings.fields() | {"return_passages": False}
     with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
-        models = client.list_models(settings.timeout_s).models
+        asked = (settings.model, fields["strategy"]["preranker"] or "")
+        models = list_loaded_models(client, asked, settings.timeout_s).models
         ranked = RankedFile(requests, out, deciding_settings(fields, models))
-        if failed := ranked.rank(partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)):
-            console.print(f'failed requests: {failed}; the same command sends them again. Their lines have an "error"')
-            raise typer.Exit(1)
+        counts = ranked.rank(partial(client.rerank_many, timeout_s=settings.timeout_s, **fields))
+    before = f", {counts.before:,} of them before" if counts.before else ""
+    console.note(f"{out}: {counts.total - counts.failed:,} of {counts.total:,} requests are ranked{before}")
+    if counts.failed:
+        problem = f"failed requests: {counts.failed}; the same command sends them again"
+        console.print(f'{problem}. Their lines have an "error"')
+        raise typer.Exit(1)
 
 
 def file_among(given: Sequence[str]) -> Path | None:

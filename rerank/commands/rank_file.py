@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 
@@ -49,6 +49,14 @@ def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> 
     return given | {"model": model.name, "model_revision": model.model_revision}
 
 
+class Counts(NamedTuple):
+    """Numbers of requests: all of the file, those that had a ranking before, and those that failed now."""
+
+    total: int
+    before: int
+    failed: int
+
+
 @dataclass(frozen=True, slots=True)
 class RankedFile:
     """The file with the rankings of a file of requests.
@@ -66,11 +74,8 @@ class RankedFile:
     path: Path
     settings: Mapping[str, Any]
 
-    def rank(self, answers: Answers) -> int:
+    def rank(self, answers: Answers) -> Counts:
         """Ranks the requests that have no ranking yet, in constant memory; those that failed are asked again.
-
-        Returns:
-            The number of requests that failed.
 
         Raises:
             CollectionError: a line of the requests is wrong, or there are none. Nothing was ranked then.
@@ -88,7 +93,7 @@ class RankedFile:
                 partial.unlink()
             else:
                 os.replace(partial, self.path)
-        return failed
+        return Counts(len(is_ranked), sum(is_ranked), failed)
 
     def _is_ranked(self, partial: IO[bytes]) -> list[bool]:
         """One flag for each request: it has a ranking already. Raises: CollectionError, ConfigError."""

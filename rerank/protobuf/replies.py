@@ -78,6 +78,7 @@ def _execution(trace: Trace) -> pb.Execution:
         model_ms=trace.model_ms,
         total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,
+        generated_identifiers=trace.generated,
         first_stage_weight=trace.first_stage_weight,
         kendall_tau=trace.kendall_tau,
         model_warning=trace.model_warning,

@@ -14,7 +14,7 @@ _ANSWER, _END_OF_ANSWER = "<answer>", "</answer>"
 
 @dataclass(frozen=True, slots=True)
 class ParsedPermutation:
-    """The permutation that a generated answer states, with counts of its repairs.
+    """The permutation that a generated answer states, with counts of what was wrong.
 
     Attributes:
         permutation: places in the window, best first; those that the answer does not name come last, in order.
@@ -30,7 +30,8 @@ class ParsedPermutation:
 
     @property
     def repairs(self) -> int:
-        return self.missing + self.repeated + self.unknown
+        """The number of places that were repaired: a wrong identifier in the place of a missing one is one of them."""
+        return min(len(self.permutation), max(self.missing, self.repeated + self.unknown))
 
 
 def answer_in(text: str, is_reasoning: bool = False) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeAlias, cast
@@ -38,7 +38,7 @@ class RerankerSteps:
 
     def __init__(self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker) -> None:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
-        self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance)
+        self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance, self._repairs)
 
     async def rank(self, job: RankJob) -> Ranking:
         """Ranks the candidates among which `chosen` chooses."""
@@ -86,6 +86,28 @@ class RerankerSteps:
         """Results get their relevance, of what was read of them."""
         info = self._models.infos[job.steps[-1].model]
         return with_relevance(await rank(job), info, self._encoder.relevance, job.candidates)
+
+    async def _repairs(self, rank: Rank, job: RankJob) -> Ranking:
+        """Generated orders are told apart from repaired ones, which may be no more than the order before them."""
+        ranking = await rank(job)
+        writers = {step.model for step in job.steps if self._models.infos[step.model].kind == "generation"}
+        return with_share_of_repairs(ranking, writers) if writers else ranking
+
+
+def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking:
+    """Adds the number of places in generated permutations, and a warning if some of them were repaired.
+
+    Args:
+        writers: names of the models that write permutations.
+    """
+    trace = ranking.trace
+    generated = sum(len(window.positions) for window in trace.windows if window.model in writers)
+    warning = ""
+    if trace.repairs:
+        share = f"{trace.repairs} of {generated} places ({trace.repairs / generated:.0%})"
+        warning = f"{share} in what the model wrote were repaired; passages that it did not name kept their order"
+    told = "; ".join(filter(None, (trace.model_warning, warning)))
+    return replace(ranking, trace=replace(trace, generated=generated, model_warning=told))
 
 
 @cache

@@ -108,7 +108,8 @@ class _CallMetrics:
         )
         self._fallbacks = counter("fallbacks", "Answers in the place of an error, by its reason.", ["model", "reason"])
         self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
-        self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
+        self._generated = counter("generated_identifiers", "Places in generated permutations.", ["model"])
+        self._repaired = counter("repaired_identifiers", "Repaired places in generated permutations.", ["model"])
         self._kendall_tau = Summary(
             "first_stage_kendall_tau",
             "Kendall's tau of an answer's order with that of the first stage; its mean is sum / count.",
@@ -132,6 +133,7 @@ class _CallMetrics:
         if trace.failure:
             self._fallbacks.labels(model, reason_of(trace.failure)).inc()
         self._truncated.labels(model).inc(len(trace.truncated_doc_ids))
+        self._generated.labels(model).inc(trace.generated)
         self._repaired.labels(model).inc(trace.repairs)
         self._candidates.labels(model).inc(call.candidates)
         if trace.kendall_tau is not None:

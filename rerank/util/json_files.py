@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,26 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:
-    """The settings that differ from those in a file, in words; empty if none does."""
-    names = sorted(name for name in stored.keys() | current.keys() if stored.get(name) != current.get(name))
-    return "; ".join(f"{name}: {stored.get(name)} there, {current.get(name)} now" for name in names)
+    """The settings that differ from those in a file, in words; empty if none does.
+
+    Settings inside of others are named by their path, as in service.encoder.name or models[1].window_size.
+    """
+    return "; ".join(f"{name}: {there} there, {now} now" for name, there, now in _differences("", stored, current))
+
+
+def _differences(name: str, stored: object, current: object) -> Iterator[tuple[str, str, str]]:
+    if isinstance(stored, Mapping | None) and isinstance(current, Mapping | None):
+        there, now = stored or {}, current or {}
+        for key in sorted(there.keys() | now.keys()):
+            yield from _differences(f"{name}.{key}" if name else key, there.get(key), now.get(key))
+    elif isinstance(stored, list) and isinstance(current, list) and len(stored) == len(current):
+        for place, pair in enumerate(zip(stored, current, strict=True)):
+            yield from _differences(f"{name}[{place}]", *pair)
+    elif stored != current:
+        yield name, _shown(stored), _shown(current)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)

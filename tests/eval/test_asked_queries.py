@@ -77,8 +77,8 @@ def test_tests_are_over_the_queries_that_were_asked(
     cells = rows(report, "compared with identity")["number"]
     low, high = expected["interval"]
     assert cells[:3] == [f"{expected['difference']:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{expected['p']:.4f}"]
-    assert cells[4] == "/".join(map(str, expected["signs"]))
-    assert f"tests over {ASKED} queries" in report
+    assert cells[3] == "/".join(map(str, expected["signs"]))
+    assert f"t-test over {ASKED} queries" in report
     assert f"| number | {cells[0]} | {cells[1]} |" in printed
     assert f"Means over {ASKED} judged queries" in report
     assert read_json(out / "number" / "measures.json")["mean"]["nDCG@10"] == pytest.approx(fmean(values["number"]))

@@ -16,9 +16,11 @@ from rerank_eval.statistics import compare, holm
 from rerank.commands.console import PlainConsole
 
 
-def result(name: str, values: list[float]) -> SystemResult:
-    per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
-    metrics = MetricValues({"nDCG@10": sum(values) / len(values)}, per_query)
+def result(name: str, values: list[float], *others: str) -> SystemResult:
+    """A result with these values of nDCG@10 and of the other measures."""
+    measures = ["nDCG@10", *others]
+    per_query = {f"q{number}": dict.fromkeys(measures, value) for number, value in enumerate(values)}
+    metrics = MetricValues(dict.fromkeys(measures, sum(values) / len(values)), per_query)
     return SystemResult(name, metrics, dict.fromkeys(COLUMNS, 10.0), ["a fact"])
 
 
@@ -31,7 +33,7 @@ UPPER_BOUND = SystemResult(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
 
 
 def evaluation(*results: SystemResult) -> Report:
-    return Report("d", "t", (FIRST_STAGE_RESULT, *results), UPPER_BOUND)
+    return Report("d", "t", (FIRST_STAGE_RESULT, *results), UPPER_BOUND, rel=1)
 
 
 def markdown(report: Report) -> str:
@@ -62,6 +64,37 @@ def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them() 
 def test_p_values_are_adjusted_over_all_comparisons() -> None:
     raw = [compare(other.metrics.values(), FIRST.metrics.values()).p for other in (BETTER, WORSE)]
     assert [p for _, _, p in comparisons([FIRST, BETTER, WORSE])] == pytest.approx(holm(raw))
+
+
+def test_a_single_comparison_is_not_corrected_for_several() -> None:
+    text = markdown(evaluation(FIRST))
+    assert "Paired, two-sided t-test over 4 queries. A" in text
+    assert "Holm" not in text
+    assert "corrected for 3 comparisons" in markdown(evaluation(FIRST, BETTER, WORSE))
+
+
+def test_intervals_are_within_the_range_of_the_measure() -> None:
+    text = markdown(evaluation(result("a", [1.0, 1.0, 1.0, 0.9]), result("b", [0.0, 0.0, 0.1, 0.0])))
+    means, differences = rows(text, "Means over"), rows(text, "compared with first stage")
+    assert (means["a"][-1].split()[-1], means["b"][-1].split()[0]) == ("1.0000", "0.0000")
+    alone = markdown(Report("d", "t", (result("f", [0.4]), result("a", [0.6])), result(ORACLE, [1.0]), rel=1))
+    assert rows(alone, "Means over")["a"][-1] == "0.0000 to 1.0000"
+    assert rows(alone, "compared with f")["a"][1] == "-1.0000 to +1.0000"
+    assert differences["a"][1] == "+0.3954 to +0.5546"
+
+
+def test_report_that_would_be_replaced_stays_beside_the_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = PlainConsole(stderr=True)
+    for name in ("a", "a", "b", "c"):
+        write_report(evaluation(result(name, [0.5, 0.6, 0.7, 0.4])), tmp_path, console)
+    found = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    systems = {name: next(system for system in "abc" if f"\n| {system} |" in text) for name, text in found.items()}
+    assert systems == {"report-1.md": "a", "report-2.md": "b", "report.md": "c"}
+    assert (
+        f"report: {tmp_path / 'report.md'}; the one before it is {tmp_path / 'report-2.md'}" in capsys.readouterr().err
+    )
 
 
 def test_cost_and_warnings_of_systems_are_reported() -> None:

@@ -38,7 +38,7 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
         ConfigError, match=r"1 responses of a run with other settings \(depth: 100 there, 50 now\); choose another"
     ):
         TraceFile(path, {"depth": 50, "seed": 0})
-    with pytest.raises(ConfigError, match="seed: 0 there, None now"):
+    with pytest.raises(ConfigError, match="seed: 0 there, not set now"):
         TraceFile(path, {"depth": 100})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rerank_eval.commands import eval_trec_dl
+from rerank_eval.tasks import _names
 
 from tests.eval.data import (
     evaluate,
@@ -82,7 +83,10 @@ def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, servic
     ("grades", "given", "names"),
     [
         ({"a": 1, "b": 0}, (), ["RR@10", "AP@100", "R@100"]),
-        ({"a": 2, "b": 1}, (), ["RR(rel=2)@10", "AP(rel=2)@100", "R(rel=2)@100"]),
+        ({"a": 2, "b": 1}, (), ["RR@10", "AP@100", "R@100"]),
+        ({"a": 3, "b": 2, "c": 1}, (), ["RR(rel=2)@10", "AP(rel=2)@100", "R(rel=2)@100"]),
+        ({"a": 3, **dict.fromkeys("bcdefgh", 1)}, (), ["RR@10", "AP@100", "R@100"]),
+        ({"a": 5, "b": 3}, (), ["RR@10", "AP@100", "R@100"]),
         ({"a": 2, "b": 1}, ("--rel", 1), ["RR@10", "AP@100", "R@100"]),
         ({"a": 3, "b": 1}, ("--rel", 3), ["RR(rel=3)@10", "AP(rel=3)@100", "R(rel=3)@100"]),
     ],
@@ -90,17 +94,19 @@ def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, servic
 def test_least_relevant_grade_follows_the_judgements(
     tmp_path: Path, service: Served, grades: dict[str, int], given: tuple[object, ...], names: list[str]
 ) -> None:
-    """With binary judgements, no passage has grade 2: RR, AP and R would be 0 for every system."""
+    """Grade 2 on the scale of TREC Deep Learning; one high grade among many of 1 does not make that scale."""
     files = graded_requests(tmp_path, {"q": grades})
     evaluate(eval_trec_dl, tmp_path / "out", *files, "--model", "number", "--target", service.address, *given)
     mean = measures(tmp_path / "out")["mean"]
     assert [mean[name] for name in names] == [1.0, 1.0, 1.0]
+    rel = names[0][7] if "rel" in names[0] else 1
+    assert f"RR, AP and R count grade {rel} and above as relevant" in report(tmp_path / "out")
 
 
 def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path, service: Served) -> None:
     """A passage that two queries need is two pairs, and grade 1 does not count where R counts grade 2."""
     requests = write_requests(tmp_path / "requests.jsonl", {q: {"a": "a", "b": "b"} for q in ("q", "r")})
-    qrels = write_qrels(tmp_path / "qrels.txt", {q: {"a": 2, "x": 2, "y": 1} for q in ("q", "r")})
+    qrels = write_qrels(tmp_path / "qrels.txt", {q: {"a": 3, "x": 2, "y": 1} for q in ("q", "r")})
     given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
     evaluate(eval_trec_dl, tmp_path / "out", *given)
     (note,) = measures(tmp_path / "out")["notes"]
@@ -110,18 +116,83 @@ def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path, ser
     assert measures(tmp_path / "all")["notes"][0].startswith("4 of 6 relevant query-passage pairs are not")
 
 
-@pytest.mark.parametrize("part", ["candidates", "query"])
-def test_query_without_text_or_candidates_counts_as_0_with_a_note(
-    files: list[str], tmp_path: Path, service: Served, part: str
-) -> None:
+def with_changed_query(files: list[str], **changed: object) -> list[str]:
+    """The flags, after fields of q2 in the request file were replaced."""
     path = Path(files[1])
-    rows_ = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rows_[1][part] = [] if part == "candidates" else {"qid": "q2", "text": " "}
-    write(path, *map(json.dumps, rows_))
-    evaluate(eval_trec_dl, tmp_path / "out", *files, "--model", "number", "--target", service.address)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines[1].update(changed)
+    write(path, *map(json.dumps, lines))
+    return files
+
+
+def test_query_without_candidates_counts_as_0_with_a_note(files: list[str], tmp_path: Path, service: Served) -> None:
+    given = (*with_changed_query(files, candidates=[]), "--model", "number", "--target", service.address)
+    evaluate(eval_trec_dl, tmp_path / "out", *given)
     written = measures(tmp_path / "out")
     assert [written["per_query"][query]["nDCG@10"] for query in ASKED] == [1.0, 0.0, 1.0]
-    assert "Queries without text or candidates, which count as 0: 1 (q2)." in written["notes"]
+    assert "Queries without candidates, which count as 0: 1 (q2)." in written["notes"]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\x00\x1b"])
+def test_query_without_text_counts_for_neither_the_system_nor_the_first_stage(
+    files: list[str], tmp_path: Path, service: Served, text: str
+) -> None:
+    """No system is asked, so it would have 0 where the first stage has the measure of its order."""
+    given = with_changed_query(files, query={"qid": "q2", "text": text})
+    evaluate(eval_trec_dl, tmp_path / "out", *given, "--model", "identity", "--target", service.address)
+    written = measures(tmp_path / "out")
+    assert list(written["per_query"]) == ["q1", "q3"]
+    assert "Queries without text, which are not asked and not measured: 1 (q2)." in written["notes"]
+    means = rows(report(tmp_path / "out"), "Means over")
+    assert means["identity"] == means["first stage"]
+    none = write_requests(tmp_path / "none.jsonl", {"q2": {"d0": "1"}})
+    write(none, none.read_text(encoding="utf-8").replace("what is q2", " "))
+    error = refusal(eval_trec_dl, tmp_path / "none", "--requests", none, *given[2:], "--target", service.address)
+    assert error == "none of the 1 queries has a text; give queries with texts"
+
+
+@pytest.mark.parametrize(
+    ("grades", "rel", "note"),
+    [
+        ({"q": {"a": 1}, "r": {"a": 1}}, (), ""),
+        ({"q": {"a": 1}, "r": {"a": 0}}, (), "1 of 2 measured queries have no passage of grade 1 or above and count"),
+        ({"q": {"a": 0}, "r": {"a": 0}}, (), "None of the 2 measured queries has a passage above grade 0, so every"),
+        (
+            {"q": {"a": 1}, "r": {"a": 1}, "other": {"b": 3}},
+            ("--rel", 3),
+            "None of the 2 measured queries has a passage of grade 3 or above, so RR, AP and R are 0; give --rel 1 or",
+        ),
+    ],
+)
+def test_queries_without_a_relevant_passage_are_noted(
+    tmp_path: Path, service: Served, grades: dict[str, dict[str, int]], rel: tuple[object, ...], note: str
+) -> None:
+    files = graded_requests(tmp_path, grades, ("q", "r"))
+    printed = evaluate(eval_trec_dl, tmp_path / "out", *files, *rel, "--model", "identity", "--target", service.address)
+    assert (note in printed) if note else ("relevant passage" not in printed and "count as 0" not in printed)
+
+
+def test_run_of_the_first_stage_is_written(files: list[str], tmp_path: Path, service: Served) -> None:
+    given = ("--model", "identity", "--model", "number", "--target", service.address)
+    evaluate(eval_trec_dl, tmp_path / "out", *files, *given)
+    first_stage, identity = (tmp_path / "out" / name for name in ("first-stage.trec", "identity/run.trec"))
+    columns = [[line.split()[place] for line in first_stage.read_text().splitlines()] for place in (0, 2, 3)]
+    assert columns == [[line.split()[place] for line in identity.read_text().splitlines()] for place in (0, 2, 3)]
+
+
+def test_results_of_a_second_evaluation_stand_beside_those_of_the_first(
+    files: list[str], tmp_path: Path, service: Served
+) -> None:
+    out, given = tmp_path / "out", ("--target", service.address)
+    evaluate(eval_trec_dl, out, *files, "--model", "number", "--model", "identity", *given)
+    before = report(out)
+    again = evaluate(eval_trec_dl, out, *files, "--model", "number", "--model", "identity", *given)
+    assert not list(out.glob("**/*-1.*"))
+    assert "the one before it" not in again
+    printed = evaluate(eval_trec_dl, out, *files, "--model", "other=number", "--model", "identity", *given)
+    assert (out / "report-1.md").read_text(encoding="utf-8") == before
+    assert "other" in report(out)
+    assert f"the one before it is {out / 'report-1.md'}" in printed
 
 
 def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Path, service: Served) -> None:
@@ -145,6 +216,20 @@ def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_p
     assert other == measures(out / tmp_path.name) | {"settings": other["settings"]}
     assert rows(report(out), "2 datasets")["number"] == ["1.0000", "1.0000", "1.0000"]
     assert {"table.tex", "table.csv"} <= {path.name for path in out.iterdir()}
+
+
+def test_datasets_are_named_after_the_collection_or_the_file_and_not_after_the_folder_of_a_run(tmp_path: Path) -> None:
+    run, other, deep = tmp_path / "results" / "bm25.trec", tmp_path / "results" / "b.jsonl", tmp_path / "x" / "b.jsonl"
+    (tmp_path / "cranfield").mkdir()
+    write(tmp_path / "q.txt", "q 0 a 1")
+    collection, qrels = str(tmp_path / "cranfield"), str(tmp_path / "q.txt")
+    assert _names([run], [], [collection]) == ["cranfield"]
+    assert _names([run], [qrels], [collection]) == ["cranfield"]
+    assert _names([run, other], [], [collection, collection]) == ["cranfield-bm25", "cranfield-b"]
+    assert _names([other], ["trec-dl-2019"], []) == ["trec-dl-2019"]
+    assert _names([run, other], [qrels, qrels], []) == ["bm25", "b"]
+    assert _names([deep, other], [qrels, qrels], []) == ["x", "results"]
+    assert _names([Path("a/r.jsonl.gz"), Path("b/s.jsonl.gz")], [qrels, qrels], []) == ["r", "s"]
 
 
 @pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])

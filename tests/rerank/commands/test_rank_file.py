@@ -58,7 +58,7 @@ def batch(rerank: Command, address: str, paths: tuple[Path, Path]) -> Batch:
 
 
 def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Path, Path]) -> None:
-    assert batch("--top-n", "2") == Outcome(0, "", "")
+    assert batch("--top-n", "2") == Outcome(0, "", f"{paths[1]}: 20 of 20 requests are ranked\n")
     rows = read(paths[1])
     assert [row["query"]["qid"] for row in rows] == [*range(20)]
     row = rows[7]
@@ -97,7 +97,8 @@ def test_killed_run_goes_on_behind_its_last_whole_line(
     assert [[c["docid"] for c in row["candidates"]] for row in read(paths[1])] == [["d2", "d1", "d0"]] * 20
     assert not partial_of(paths[1]).exists()
     asked.clear()
-    assert (batch().code, asked) == (0, [])
+    finished = f"{paths[1]}: 20 of 20 requests are ranked, 20 of them before\n"
+    assert (batch(), asked) == (Outcome(0, "", finished), [])
 
 
 def partial_of(out: Path) -> Path:
@@ -142,8 +143,8 @@ def test_failed_requests_are_sent_again_also_after_a_kill(
 @pytest.mark.parametrize(
     ("args", "changed"),
     [
-        (("--top-n", "2"), "top_n: None there, 2 now"),
-        (("--model", "other", "--ordered"), "model: number there, other now; ordered: None there, True now"),
+        (("--top-n", "2"), "top_n: not set there, 2 now"),
+        (("--model", "other", "--ordered"), "model: number there, other now; ordered: not set there, true now"),
     ],
 )
 def test_answers_of_other_settings_are_never_kept(

@@ -33,6 +33,7 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
         truncated_doc_ids=("b", "c"),
         query_truncated=True,
         repairs=3,
+        generated=4,
         completeness=Completeness.PARTIAL,
         reason="because",
         queue_ms=1.0,
@@ -63,6 +64,7 @@ def test_trace_becomes_execution() -> None:
         model_ms=3.0,
         total_ms=4.0,
         repaired_identifiers=3,
+        generated_identifiers=4,
     )
 
 

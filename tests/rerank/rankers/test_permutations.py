@@ -58,7 +58,16 @@ def test_answer_is_parsed(
 ) -> None:
     parsed = parse_permutation(text, names)
     assert parsed == ParsedPermutation(permutation, missing, repeated, unknown)
-    assert parsed.repairs == missing + repeated + unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "repairs"),
+    [("[2] > [1] > [3]", 0), ("[2] > [1]", 1), ("[2] > [9] > [1]", 1), ("[2] > [2] > [2]", 2), ("[9] [9] [9] [9]", 3)],
+)
+def test_repairs_are_places_of_the_order_and_a_wrong_identifier_for_a_missing_one_is_one(
+    text: str, repairs: int
+) -> None:
+    assert parse_permutation(text, ONE_TO_THREE).repairs == repairs
 
 
 names_of_windows = st.sampled_from([ALL_LETTERS, ALL_LETTERS[26:], tuple(str(number) for number in range(1, 101))])

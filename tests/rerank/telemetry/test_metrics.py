@@ -26,7 +26,7 @@ from rerank.telemetry.metrics import part_ms
 from rerank.types import FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.fakes import NumberRanker
+from tests.fakes import NumberRanker, RamblingRanker
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
 from tests.traces import trace_of
 
@@ -74,6 +74,16 @@ def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: Re
     assert value(service, "rerank_request_seconds_count", method="Rerank", model="number") == 1
     model_s = value(service, "rerank_request_part_seconds_sum", part="model", model="number")
     assert model_s == pytest.approx(execution.model_ms / 1000)
+
+
+def test_share_of_repaired_places_is_counted(encoder: Encoder) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker(), "rambling": RamblingRanker()}, telemetry=METRICS)
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        for model in ("rambling", "number"):
+            RerankServiceStub(channel).Rerank(request(30, model=model), timeout=TIMEOUT_S)
+        wait_for(lambda: value(served, "rerank_requests_total") == 2)
+        for name in ("rerank_generated_identifiers_total", "rerank_repaired_identifiers_total"):
+            assert (value(served, name, model="rambling"), value(served, name, model="number")) == (40, 0)
 
 
 def test_idle_service_reports_an_empty_queue_its_models_and_its_process(service: Served) -> None:

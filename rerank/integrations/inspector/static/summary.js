@@ -54,7 +54,6 @@ function notesOf({ execution, feedback, passages }) {
     cut > 0 && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
     execution.first_stage_weight && `The first stage counts with weight ${execution.first_stage_weight}.`,
     execution.kendall_tau !== undefined && `Kendall's tau with the order of the first stage: ${execution.kendall_tau.toFixed(2)}.`,
-    execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
     execution.model_warning && `About the model: ${execution.model_warning}.`,
     feedback?.reason && `Feedback: ${feedback.reason}.`,
     feedback && !feedback.reason && `Feedback moved the query vector to cosine ${feedback.cosine.toFixed(3)}.`,
