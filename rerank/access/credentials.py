@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 
+from rerank.access.addresses import channel_options
 from rerank.access.certificates import check_authority, check_pair
 from rerank.errors import ConfigError, UsageError
 
@@ -58,8 +59,8 @@ class Credentials:
         """A channel for blocking calls. Raises: ConfigError if a file is not given, or cannot be used."""
         tls = self._tls()
         if tls is None:
-            return grpc.insecure_channel(target, options=_OPTIONS)
-        return grpc.secure_channel(target, tls, options=_OPTIONS)
+            return grpc.insecure_channel(target, options=_OPTIONS + channel_options(target))
+        return grpc.secure_channel(target, tls, options=_OPTIONS + channel_options(target))
 
     def aio_channel(self, target: str) -> grpc.aio.Channel:
         """A channel for asyncio. Raises: see `channel`; UsageError outside an event loop."""
@@ -72,8 +73,8 @@ class Credentials:
                 "`async with AsyncRerankClient(target) as client:`, or use RerankClient"
             ) from error
         if tls is None:
-            return grpc.aio.insecure_channel(target, options=_OPTIONS)
-        return grpc.aio.secure_channel(target, tls, options=_OPTIONS)
+            return grpc.aio.insecure_channel(target, options=_OPTIONS + channel_options(target))
+        return grpc.aio.secure_channel(target, tls, options=_OPTIONS + channel_options(target))
 
     def _tls(self) -> grpc.ChannelCredentials | None:
         if (self.tls_certificate is None) is not (self.tls_key is None):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import grpc
 
@@ -28,15 +29,10 @@ _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
 
 
 class _Client:
-    """The channel and the description of a client, blocking or not."""
-
-    #: Opens the channel: `Credentials.channel` or its counterpart for asyncio.
-    _open: ClassVar[Any]
+    """What a client is given, and its description, blocking or not."""
 
     def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int | None = None) -> None:
         self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
-        self._channel = type(self)._open(credentials, target)
-        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -44,7 +40,7 @@ class _Client:
         key = "API key" if self._credentials.api_key else "no API key"
         return f"<{'closed ' if self._is_closed else ''}{type(self).__name__} of {self._target}: {security}, {key}>"
 
-    def _new_attempts(self, timeout_s: float) -> Attempts:
+    def _new_attempts(self, timeout_s: float | None) -> Attempts:
         """The attempts of a call. Raises: UsageError if the client is closed."""
         if self._is_closed:
             name = type(self).__name__
@@ -67,7 +63,10 @@ class RerankClient(_Client):
         ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
     """
 
-    _open = Credentials.channel
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int | None = None) -> None:
+        super().__init__(target, credentials, attempts)
+        self._channel = credentials.channel(target)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
 
     def __enter__(self) -> RerankClient:
         return self
@@ -84,7 +83,7 @@ class RerankClient(_Client):
         self,
         query: str,
         candidates: Iterable[pb.Candidate | CandidateLike],
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
         **options: Any,
     ) -> pb.RerankResponse:
         """Reranks candidates.
@@ -94,14 +93,15 @@ class RerankClient(_Client):
             candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "text" and
                 optionally "doc_id", "title" and "score", (doc_id, text) pairs, plain texts, Candidates,
                 Passages, or protobuf messages. Without an id, the id is the place: "0", "1", ….
-            timeout_s: deadline of the call in seconds, with all its attempts.
+            timeout_s: deadline of the call in seconds, with all its attempts; None for none.
             options: further fields of RerankRequest, such as model="pe-rank", top_n=10, ordered=False or
                 strategy="sliding".
 
         Raises:
             ServiceError: the call failed.
             TypeError: a candidate has none of these forms.
-            InvalidRequest: RerankRequest has no such field, or the field cannot have the value.
+            InvalidRequest: RerankRequest has no such field, or the field cannot have the value; or `timeout_s` is no
+                number.
             UsageError: the client is closed.
         """
         return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
@@ -109,7 +109,7 @@ class RerankClient(_Client):
     def rerank_many(
         self,
         requests: Iterable[tuple[str, Iterable[pb.Candidate | CandidateLike]]],
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
         show_progress_bar: bool = False,
         **options: Any,
     ) -> Iterator[pb.RerankResponse | ServiceError]:
@@ -129,7 +129,7 @@ class RerankClient(_Client):
             ServiceError: nothing answers at the target, or the key is not valid.
             TypeError, InvalidRequest, UsageError: see `rerank`; or a request is not a pair.
         """
-        self._new_attempts(0)  # refused here if the client is closed
+        self._new_attempts(timeout_s)  # refused here if the client is closed, or the time is no number
         messages = (rerank_request(query, candidates, options) for query, candidates in map(pair_of, requests))
 
         @asynccontextmanager
@@ -139,7 +139,7 @@ class RerankClient(_Client):
 
         return with_bar(answers_in_order(connection(), messages), requests, show_progress_bar)
 
-    def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.RerankResponse:
+    def search(self, query: str, timeout_s: float | None = DEFAULT_TIMEOUT_S, **options: Any) -> pb.RerankResponse:
         """Retrieves candidates from the service's index and reranks them.
 
         `options` are further fields of SearchRequest, such as first_stage="bm25", depth=20 or feedback="rocchio".
@@ -147,11 +147,11 @@ class RerankClient(_Client):
         """
         return self._call(self._stub.Search, _search_request(query, options), timeout_s)
 
-    def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
+    def list_models(self, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
         """Lists the models that requests may name, and describes the index. Raises: ServiceError."""
         return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
-    def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         attempts = self._new_attempts(timeout_s)
         while True:
             try:
@@ -165,44 +165,56 @@ class RerankClient(_Client):
 class AsyncRerankClient(_Client):
     """RerankClient for asyncio, with the same arguments and methods. Use it in an `async with` block.
 
+    Each event loop that calls it has a connection of its own, so that several calls of asyncio.run() may share it.
+
     Raises:
         ConfigError: as RerankClient.
         UsageError: no event loop runs.
     """
 
-    _open = Credentials.aio_channel
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int | None = None) -> None:
+        super().__init__(target, credentials, attempts)
+        channel = credentials.aio_channel(target)
+        self._channels = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, grpc.aio.Channel]()
+        self._channels[asyncio.get_running_loop()] = channel
 
     async def __aenter__(self) -> AsyncRerankClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._is_closed = True
-        await self._channel.close()
+        if channel := self._channels.pop(asyncio.get_running_loop(), None):
+            await channel.close()
 
     async def rerank(
         self,
         query: str,
         candidates: Iterable[pb.Candidate | CandidateLike],
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
         **options: Any,
     ) -> pb.RerankResponse:
         """See RerankClient.rerank."""
         return await self.rerank_message(rerank_request(query, candidates, options), timeout_s)
 
-    async def rerank_message(self, request: pb.RerankRequest, timeout_s: float) -> pb.RerankResponse:
+    async def rerank_message(self, request: pb.RerankRequest, timeout_s: float | None) -> pb.RerankResponse:
         """Reranks the candidates of a message. Raises: ServiceError, UsageError."""
-        return await self._call(self._stub.Rerank, request, timeout_s)
+        return await self._call("Rerank", request, timeout_s)
 
-    async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.RerankResponse:
+    async def search(
+        self, query: str, timeout_s: float | None = DEFAULT_TIMEOUT_S, **options: Any
+    ) -> pb.RerankResponse:
         """See RerankClient.search."""
-        return await self._call(self._stub.Search, _search_request(query, options), timeout_s)
+        return await self._call("Search", _search_request(query, options), timeout_s)
 
-    async def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
+    async def list_models(self, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
         """See RerankClient.list_models."""
-        return await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+        return await self._call("ListModels", pb.ListModelsRequest(), timeout_s)
 
-    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
-        attempts = self._new_attempts(timeout_s)
+    async def _call(self, name: str, request: Any, timeout_s: float | None) -> Any:
+        attempts, loop = self._new_attempts(timeout_s), asyncio.get_running_loop()
+        if loop not in self._channels:
+            self._channels[loop] = self._credentials.aio_channel(self._target)
+        method: Any = getattr(rerank_pb2_grpc.RerankServiceStub(self._channels[loop]), name)
         while True:
             try:
                 return await method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)

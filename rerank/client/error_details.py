@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from rerank.access.addresses import host_of, proxy_note
 from rerank.errors import RerankError
 
 M = TypeVar("M", bound=Message)
@@ -25,6 +26,8 @@ _NO_ANSWER = {
     "a client certificate if it asks for one",
     "": "is `rerank serve` running there?",
 }
+#: Variables with the proxy of calls over gRPC, the first one first.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def explanation(error: grpc.RpcError) -> str:
@@ -48,7 +51,7 @@ class ServiceError(RerankError):
         info = error_info(error)
         message = error.details() or str(error.code())
         if not info.reason and error.code() is grpc.StatusCode.UNAVAILABLE:  # gRPC itself got no answer
-            message = f"no answer from {target}: {explanation(error)}"
+            message = f"no answer from {target}: {explanation(error)}{proxy_note(host_of(target), _PROXIES)}"
         if not info.reason and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"no answer from {target} before the deadline; allow more time (timeout_s), or ask for less"
         super().__init__(message, dict(info.metadata))

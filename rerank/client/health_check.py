@@ -7,6 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.access.credentials import Credentials
 from rerank.client.error_details import ServiceError
+from rerank.client.retries import checked_timeout_s
 from rerank.names import LIVENESS, SERVICE
 
 
@@ -29,7 +30,7 @@ def check_health(
     with credentials.channel(target) as channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=name), timeout=timeout_s
+                health_pb2.HealthCheckRequest(service=name), timeout=checked_timeout_s(timeout_s)
             )
         except grpc.RpcError as error:
             raise ServiceError(error, target) from error

@@ -12,18 +12,23 @@ same moment, and repeat RESOURCE_EXHAUSTED without RetryInfo, by which gRPC refu
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
+from typing import SupportsFloat
 
 import grpc
 
 from rerank.client.error_details import error_info, explanation, is_other_protocol, retry_delay_s
+from rerank.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
 #: The time that a call may take with all its attempts, in seconds: the default of the service's `limits.max_request_s`.
 DEFAULT_TIMEOUT_S = 120.0
+#: gRPC takes a deadline in the far future for one in the past: about 32 years stand for none.
+_MOST_S = 1e9
 DEFAULT_ATTEMPTS = 4
 #: The wait after the first attempt that got no answer, in seconds; each further one is twice as long.
 _FIRST_WAIT_S = 0.25
@@ -35,6 +40,18 @@ _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving ")
 _JITTER = 0.25
 
 
+def checked_timeout_s(timeout_s: float | None) -> float:
+    """The time of a call in seconds, `None` for none, as gRPC can count it.
+
+    Raises: InvalidRequest if it is not a number.
+    """
+    if timeout_s is None:
+        return _MOST_S
+    if not isinstance(timeout_s, SupportsFloat) or math.isnan(timeout_s):
+        raise InvalidRequest("timeout_s", f"{timeout_s!r} is not a number of seconds; None is no deadline")
+    return min(float(timeout_s), _MOST_S)
+
+
 class Attempts:
     """The attempts of one call, which is sent again as long as its deadline allows.
 
@@ -42,22 +59,25 @@ class Attempts:
     methods of the service only read, so a call whose answer was lost may be repeated, too.
 
     Args:
-        timeout_s: time for all attempts and the waits between them, in seconds.
+        timeout_s: time for all attempts and the waits between them, in seconds; None: no deadline.
         most: the largest number of attempts; None: `DEFAULT_ATTEMPTS` of those that found a service, and any number of
             others.
         clock: seconds.
         chance: a number from 0 to 1.
+
+    Raises:
+        InvalidRequest: `timeout_s` is not a number.
     """
 
     def __init__(
         self,
-        timeout_s: float,
+        timeout_s: float | None,
         most: int | None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._clock, self._chance = clock, chance
-        self._deadline_s = clock() + timeout_s
+        self._deadline_s = clock() + checked_timeout_s(timeout_s)
         self._made, self._found_nobody, self._most = 0, 0, most
 
     @property

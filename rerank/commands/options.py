@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -47,6 +48,15 @@ def _int32(value: str) -> int:
 
 def _int32_option(help_text: str) -> Any:
     return typer.Option(parser=_int32, metavar="<int>", help=help_text)
+
+
+def typed_text(argument: str) -> str:
+    """A text of the command line: UTF-8, as in files, where the locale cannot read it, as the locale C cannot."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:  # Python keeps bytes that it cannot read as halves of surrogate pairs
+        return os.fsencode(argument).decode(errors="surrogateescape")
+    return argument
 
 
 def _metavar(names: type[Name]) -> str:

@@ -52,7 +52,7 @@ class RankingSettings:
                 "preranker": self.preranker,
             },
             "first_stage_weight": self.first_stage_weight,
-            "instruction": self.instruction,
+            "instruction": options.typed_text(self.instruction),
             "min_relevance": self.min_relevance,
             "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
@@ -75,9 +75,10 @@ class SearchSettings(RankingSettings):
 
 def search(settings: SearchSettings) -> None:
     """Retrieve candidates from a service's index and rerank them."""
+    query = options.typed_text(settings.query)
     with open_client(settings.target, settings.tls_ca) as client:
         response = client.search(
-            settings.query,
+            query,
             settings.timeout_s,
             first_stage=settings.first_stage,
             depth=settings.depth,
@@ -85,7 +86,7 @@ def search(settings: SearchSettings) -> None:
             feedback=settings.feedback,
             **settings.fields(),
         )
-    title = f"{settings.query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"
+    title = f"{query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"
     show_response(response, title, settings)
 
 

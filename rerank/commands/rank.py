@@ -108,10 +108,11 @@ def rank(settings: RankSettings) -> None:
         return
     if settings.query is None:
         raise typer.BadParameter('give --query "…", or --example')
+    query = options.typed_text(settings.query)
     if file := file_among(settings.candidates):
-        show_response(_ask(settings, settings.query, read_candidates(file)), settings.query, settings)
+        show_response(_ask(settings, query, read_candidates(file)), query, settings)
         return
-    _rank_texts(settings, settings.query, settings.candidates)
+    _rank_texts(settings, query, list(map(options.typed_text, settings.candidates)))
 
 
 def _ask(settings: RankSettings, query: str, candidates: Sequence[CandidateLike]) -> pb.RerankResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import sys
@@ -30,6 +31,8 @@ _EXIT_CODES = {
 }
 #: Errors of standard output: a pipe whose reader has ended, as `head` does, and a full or broken disk.
 _OUTPUT_LOST = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+#: Part of the message of Python's `tempfile` if it finds no folder.
+_NO_TEMPORARY = "No usable temporary directory"
 _BROKEN_MODELS = {error.reason for error in (CheckpointError, ModelServerUnfit, SelfTestFailed)}
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
@@ -51,6 +54,8 @@ def run(command: Callable[[], object]) -> None:
 
     A command whose output nobody reads any more ends with 1 and without a line.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # shows 日 as \u65e5 where the locale has no such character
+        sys.stdout.reconfigure(errors="backslashreplace")
     if logging.lastResort:  # writes the warnings of commands that do not set up a log
         logging.lastResort.setFormatter(VisibleFormatter())
     try:
@@ -60,6 +65,8 @@ def run(command: Callable[[], object]) -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except OSError as error:
+        if error.errno == errno.ENOENT and _NO_TEMPORARY in str(error):
+            _fail(f"{error.strerror}; give one that can be written in TMPDIR", FAILED)
         if error.filename is not None or error.errno not in _OUTPUT_LOST:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest of its buffer when it ends

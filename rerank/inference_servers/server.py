@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
-from rerank.errors import ModelServerUnfit
+from rerank.access.addresses import is_loopback, proxy_note
+from rerank.errors import ConfigError, ModelServerUnfit
 from rerank.inference_servers.api import Post
 from rerank.util.json_values import has_more_values
 
@@ -20,6 +22,8 @@ _QUOTED = 200
 _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
 #: The most values of a JSON answer: one of 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
+#: Variables with the proxy of calls over HTTP, in small or capital letters.
+_PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _CONNECT_S = 5.0
 #: Seconds from the beginning of a call to the end of its answer, more than a request may take.
 _ANSWER_S = 300.0
@@ -84,7 +88,8 @@ class Server:
         except TimeoutError as error:
             raise NoAnswer(f"{self.url}{path}: no answer within {within_s:g} s", lost=True) from error
         except httpx2.HTTPError as error:
-            raise NoAnswer(f"{self.url}: {type(error).__name__}: {error}", lost=True) from error
+            proxy = proxy_note(_host(self.url), _PROXIES)
+            raise NoAnswer(f"{self.url}: {type(error).__name__}: {error}{proxy}", lost=True) from error
         if 200 <= status < 300:
             return content
         refusal = f"{self.url}{path} answered {status}: {self._quoted(content)}"
@@ -126,13 +131,27 @@ class Server:
         return (text.replace(key, "(the API key)") if key else text)[:_QUOTED]
 
 
-def client_of(api_key: str) -> httpx2.AsyncClient:
-    """Returns the HTTP client for the server of a model, which is sent the key if there is one."""
-    return httpx2.AsyncClient(
-        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-        timeout=httpx2.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None),
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S),
-    )
+def client_of(url: str, api_key: str) -> httpx2.AsyncClient:
+    """Returns the HTTP client for the server of a model, which is sent the key if there is one.
+
+    Proxies of the environment are used, except for this machine's loopback, to which none leads back.
+
+    Raises: ConfigError if such a proxy cannot be used.
+    """
+    try:
+        return httpx2.AsyncClient(
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx2.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S),
+            verify=httpx2.create_ssl_context(),  # reads SSL_CERT_FILE, whatever trust_env
+            trust_env=not is_loopback(_host(url)),
+        )
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{url} cannot be called{proxy_note(_host(url), _PROXIES)}: {error}") from error
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 def _seconds(retry_after: str) -> float:

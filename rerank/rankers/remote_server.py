@@ -27,7 +27,7 @@ class OnServer(ABC):
 
     def __init__(self, name: str, settings: Servers, api_key: str, health: str = "/health") -> None:
         self.max_in_flight = settings.max_in_flight
-        self._client = client_of(api_key)
+        self._client = client_of(settings.url, api_key)
         self._server = Server(settings.url, self._client, health)
         self._watched = WatchedServer(name, self._server, self._check)
 

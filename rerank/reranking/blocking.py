@@ -53,7 +53,7 @@ class Reranker:
 
     def __init__(self, model: ServiceConfig | str | Path) -> None:
         self._reranker = load_reranker(model if isinstance(model, ServiceConfig) else config_of_model(str(model)))
-        self._loop = LoopThread("reranker")
+        self._loop = LoopThread("Reranker")
         self._wait(self._reranker.__aenter__())
 
     def __repr__(self) -> str:

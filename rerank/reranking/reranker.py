@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ParamSpec, TypeAlias, TypeVar
+
+import torch
 
 from rerank.config import ServiceConfig
 from rerank.config.models import reads_sparse
@@ -43,6 +47,7 @@ from rerank.types import (
     with_title,
 )
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 #: Candidates with their texts.
@@ -282,8 +287,23 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         CheckpointError: the encoder cannot be loaded, or no model can.
         IndexMismatch: the index was built with another encoder.
     """
+    _compute_alone_after_a_fork()
     loader, index = _load_encoders(config)
     return AsyncReranker(config, loader.encoder, index, load_models(config.models, loader), loader)
+
+
+@cache
+def _compute_alone_after_a_fork() -> None:
+    """Lets processes that are forked from this one load models, too: with one thread each.
+
+    A fork has none of the threads of OpenMP, and ends without a word when it calls them.
+    """
+
+    def use_one_thread() -> None:
+        torch.set_num_threads(1)
+        log.info('this forked process computes with one thread; those that "spawn" starts compute with all')
+
+    os.register_at_fork(after_in_child=use_one_thread)
 
 
 def check_models(config: ServiceConfig) -> None:

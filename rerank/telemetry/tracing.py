@@ -19,6 +19,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
+from rerank.access.addresses import channel_options
 from rerank.engine.job import Completed, ModelStage, Stage
 from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
@@ -113,7 +114,9 @@ def otlp_processor() -> Iterator[SpanProcessor]:
     """Sends spans as the standard environment variables say; when it ends, what is left, for a short time."""
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # its warnings quote headers that strangers send
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # `_Exporter` says it once
-    exporter = _Exporter()
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    direct: Any = tuple(channel_options((endpoint or "localhost:4317").rstrip("/")))
+    exporter = _Exporter(channel_options=direct)
     processor = BatchSpanProcessor(exporter)
     try:
         yield processor

@@ -169,15 +169,19 @@ def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
     """The folder of this name in the user's cache; `build` writes it, by `atomic_folder`, on first use.
 
     Raises:
-        ConfigError: `build` raised it, and no other process wrote the folder at the same time.
+        ConfigError: `build` raised it, and no other process wrote the folder at the same time; or there is no home.
     """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rerank" / name
+    way_out = "XDG_CACHE_HOME can name another folder for what is made once and kept"
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rerank" / name
+    except RuntimeError as error:
+        raise ConfigError(f"this user has no home folder: {error}; {way_out}") from error
     if not folder.exists():
         try:
             build(folder)
-        except ConfigError:  # another process that started at the same time may have written it first
-            if not folder.exists():
-                raise
+        except ConfigError as error:
+            if not folder.exists():  # another process that started at the same time may have written it first
+                raise ConfigError(f"{error}; {way_out}") from error
     return folder
 
 

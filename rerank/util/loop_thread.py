@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from rerank.errors import UsageError
 
 T = TypeVar("T")
 
@@ -20,10 +23,11 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
+        self._name, self._process = name, os.getpid()
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         thread.start()
-        self._end = weakref.finalize(self, _end_loop, self._loop, thread)
+        self._end = weakref.finalize(self, _end_loop, self._loop, thread, self._process)
 
     @property
     def is_closed(self) -> bool:
@@ -31,7 +35,13 @@ class LoopThread:
         return not self._end.alive
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts some work, from any thread."""
+        """Starts some work, from any thread. Raises: UsageError in a process that was forked later."""
+        if os.getpid() != self._process:
+            work.close()
+            raise UsageError(
+                f"this process was forked after its parent made the {self._name}, and has none of its threads; make "
+                "another one in this process"
+            )
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -43,7 +53,10 @@ class LoopThread:
         self._end()
 
 
-def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
+    if os.getpid() != process:  # the thread did not come along when this one was forked
+        return
+
     async def cancel_tasks() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -14,7 +15,7 @@ from rerank.errors import ConfigError, InvalidRequest, UsageError
 from rerank.v1 import rerank_pb2 as pb
 from tests.conftest import PASSAGES
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, Served
+from tests.serving import TIMEOUT_S, Served, free_port
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
 QUERY = "how long does a flea live"
@@ -69,3 +70,35 @@ async def test_repr_says_target_and_security_without_the_key_and_a_closed_client
         assert repr(other) == "<AsyncRerankClient of h:1: TLS, API key>"
     with pytest.raises(UsageError, match="this AsyncRerankClient is closed; make a new one"):
         await other.list_models()
+
+
+@pytest.mark.parametrize("variable", ["grpc_proxy", "https_proxy", "http_proxy"])
+def test_loopback_is_called_directly_and_a_proxy_of_others_is_named(
+    client: Client, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{free_port()}")
+    assert client.call("list_models").models
+    elsewhere = Client(client.kind, "192.0.2.1:50051", attempts=1)
+    with pytest.raises(ServiceError, match=rf"by the proxy of {variable}, unless no_proxy lists 192\.0\.2\.1"):
+        elsewhere.call("list_models", timeout_s=5)
+
+
+@pytest.mark.parametrize("timeout_s", [5e9, 1e10, float("inf"), None])
+def test_deadline_that_is_far_away_is_none(client: Client, timeout_s: float | None) -> None:
+    assert client.call("rerank", QUERY, PAIRS, timeout_s=timeout_s).results
+
+
+@pytest.mark.parametrize("timeout_s", ["5", float("nan"), [5]])
+def test_deadline_that_is_no_number_is_refused(client: Client, timeout_s: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"timeout_s: .* is not a number of seconds; None is no deadline"):
+        client.call("rerank", QUERY, PAIRS, timeout_s=timeout_s)
+
+
+def test_asyncio_client_is_called_in_a_second_event_loop(service: Served) -> None:
+    async def made() -> AsyncRerankClient:
+        client = AsyncRerankClient(service.address)
+        assert (await client.rerank(QUERY, PAIRS)).results
+        return client
+
+    client = asyncio.run(made())
+    assert asyncio.run(client.rerank(QUERY, PAIRS)).results

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import tempfile
 
 import grpc
 import pytest
@@ -76,3 +79,26 @@ def test_missing_module_of_ours_is_a_bug() -> None:
 
     with pytest.raises(ModuleNotFoundError):
         run(command)
+
+
+def test_missing_temporary_folder_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/none"])
+    with pytest.raises(SystemExit):
+        run(tempfile._get_default_tempdir)  # type: ignore[attr-defined]
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: No usable temporary directory found")
+    assert "give one that can be written in TMPDIR" in printed
+
+
+def test_output_is_written_in_every_encoding() -> None:
+    """Also a text of the command line that the locale cannot read."""
+    command = (
+        "import sys; from rerank.commands import run, options; run.run(lambda: print(options.typed_text(sys.argv[1])))"
+    )
+    environment = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    shown = subprocess.run(
+        [sys.executable, "-c", command, "日本"], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    assert shown == "\\u65e5\\u672c\n"

@@ -34,7 +34,7 @@ SOON_S = 5.0
 
 @asynccontextmanager
 async def server_at(answer: Answer) -> AsyncIterator[Server]:
-    async with hostile(answer) as url, client_of("") as client:
+    async with hostile(answer) as url, client_of(url, "") as client:
         yield Server(url, client)
 
 
@@ -90,7 +90,7 @@ async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest
     async def check() -> None:
         await asyncio.sleep(0.5)
 
-    async with hostile(OK) as url, client_of("") as client:
+    async with hostile(OK) as url, client_of(url, "") as client:
         server = Server(url, client)
         watch = watched.WatchedServer("zephyr", server, check)
         await watch.open()

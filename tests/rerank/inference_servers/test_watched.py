@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from rerank.errors import ModelServerUnavailable, ModelServerUnfit, RerankError
+from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
-from rerank.inference_servers.server import Server, client_of
+from rerank.inference_servers.server import NoAnswer, Server, client_of
 from rerank.inference_servers.watched import WatchedServer
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in, until
+from tests.serving import free_port
 
 #: Sends a question by way of the watched server.
 Ask: TypeAlias = Callable[[], Awaitable[Any]]
@@ -39,7 +40,7 @@ class Checks:
 
 @asynccontextmanager
 async def served(checks: Checks | None = None) -> AsyncIterator[tuple[StandIn, WatchedServer, Ask]]:
-    async with stand_in(REPLIES) as server, client_of("") as client:
+    async with stand_in(REPLIES) as server, client_of("http://127.0.0.1", "") as client:
         sent_to = Server(server.url, client)
         watched = WatchedServer("zephyr", sent_to, checks or Checks())
         await watched.open()
@@ -124,3 +125,24 @@ async def test_cancelled_call_ends_at_the_server() -> None:
         await until(lambda: server.running == 1)
         call.cancel()
         await until(lambda: server.running == 0, within_s=1.0)
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+async def test_server_on_the_loopback_is_called_directly(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{free_port()}")
+    async with served() as (_, _, ask):
+        assert await ask() == "done"
+
+
+async def test_proxy_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    url = "http://192.0.2.1:8000"
+    async with client_of(url, "") as client:
+        with pytest.raises(NoAnswer, match=r"by the proxy of HTTP_PROXY, unless no_proxy lists 192\.0\.2\.1"):
+            await Server(url, client).post(ASK)
+
+
+def test_proxy_of_an_unknown_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"http://h cannot be called .*by the proxy of ALL_PROXY.*gopher"):
+        client_of("http://h", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -145,3 +146,26 @@ def test_process_with_an_open_reranker_ends_without_a_word() -> None:
     program = "from rerank import Reranker; opened = Reranker('identity'); print(opened.rank('q', ['a']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[{'corpus_id': 0, 'score': 1.0}]\n", "")
+
+
+def test_forked_process_is_told_of_the_parents_model_and_loads_one_of_its_own() -> None:
+    """In a process of its own: OpenMP's threads, which a fork loses, are those of the first computation."""
+    command = """
+import os
+from rerank import Reranker
+from rerank.errors import UsageError
+
+reranker = Reranker("pe-rank")
+reranker.rank("flea", ["Deserts are dry.", "A flea lives a year."])
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+try:
+    reranker.rank("flea", ["Deserts are dry."])
+except UsageError as error:
+    assert "this process was forked after its parent made the Reranker" in str(error)
+    assert Reranker("pe-rank").rank("flea", ["Deserts are dry.", "A flea lives a year."])[0]["corpus_id"] == 1
+    os._exit(0)
+os._exit(1)
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", command], env=environment, timeout=TIMEOUT_S * 2, check=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file, atomic_folder, read_text
+from rerank.util.files import atomic_file, atomic_folder, cached_folder, read_text
 
 #: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
 BUILDER = """
@@ -165,3 +165,15 @@ def test_text_is_bounded(out: Path) -> None:
     assert read_text(out, max_bytes=11) == "x" * 11
     with pytest.raises(ConfigError, match=r"has 11 bytes; a file of settings has at most 10$"):
         read_text(out, max_bytes=10)
+
+
+def test_cache_that_cannot_be_written_names_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"cannot be created: Not a directory; .*; XDG_CACHE_HOME can name another"):
+        cached_folder("name", create)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(ConfigError, match=r"no home folder: .*; XDG_CACHE_HOME can name another"):
+        cached_folder("name", create)
