@@ -9,9 +9,9 @@ from pathlib import Path
 
 import grpc
 
-from rerank.access.addresses import channel_options
 from rerank.access.certificates import check_authority, check_pair
 from rerank.errors import ConfigError, UsageError
+from rerank.util.proxies import channel_options
 
 #: The value of `tls_ca` for the public certificate authorities, which gRPC knows.
 SYSTEM_CA = "system"

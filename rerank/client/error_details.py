@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.access.addresses import host_of, proxy_note
 from rerank.errors import RerankError
+from rerank.util.proxies import host_of, proxy_note
 
 M = TypeVar("M", bound=Message)
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from rerank.access.addresses import is_loopback, proxy_note
 from rerank.errors import ConfigError, ModelServerUnfit
 from rerank.inference_servers.api import Post
 from rerank.util.json_values import has_more_values
+from rerank.util.proxies import is_loopback, proxy_note
 
 #: Statuses with which a server refuses now what it may do later, or elsewhere.
 _TRY_AGAIN = {429, 500, 502, 503, 504}

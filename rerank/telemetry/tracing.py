@@ -19,10 +19,10 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-from rerank.access.addresses import channel_options
 from rerank.engine.job import Completed, ModelStage, Stage
 from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
+from rerank.util.proxies import channel_options
 
 log = logging.getLogger(__name__)
 

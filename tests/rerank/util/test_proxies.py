@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.access.addresses import host_of, is_loopback, proxy_note
+from rerank.util.proxies import host_of, is_loopback, proxy_note
 
 
 @pytest.mark.parametrize(
