@@ -96,11 +96,12 @@ def cuda_is_available() -> bool:
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """Undoes what a command run in this process sets up: its log would go to the closed stream of another test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers.copy(), root.level
+    root, names = logging.getLogger(), ("", "rerank", "rerank_eval", "rerank_training")
+    handlers, levels = root.handlers.copy(), [logging.getLogger(name).level for name in names]
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    for name, level in zip(names, levels, strict=True):
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

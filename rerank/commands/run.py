@@ -39,14 +39,17 @@ _OURS = {"rerank", "rerank_eval", "rerank_training"}
 _EXTRAS = {"mcp": "mcp", "ray": "ray", "scipy": "eval", "starlette": "http", "uvicorn": "http"}
 
 
-#: Loggers of libraries whose lines of level info say nothing to a user; FAISS reports variants that it does not find.
-_VERBOSE = ("faiss.loader", "httpx2", "mcp", "sentence_transformers")
-
-
 def quiet_libraries() -> None:
-    """Keeps libraries from logging what is not at least a warning."""
-    for name in _VERBOSE:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    """Keeps libraries from logging what is not at least a warning, unless the log is for debugging.
+
+    Their lines of level info, such as each call of the Hugging Face hub, say nothing to a user. The level of the root
+    logger becomes that of our packages.
+    """
+    root = logging.getLogger()
+    if logging.INFO <= root.level < logging.WARNING:
+        for name in _OURS:
+            logging.getLogger(name).setLevel(root.level)
+        root.setLevel(logging.WARNING)
 
 
 def run(command: Callable[[], object]) -> None:

@@ -63,14 +63,19 @@ E2RANK = shlex.split(
 LAYERS = {"train_first": "LlamaDecoderLayer", "train_pe_rank": "LlamaDecoderLayer", "distill_retriever": "BertLayer"}
 KILLED_WHILE_SAVING = """
 import os, signal
-from transformers import Trainer
 from rerank_training.commands import train_first
-save = Trainer._save_rng_state
-def kill(self, folder):
-    if os.environ["RANK"] == "1" and folder.endswith("-6"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    save(self, folder)
-Trainer._save_rng_state = kill
+from rerank_training.trainer import app
+train = app.report_lost_process
+def train_and_kill(work):
+    from transformers import Trainer  # as late as the command imports torch
+    save = Trainer._save_rng_state
+    def kill(self, folder):
+        if os.environ["RANK"] == "1" and folder.endswith("-6"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(self, folder)
+    Trainer._save_rng_state = kill
+    return train(work)
+app.report_lost_process = train_and_kill
 train_first()
 """
 #: All trainings and losses in the same two processes, because the start of a process takes longer than a training. At
@@ -270,6 +275,7 @@ def test_process_that_loses_another_one_ends_with_one_line(killed: KilledRun) ->
     assert killed.codes == [1, -signal.SIGKILL], killed.stderr
     assert "error: process 0 lost the connection to another training process" in killed.stderr[0]
     assert "Traceback" not in killed.stderr[0]
+    assert "find_unused_parameters" not in killed.stderr[0]  # which DDP says of each model
     assert killed.saves == {3: True, 6: False}
     assert not [path for path in killed.files if path.startswith("final")]
 

@@ -66,11 +66,19 @@ def test_exit_code_says_who_has_to_act(error: Exception, code: int, capsys: pyte
     assert (ended.value.code, capsys.readouterr().err) == (code, f"error: {error}\n")
 
 
-def test_variant_of_faiss_that_is_not_there_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("level", "of_libraries", "of_ours"),
+    [("DEBUG", "DEBUG", "DEBUG"), ("INFO", "WARNING", "INFO"), ("WARNING", "WARNING", "WARNING")],
+)
+def test_libraries_log_warnings_alone_unless_the_log_is_for_debugging(
+    level: str, of_libraries: str, of_ours: str
+) -> None:
+    names = ("rerank", "rerank_eval", "rerank_training")
+    logging.getLogger().setLevel(level)
     quiet_libraries()
-    with caplog.at_level("INFO"):
-        logging.getLogger("faiss.loader").info("Could not load library with AVX512 support due to: ModuleNotFoundError")
-    assert not caplog.records
+    found = [logging.getLogger(name).getEffectiveLevel() for name in ("faiss.loader", "httpx2", "any.other")]
+    assert found == [logging.getLevelName(of_libraries)] * 3
+    assert [logging.getLogger(f"{name}.x").getEffectiveLevel() for name in names] == [logging.getLevelName(of_ours)] * 3
 
 
 def test_missing_module_of_ours_is_a_bug() -> None:

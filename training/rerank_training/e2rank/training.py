@@ -22,7 +22,7 @@ from rerank_training.retriever.objective import RetrieverCollator
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import write_checkpoint
-from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows, with_filled_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -42,6 +42,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     folder = result_folder(settings.output_dir)
     arguments, instruction = _as_trained(arguments)
     lists, held_out = read_training_lists(arguments)
+    arguments = with_filled_windows(arguments, lists, EncoderConfig.of(arguments.base).name)
     encoder = Encoder(EncoderConfig.of(arguments.base), str(settings.device))
     if encoder.pooling != "lasttoken":
         raise ConfigError(

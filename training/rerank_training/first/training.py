@@ -27,7 +27,7 @@ from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import base_revision, write_checkpoint
-from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows, with_filled_windows
 from rerank_training.trainer.flags import LORA_ALPHA
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -47,6 +47,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     prompt = prompt_settings(arguments)
     arguments = replace(arguments, window_size=prompt.window_size)
     lists, held_out = read_training_lists(arguments)
+    arguments = with_filled_windows(arguments, lists, arguments.base)
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))

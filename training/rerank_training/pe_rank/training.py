@@ -31,7 +31,7 @@ from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import write_checkpoint
-from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows, with_filled_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -64,6 +64,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     arguments = replace(arguments, window_size=size)
     lists, held_out = read_training_lists(arguments)
+    arguments = with_filled_windows(arguments, lists, arguments.base) if arguments.stage == "rank" else arguments
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template)

@@ -31,6 +31,7 @@ def run_training(command: Callable[[], object]) -> None:
     handler.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if is_first else logging.ERROR, handlers=[handler])
     quiet_libraries()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each model whose parameters are all used
     warnings.simplefilter("ignore", FutureWarning)  # they tell authors of code what libraries will rename
     console.quiet = not is_first
     try:

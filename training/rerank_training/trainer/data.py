@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from rerank.checkpoints.manifest import trained_window
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank_training.lists.files import read_lists
@@ -21,6 +24,8 @@ from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.run import items_needed
 
 logger = logging.getLogger(__name__)
+
+Arguments = TypeVar("Arguments", bound=ListArguments)
 
 
 def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
@@ -48,6 +53,22 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
 
 def _words(item: TrainingList) -> tuple[str, str]:
     return item.query.text, item.query.instruction
+
+
+def with_filled_windows(arguments: Arguments, lists: Sequence[TrainingList], base: str) -> Arguments:
+    """The arguments with windows that the longest training list fills, so that no manifest names a size never seen.
+
+    Args:
+        base: folder of the base; one with a manifest has seen its windows.
+    """
+    longest = max(2, trained_window(Path(base)) or 0, *(len(item.passages) for item in lists))
+    if longest >= arguments.window_size:
+        return arguments
+    logger.warning(
+        "windows have %d passages, and so says the manifest, instead of %d: no list of --lists %s has more",
+        *(longest, arguments.window_size, arguments.lists),
+    )
+    return replace(arguments, window_size=longest, min_window_size=min(arguments.min_window_size, longest))
 
 
 def training_windows(
