@@ -122,10 +122,10 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _complete_rows(path: Path) -> list[Any]:
-    """The rows of the file. An incomplete last line, which a killed run leaves, is removed from the file."""
+    """The rows of the file. An incomplete end, which a kill or a power loss leaves, is removed from the file."""
     if not path.exists():
         return []
-    text = path.read_bytes()
+    text = path.read_bytes().partition(b"\0")[0]  # zeros stand where a file was longer than what was written
     if complete := text[: text.rfind(b"\n") + 1]:
         os.truncate(path, len(complete))
     try:

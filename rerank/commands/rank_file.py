@@ -21,7 +21,7 @@ from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, S
 from rerank.protobuf.fields import request_message
 from rerank.readers.requests import request_rows
 from rerank.types import Passage
-from rerank.util.files import atomic_file, check_file, report_disk_errors
+from rerank.util.files import atomic_file, check_file, report_disk_errors, sync
 from rerank.util.json_files import differences
 from rerank.v1 import rerank_pb2 as pb
 
@@ -92,6 +92,7 @@ class RankedFile:
             if all(is_ranked):
                 partial.unlink()
             else:
+                sync(partial)
                 os.replace(partial, self.path)
         return Counts(len(is_ranked), sum(is_ranked), failed)
 

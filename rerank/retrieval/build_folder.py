@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
+import logging
 import os
 import shutil
 import time
@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.util.files import absent, atomic_file, rename_to_absent, report_disk_errors, report_uncreatable
+from rerank.util.files import absent, rename_to_absent, report_disk_errors, report_uncreatable, sync
+from rerank.util.saves import damage_of, read_saved, synced_sizes, write_synced
+
+log = logging.getLogger(__name__)
 
 _INDEX, _PLAN, _STAGES = "index", "plan.json", "stages.json"
+#: The content of _STAGES before the first stage is finished.
+_NOTHING: dict[str, Any] = {"seconds": {}, "files": {}}
 _WAY_OUT = "free disk space and give the same command again, which goes on where it stopped"
 
 
@@ -32,7 +37,7 @@ class BuildFolder:
         self.folder = folder
         self.index = folder / _INDEX
         self._out = out
-        self.seconds: dict[str, float] = _read_json(folder / _STAGES)
+        self.seconds: dict[str, float] = {**(read_saved(folder / _STAGES) or _NOTHING)["seconds"]}
 
     def stage(self, name: str, work: Callable[[], float | None]) -> None:
         """Calls `work` unless an earlier build has finished this stage; `work` may return its duration in seconds."""
@@ -41,10 +46,11 @@ class BuildFolder:
         start_s = time.perf_counter()
         duration_s = work() or time.perf_counter() - start_s
         self.seconds[name] = round(duration_s, 3)
-        _write_json(self.folder / _STAGES, self.seconds)
+        write_synced(self.folder / _STAGES, {"seconds": self.seconds, "files": synced_sizes(self.index)})
 
     def finish(self) -> None:
         """Gives the index its name, and removes the rest."""
+        sync(self.index)
         rename_to_absent(self.index, self._out)
         self.discard()
 
@@ -91,10 +97,8 @@ def _lock(descriptor: int, out: Path) -> None:
 def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> None:
     """Empties the folder unless it holds an unfinished index by this plan. Raises: ConfigError for another plan."""
     unfinished = (folder / _INDEX).is_dir()  # it is not if the index got its name and then the process was killed
-    begun = _read_json(folder / _PLAN) if unfinished else {}
-    if begun == plan:
-        return
-    if begun and not replace_others:
+    begun = read_saved(folder / _PLAN) if unfinished else {}
+    if begun and begun != plan and not replace_others:
         differences = [
             f"{name} {begun.get(name)} instead of {plan.get(name)}"
             for name in {**begun, **plan}
@@ -104,16 +108,19 @@ def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> 
             f"{folder} holds an unfinished index with {'; '.join(differences)}; repeat the command that began it, or "
             "remove the folder to begin anew"
         )
+    damage = _damage(folder) if unfinished else ""
+    if begun == plan and not damage:
+        return
+    if damage:
+        log.warning("%s, as after a power loss: the index is begun anew", damage)
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    _write_json(folder / _PLAN, plan)
+    write_synced(folder / _PLAN, plan)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a file; empty if there is none."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")
+def _damage(folder: Path) -> str:
+    """Says what of the finished stages is cut; empty if nothing is."""
+    for path in (folder / _PLAN, folder / _STAGES):
+        if path.is_file() and read_saved(path) is None:
+            return f"{path} is cut"
+    return damage_of(folder / _INDEX, (read_saved(folder / _STAGES) or _NOTHING)["files"])

@@ -58,9 +58,9 @@ class ShardJob(ABC, Generic[Id]):
         """Encodes the texts of a shard, and stores the result in its place."""
 
     def create_journal(self) -> None:
-        """Creates the journal unless it is there."""
-        if not self.journal.exists():
-            shards = -(-len(PassageStore(self.folder)) // self.shard_rows)
+        """Creates the journal unless it is there; a power loss may have cut it."""
+        shards = -(-len(PassageStore(self.folder)) // self.shard_rows)
+        if not self.journal.exists() or self.journal.stat().st_size != shards * np.float64().nbytes:
             with atomic_file(self.journal) as temporary:
                 temporary.write_bytes(np.zeros(shards).tobytes())
 

@@ -1,4 +1,5 @@
-"""Atomic writes of files and folders, which appear complete or not at all; checked reads; full disks; SHA-256."""
+"""Atomic writes of files and folders, which appear complete or not at all, also after a power loss; checked reads; full
+disks; SHA-256."""
 
 from __future__ import annotations
 
@@ -47,6 +48,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)  # with 0700, as mkdtemp sets it, a service of another user could not read it
+        sync(temporary)
         rename_to_absent(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -61,9 +63,30 @@ def atomic_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
         yield temporary
+        sync(temporary)
         os.replace(temporary, path)
+        _sync_one(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or a folder with all its files, is on disk: otherwise a power loss may leave a name alone."""
+    for part in path.iterdir() if path.is_dir() else ():
+        if part.is_file() or part.is_dir():
+            sync(part)
+    _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot wait
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -108,6 +131,7 @@ def rename_to_absent(folder: Path, out: Path) -> None:
         if out.exists():
             raise FileExistsError
         folder.rename(out)
+        _sync_one(out.parent)
     except OSError as error:
         if not out.exists():
             raise

@@ -56,3 +56,17 @@ def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path:
     assert TraceFile(path, {}).responses.keys() == file.responses.keys() == {"q1"}
     file.add(response("q2"))
     assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
+
+
+@pytest.mark.parametrize("whole_lines", [0, 1, 2])
+def test_zeros_that_a_power_loss_leaves_at_the_end_are_removed(tmp_path: Path, whole_lines: int) -> None:
+    path = tmp_path / "trace.jsonl"
+    for query_id in ("q1", "q2"):
+        TraceFile(path, {}).add(response(query_id))
+    content = path.read_bytes()
+    kept = sum(map(len, content.splitlines(keepends=True)[:whole_lines])) + 10
+    path.write_bytes(content[:kept] + bytes(len(content) - kept))
+    resumed = TraceFile(path, {})
+    assert list(resumed.responses) == ["q1"][: max(whole_lines - 1, 0)]
+    resumed.add(response("q2"))
+    assert "q2" in TraceFile(path, {}).responses

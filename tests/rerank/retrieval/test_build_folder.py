@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,21 @@ def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> 
         build.stage("all", lambda: fill(build))
     with build_folder(tmp_path / "out", {"dense": "hnsw"}, replace_others=True) as build:
         assert (build.seconds, build.index.exists()) == ({}, False)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "stages.json", "index/file"])
+def test_folder_that_a_power_loss_cut_is_begun_anew(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("all", lambda: fill(build))
+        assert build.folder.name == "out.partial"
+    os.truncate(tmp_path / "out.partial" / name, 0)
+    with build_folder(tmp_path / "out", PLAN) as build:
+        assert (build.seconds, build.index.exists()) == ({}, False)
+    assert f"{name} " in caplog.text
+    assert "the index is begun anew" in caplog.text
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("all", lambda: fill(build))
+    with build_folder(tmp_path / "out", PLAN) as build:
+        assert list(build.seconds) == ["all"]

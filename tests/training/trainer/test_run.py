@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shlex
 import shutil
@@ -17,12 +18,13 @@ import torch
 from rerank_training.commands import train_first
 from rerank_training.first.objective import FirstObjective
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
-from rerank_training.trainer.run import check_same_run
+from rerank_training.trainer.run import check_same_run, last_save
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from typer.testing import CliRunner
 
 from rerank.errors import CheckpointError, ConfigError
+from rerank.util.saves import synced_sizes
 from tests.full_disk import largest_file
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -115,14 +117,13 @@ def test_run_killed_while_it_saves_resumes_from_the_save_before(
     """With --save-total-limit 1, the first save is removed only after the second one is complete."""
     flags = [*FLAGS, "--save-total-limit", "1"]
     with pytest.MonkeyPatch.context() as patch:
-        touch = Path.touch
 
-        def unmarked(self: Path, *options: Any, **more: Any) -> None:
-            if self.parent.name == "checkpoint-6":
+        def unmarked(folder: Path) -> dict[str, int]:
+            if folder.name == "checkpoint-6":
                 raise Killed
-            touch(self, *options, **more)
+            return synced_sizes(folder)
 
-        patch.setattr(Path, "touch", unmarked)
+        patch.setattr("rerank_training.trainer.ranking_trainer.synced_sizes", unmarked)
         with pytest.raises(Killed):
             first_run(inputs, tmp_path / "run", *flags)
     assert saves(tmp_path / "run") == {3: True, 6: False}
@@ -131,6 +132,34 @@ def test_run_killed_while_it_saves_resumes_from_the_save_before(
     assert len(seen) == BATCHES - 6
     assert_same_weights(result, uninterrupted)
     assert saves(tmp_path / "run") == {8: True}
+
+
+def test_run_whose_newest_save_a_power_loss_cut_resumes_from_the_one_before(
+    inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, flags = tmp_path / "run", [*FLAGS, "--save-total-limit", "2"]
+    with killed_at_batch(13), pytest.raises(Killed):
+        first_run(inputs, run, *flags)
+    names = sorted(path.name for path in (run / "checkpoint-6").iterdir())
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", COMPLETE_MARKER} <= set(names)
+    for name in names:
+        for bytes_left in (0, (run / "checkpoint-6" / name).stat().st_size // 2, None):
+            copy = Path(shutil.copytree(run, tmp_path / "copy"))
+            if bytes_left is None:
+                (copy / "checkpoint-6" / name).unlink()
+            else:
+                os.truncate(copy / "checkpoint-6" / name, bytes_left)
+            assert last_save(copy) == str(copy / "checkpoint-3")
+            shutil.rmtree(copy)
+    caplog.clear()
+    os.truncate(run / "checkpoint-6" / "optimizer.pt", 0)
+    os.truncate(run / "arguments.json", 0)
+    with killed_at_batch(-1) as seen:
+        result = first_run(inputs, run, *flags)
+    assert len(seen) == BATCHES - 6
+    assert_same_weights(result, uninterrupted)
+    assert "optimizer.pt has 0 of " in caplog.text
+    assert "arguments.json is cut" in caplog.text
 
 
 # --- refused

@@ -17,11 +17,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from rerank.errors import CheckpointError
 from rerank.models.complete import listed
+from rerank.util.saves import synced_sizes, write_synced
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_frozen_weights, positions_of
 from rerank_training.trainer.ndcg import ndcg_at_10
 
-#: Empty file in every save that was written completely. A run that is killed while saving resumes from the save before.
+#: File with the sizes of the others in every save that was written completely. A run that is killed while saving, or
+#: whose save a power loss cut, resumes from the save before.
 COMPLETE_MARKER = "complete"
 
 
@@ -169,7 +171,7 @@ class RankingTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
                 if self.args.should_save:
-                    (folder / COMPLETE_MARKER).touch()
+                    write_synced(folder / COMPLETE_MARKER, synced_sizes(folder))
         finally:
             self.args.save_total_limit = limit
         if self.args.should_save:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 import shutil
@@ -19,7 +18,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from rerank.checkpoints.manifest import RESULT_FOLDER
 from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file, report_disk_errors, sha256_of_files
+from rerank.util.files import report_disk_errors, sha256_of_files
+from rerank.util.saves import damage_of, read_saved, write_synced
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.processes import is_main_process, process_count
@@ -124,9 +124,16 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
 
 
 def last_save(folder: Path) -> str | None:
-    """The newest complete save of a run. Removes incomplete ones."""
+    """The newest complete save of a run. Removes incomplete ones, and warns of those that were complete."""
     for path in folder.glob("checkpoint-*"):
-        if path.name.removeprefix("checkpoint-").isdecimal() and not (path / COMPLETE_MARKER).is_file():
+        if not path.name.removeprefix("checkpoint-").isdecimal():
+            continue
+        marker = path / COMPLETE_MARKER
+        sizes = read_saved(marker)
+        damage = f"{marker} is cut" if sizes is None else damage_of(path, sizes)
+        if damage:
+            if marker.is_file():
+                logger.warning("%s, as after a power loss: this save is removed, and an earlier one used", damage)
             shutil.rmtree(path, ignore_errors=True)
     return get_last_checkpoint(str(folder)) if folder.is_dir() else None
 
@@ -145,7 +152,10 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
     given[_PROCESSES] = str(process_count())
     given |= _contents(arguments)
     path = folder / _ARGUMENTS_FILE
-    stored = json.loads(path.read_text(encoding="utf-8")) if started and path.is_file() else given
+    stored = read_saved(path) if started and path.is_file() else given
+    if stored is None:
+        logger.warning("%s is cut: these arguments are not compared with those of the start", path)
+        stored = given
     changed = sorted(key for key in given if given[key] != stored.get(key))
     if changed == [_LENGTH]:
         logger.warning(
@@ -159,8 +169,7 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
             "another --output-dir"
         )
     if is_main_process():
-        with atomic_file(path) as temporary:
-            temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
+        write_synced(path, given)
 
 
 def _difference(key: str, stored: str | None, given: str) -> str:
