@@ -16,7 +16,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.files import read_text
+from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer, read_text
 
 #: Configuration of an adapter of peft, beside its weights.
 ADAPTER_FILE = "adapter_config.json"
@@ -193,8 +193,8 @@ def _files(folder: Path) -> Iterator[str]:
     """Yields the names of the files of a folder.
 
     Raises:
-        CheckpointError: there are too many, a chat template is too long, or something is neither a file nor a folder,
-            such as a pipe, which a loader would read without an end.
+        CheckpointError: there are too many, a chat template is too long, a file is a pointer of Git LFS, or something
+            is neither a file nor a folder, such as a pipe, which a loader would read without an end.
     """
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -209,6 +209,8 @@ def _files(folder: Path) -> Iterator[str]:
                     f"{entry.path} has {state.st_size:,} bytes; a chat template has at most {_MAX_TEMPLATE_BYTES:,}"
                 )
             if stat.S_ISREG(state.st_mode):
+                if state.st_size < LFS_POINTER_BYTES and is_lfs_pointer(Path(entry.path).read_bytes()):
+                    raise CheckpointError(f"{entry.path} {LFS_WAY_OUT} (hf download)")
                 yield entry.name
             elif not stat.S_ISDIR(state.st_mode):
                 raise CheckpointError(f"{entry.path} is a pipe or a device, not a file; copy the checkpoint again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,18 +31,18 @@ def pick_device(name: str = "auto") -> torch.device:
     """Returns the device to compute on; `auto` is CUDA if available, otherwise the CPU.
 
     Raises:
-        ConfigError: torch does not know the device, or CUDA is requested and not available.
+        ConfigError: it is neither a CPU nor CUDA, or CUDA is requested and not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"device {name!r} is none on which models run here; use auto, cpu, cuda or cuda:N")
+    if name != "cpu" and (found := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
         raise ConfigError(
-            f"device {name!r} is configured, but torch {torch.__version__} finds no CUDA device; use cpu or auto"
+            f"device {name!r} is configured, but torch {torch.__version__} finds {found or 'no'} CUDA devices; use cpu "
+            "or auto"
         )
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"torch knows no device {name!r}; use auto, cpu, cuda or cuda:N") from error
+    return torch.device(name)
 
 
 def readable_positions(model: nn.Module, stated: int) -> int:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _SENTENCEPIECE_FILE = "tokenizer.model"
 _CONVERTED_FILE = "tokenizer.json"
+#: One of these is in every folder with a tokenizer.
+_FILES = ("tokenizer.*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 _WAY_OUT = f"add {_CONVERTED_FILE} of the model on the hub, or one that transformers 4 saves"
 #: Classes whose conversion is Llama's; Mistral's and Zephyr's tokenizers have them.
 _LLAMA_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
@@ -45,11 +47,16 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
         options: arguments of `from_pretrained`.
 
     Raises:
-        CheckpointError: the converted tokenizer splits text differently than SentencePiece does.
+        CheckpointError: the folder has no tokenizer, or its converted one splits text unlike SentencePiece.
         OSError, ValueError, KeyError: see `from_pretrained`.
     """
     folder = Path(source)
     options |= {"trust_remote_code": False}
+    if folder.is_dir() and not any(found for pattern in _FILES for found in folder.glob(pattern)):
+        raise CheckpointError(
+            f"{folder} has no tokenizer ({_CONVERTED_FILE}, or {_SENTENCEPIECE_FILE}); copy the files tokenizer* of the "
+            "model that it was trained from, or save it there: tokenizer.save_pretrained(folder)"
+        )
     if not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
         return AutoTokenizer.from_pretrained(source, **options)
     reference, settings = _sentencepiece(folder), _settings(folder)

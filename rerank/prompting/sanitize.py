@@ -23,6 +23,8 @@ _CHAT_MARKUP = (
     r"<\|[A-Za-z_]{1,40}\|>|</?(?:s|think)>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<</?SYS>>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|CLS|SEP|PAD|UNK|MASK)\]"
 )
+#: Words as a domain's vocabulary adds them: something with a letter, and without the characters of markup.
+_WORD = re.compile(r"(?=.*[^\W\d_])[^<>\[\]{}|#:\n]+")
 #: A label at the start of a template's line, such as "Search Query:".
 _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
 
@@ -36,7 +38,7 @@ class Sanitizer:
     changes nothing.
 
     Args:
-        tokenizer: the tokenizer whose special tokens are removed.
+        tokenizer: its special tokens are removed, see `markup_divider`.
         template_texts: the parts of the template, whose labels are removed.
     """
 
@@ -65,14 +67,17 @@ def _without_identifier(match: re.Match[str]) -> str:
 
 
 def markup_divider(tokenizer: PreTrainedTokenizerBase, *patterns: str) -> Callable[[str], str]:
-    """Returns a function that puts a space after the first character of each special or added token of a text.
+    """Returns a function that puts a space after the first character of each special token of a text.
 
-    The tokenizer then reads the token as text.
+    The tokenizer then reads the token as text. Tokens that were added without being special are divided, too, such as
+    <think> of Qwen3, unless they are words: a vocabulary of a domain is to be read.
 
     Args:
         patterns: regular expressions of further markup that is divided alike.
     """
-    tokens = {*tokenizer.all_special_tokens, *map(str, tokenizer.added_tokens_encoder)}
+    added = tokenizer.added_tokens_decoder.values()
+    tokens = {str(token) for token in added if token.special or not _WORD.fullmatch(str(token))}
+    tokens |= {*tokenizer.all_special_tokens}
     # An automaton, because an alternation tries each of Gemma's 6,000 added tokens at every "<" of a text.
     automaton = AhoCorasick([token for token in tokens if len(token) > 1], matchkind=MatchKind.LeftmostLongest)
     markup = re.compile("|".join(patterns) or r"(?!)")

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from rerank.errors import CollectionError
 from rerank.readers.rows import BadRow, as_object, json_object
+from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer
 
 T = TypeVar("T")
 
@@ -167,7 +168,9 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
     """
     try:
         with nullcontext(cast(io.BufferedReader, sys.stdin.buffer)) if path == STDIN else path.open("rb") as file:
-            is_gzip = file.peek(2).startswith(_GZIP)
+            is_gzip = (start := file.peek(LFS_POINTER_BYTES)).startswith(_GZIP)
+            if is_lfs_pointer(start):
+                raise CollectionError(f"{path} {LFS_WAY_OUT}")
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if is_gzip else file
     except (OSError, EOFError, zlib.error) as error:
         raise CollectionError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error

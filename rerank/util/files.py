@@ -29,6 +29,12 @@ _CANNOT_WRITE = {
 #: Files of settings are larger by mistake only, and PyYAML reads some 300 KB per second.
 _MAX_TEXT_BYTES = 1024 * 1024
 
+_LFS = b"version https://git-lfs.github.com/spec/"
+#: Ends the message about such a file.
+LFS_WAY_OUT = "is a pointer of Git LFS, not the file itself; run `git lfs pull` in its repository, or download it again"
+#: Git LFS's own limit of a pointer.
+LFS_POINTER_BYTES = 1024
+
 
 @contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
@@ -149,6 +155,11 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"{path} cannot be read: it is {kind}, not a file")
 
 
+def is_lfs_pointer(content: bytes) -> bool:
+    """True if a file begins as Git LFS leaves it in a checkout without the file's own content."""
+    return content.startswith(_LFS)
+
+
 def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """The text of a file of settings.
 
@@ -161,6 +172,8 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
             content = file.read(max_bytes + 1)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {_reason(error)}") from error
+    if is_lfs_pointer(content):
+        raise ConfigError(f"{path} {LFS_WAY_OUT}")
     if len(content) > max_bytes:
         raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; a file of settings has at most {max_bytes:,}")
     try:

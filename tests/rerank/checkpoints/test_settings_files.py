@@ -54,6 +54,9 @@ def small_encoder(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) ->
     return write_small_encoder(tmp_path_factory.mktemp("encoder") / "small", encoder).folder
 
 
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90888945\n"
+
+
 @pytest.mark.parametrize(
     "module", [Dense, LogitScore, MLMTransformer, Pooling, Router, SparseStaticEmbedding, SpladePooling]
 )
@@ -213,3 +216,11 @@ def test_adapter_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pyte
     change(base / "config.json", attn_implementation="someone/kernel")  # the base of an adapter is checked, too
     with pytest.raises(CheckpointError, match="someone/kernel"):
         load_causal_lm(adapter, CPU)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json", "1_Pooling/config.json"])
+def test_pointer_of_git_lfs_is_named(small_encoder: Path, tmp_path: Path, file: str) -> None:
+    folder = shutil.copytree(small_encoder, tmp_path / "model")
+    (folder / file).write_text(LFS_POINTER)
+    with pytest.raises(CheckpointError, match=f"{file} is a pointer of Git LFS.*git lfs pull"):
+        check_settings(folder)

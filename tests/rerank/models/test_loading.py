@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from rerank.config import Precision
-from rerank.errors import CheckpointError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.checkpoint_files import build_transformer, read_config
-from rerank.models.loading import load_causal_lm
+from rerank.models.loading import load_causal_lm, load_tokenizer_of, pick_device
 from rerank.models.precision import uses_autocast, weights_dtype
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.random_models import DECODERS, random_model
@@ -104,3 +104,28 @@ def test_code_in_a_checkpoint_is_not_run_whatever_the_standard_input_says(
     with pytest.raises(CheckpointError, match=r"custom code|own"):
         load_causal_lm(copy, CPU)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["mps", "meta", "xpu", "vulkan", "gpu", "cuda:x", ""])
+def test_device_that_models_do_not_run_on_is_refused_with_those_that_they_do(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"device '{name}' is none on .* use auto, cpu, cuda or cuda:N"):
+        pick_device(name)
+
+
+def test_missing_card_is_refused_with_the_number_of_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ConfigError, match=r"'cuda:2' is configured, but torch .* finds 2 CUDA devices"):
+        pick_device("cuda:2")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=r"'cuda' is configured, but torch .* finds no CUDA devices"):
+        pick_device("cuda")
+
+
+def test_causal_lm_without_its_tokenizer_is_refused_with_what_to_add(lm: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(lm, tmp_path / "lm")
+    for file in [*folder.glob("tokenizer*"), *folder.glob("chat_template*")]:
+        file.unlink()
+    for load in (load_causal_lm, lambda path, _: load_tokenizer_of(path)):
+        with pytest.raises(CheckpointError, match=r"lm has no tokenizer \(tokenizer\.json.*save_pretrained"):
+            load(folder, CPU)

@@ -93,3 +93,15 @@ def test_thousands_of_added_tokens_are_found_at_once() -> None:
     tokenizer.add_tokens([f"<unused{number}>" for number in range(6000)])
     text = "<" * 200_000
     assert markup_divider(tokenizer)(f"{text}unused5999>") == f"{text} unused5999>"
+
+
+def test_added_words_are_read_and_added_markup_is_not() -> None:
+    tokenizer = byte_level()
+    words, markup = ["flea", "lidocaine", "β-blocker", "IL-2"], ["<think>", "[TOOL]", "{{x}}", "<|x|>", "User:", "###"]
+    tokenizer.add_tokens([*words, *markup])
+    tokenizer.add_tokens(["secret"], special_tokens=True)
+    text = "A flea bite: lidocaine, not fleas; IL-2 and β-blocker. secret " + " ".join(markup)
+    ids = tokenizer(Sanitizer(tokenizer, TEMPLATE)(text))["input_ids"]
+    assert set(tokenizer.convert_tokens_to_ids(words)) <= set(ids)
+    assert not set(tokenizer.convert_tokens_to_ids([*markup, "secret"])) & set(ids)
+    assert "A flea bite: lidocaine, not fleas; IL-2" in Sanitizer(tokenizer, TEMPLATE)(text)

@@ -109,3 +109,8 @@ def test_array_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(lines, "_MAX_ARRAY_BYTES", 4)
     with pytest.raises(CollectionError, match="is a JSON array of more than 0 GiB; write one object per line"):
         list(json_rows(write(tmp_path, b"[{},{}]"), dict))
+
+
+def test_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"rows\.jsonl is a pointer of Git LFS.*git lfs pull"):
+        read(write(tmp_path, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"))

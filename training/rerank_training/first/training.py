@@ -11,16 +11,17 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.checkpoints.bundled import SMOLLM2
-from rerank.checkpoints.settings_files import ADAPTER_FILE
+from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import with_adapter
 from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
 from rerank.models.loading import base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
+from rerank.models.tokenizer import load_tokenizer
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import FirstCollator
 from rerank_training.first.objective import FirstObjective
@@ -116,13 +117,14 @@ def load_base(
     name = str(Path(name).resolve()) if Path(name).is_dir() else name
     try:
         located = locate_causal_lm(name)
+        check_settings(Path(located))
         dtype = torch.bfloat16 if bf16 and has_adapter else torch.float32
         model, info = cast(Any, AutoModelForCausalLM).from_pretrained(
             located, dtype=dtype, trust_remote_code=False, output_loading_info=True
         )
         check_complete(located, info)
         source = folder if is_adapter and has_tokenizer(folder) else located
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = load_tokenizer(source)
         model.name_or_path = name
         if is_adapter:
             model = with_adapter(model, folder, "CAUSAL_LM", is_trainable=True)

@@ -10,13 +10,15 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
+from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_files import read_config, read_weights
 from rerank.models.encoder import Encoder
 from rerank.models.projector import make_projector
+from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
@@ -149,8 +151,9 @@ def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase
 
 def _from_causal_lm(folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None) -> PEBase:
     try:
+        check_settings(folder)
         causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = load_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"base {folder} is neither a PE-Rank checkpoint (its config.json names no encoder_name) nor a causal "
