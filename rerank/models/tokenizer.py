@@ -54,8 +54,8 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
     options |= {"trust_remote_code": False}
     if folder.is_dir() and not any(found for pattern in _FILES for found in folder.glob(pattern)):
         raise CheckpointError(
-            f"{folder} has no tokenizer ({_CONVERTED_FILE}, or {_SENTENCEPIECE_FILE}); copy the files tokenizer* of the "
-            "model that it was trained from, or save it there: tokenizer.save_pretrained(folder)"
+            f"{folder} has no tokenizer ({_CONVERTED_FILE}, or {_SENTENCEPIECE_FILE}); copy the files tokenizer* of "
+            "the model that it was trained from, or save it there: tokenizer.save_pretrained(folder)"
         )
     if not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
         return AutoTokenizer.from_pretrained(source, **options)
