@@ -59,8 +59,8 @@ class EvaluationSettings:
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="Ask these queries only: a file with the id of a query in each line, or in the form of queries.jsonl "
-            "or lines of query_id, tab, text, whose texts are asked."
+            help="Ask these queries only: a file with the id of a query in each line, or lines of query_id, tab, text, "
+            "or BEIR's queries.jsonl or its folder, whose texts are asked."
         ),
     ] = None
     limit: Annotated[int, typer.Option(min=0, help="Ask only so many of the judged queries, the first; 0: all.")] = 0

@@ -8,6 +8,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
+from rerank.collections import beir
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.qrels import Qrel
@@ -217,7 +218,8 @@ def _feedback(given: _Given, settings: _Settings) -> tuple[Mapping[str, object] 
 
 def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) -> dict[str, object]:
     """Every setting that decides the candidates."""
-    files = {"requests_sha256": given.lists, "asked_sha256": settings.queries}
+    asked = beir.queries_file(settings.queries) if settings.queries else None
+    files = {"requests_sha256": given.lists, "asked_sha256": asked}
     return {
         "depth": settings.depth,
         **({"first_stage": given.first_stage.value} if given.first_stage else {}),
@@ -259,7 +261,7 @@ def _select(
     """
     asked, notes = dict(queries), list[str]()
     if settings.queries:
-        wanted = _read(settings.queries)
+        wanted = _read(beir.queries_file(settings.queries))
         asked = {
             query_id: _with_text(query, wanted[query_id]) for query_id, query in queries.items() if query_id in wanted
         }

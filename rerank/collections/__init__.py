@@ -48,28 +48,31 @@ def _pydoc() -> Collection:
 NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}
 
 
-def open_collection(name_or_folder: str) -> Collection:
-    """A named collection, or a folder in BEIR layout, whose first passages can be read.
+def open_collection(name_or_path: str) -> Collection:
+    """A named collection, or a folder in BEIR layout or its file of passages, of which the first can be read.
 
     Raises:
-        CollectionError: the argument is neither.
+        CollectionError: the argument is none of them, or a passage has another form.
     """
-    if name_or_folder in NAMED:
-        return NAMED[name_or_folder]()
-    if not is_collection(name_or_folder):
+    if name_or_path in NAMED:
+        return NAMED[name_or_path]()
+    path = Path(name_or_path).absolute()
+    corpus = beir.corpus_file(path)
+    if not corpus.is_file():
         names = ", ".join(map(repr, NAMED))
-        raise CollectionError(f"collection {name_or_folder!r} is neither {names} nor a folder with a corpus.jsonl")
-    folder = beir.checked_folder(name_or_folder)
+        kinds = f"neither {names} nor a folder with a corpus.jsonl, nor a file whose name ends in .jsonl or .jsonl.gz"
+        raise CollectionError(f"collection {name_or_path!r} is {kinds}")
+    beir.check_passages(path)
     return Collection(
-        folder.name,
-        partial(beir.passages, folder),
-        partial(beir.lines_of, folder),
-        partial(beir.fingerprint, folder),
-        partial(beir.queries, folder),
-        partial(beir.qrels, folder),
+        beir.name_of(path),
+        partial(beir.passages, path),
+        partial(beir.lines_of, path),
+        partial(beir.fingerprint, path),
+        partial(beir.queries, corpus.parent),
+        partial(beir.qrels, corpus.parent),
     )
 
 
-def is_collection(name_or_folder: str) -> bool:
-    """True for a named collection, and for a folder with a corpus.jsonl."""
-    return name_or_folder in NAMED or beir.corpus_file(Path(name_or_folder)).is_file()
+def is_collection(name_or_path: str) -> bool:
+    """True for a named collection, a folder with a corpus.jsonl, and a file of passages."""
+    return name_or_path in NAMED or beir.corpus_file(Path(name_or_path)).is_file()

@@ -1,4 +1,7 @@
-"""Collections in BEIR layout: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, plain or gzip."""
+"""Collections in BEIR layout: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, plain or gzip.
+
+A file of passages or of queries may be named instead of its folder.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from rerank.errors import CollectionError
 from rerank.readers.lines import parsed_lines
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import read_queries
@@ -14,34 +16,39 @@ from rerank.readers.rows import json_object, passage_of_row
 from rerank.types import Passage, Query
 from rerank.util.files import sha256_of_files
 
-#: Number of passages that `checked_folder` reads: it takes milliseconds, and a wrong form shows in the first ones.
+#: Number of passages that `check_passages` reads: it takes milliseconds, and a wrong form shows in the first ones.
 _CHECKED_PASSAGES = 100
 
 
-def checked_folder(name: str) -> Path:
-    """The absolute path of a folder in BEIR layout, whose first passages can be read.
-
-    Raises:
-        CollectionError: it has no corpus.jsonl, or one of its first 100 lines has another form.
-    """
-    folder = Path(name).absolute()
-    if not corpus_file(folder).is_file():
-        raise CollectionError(f"collection {name!r} is not a folder with a corpus.jsonl")
+def check_passages(folder: Path) -> None:
+    """Raises: CollectionError unless the first 100 passages can be read."""
     for _ in islice(passages(folder), _CHECKED_PASSAGES):
         pass
-    return folder
+
+
+def name_of(folder: Path) -> str:
+    """The name of the folder; of a file of passages with a name of its own, that name."""
+    named = folder.absolute()
+    own = named.name.removesuffix(".gz").removesuffix(".jsonl")
+    return own if named.is_file() and own != "corpus" else _folder(named).name
 
 
 def corpus_file(folder: Path) -> Path:
-    return _plain_or_gzip(folder / "corpus.jsonl")
+    is_corpus = folder.is_file() and folder.name.removesuffix(".gz").endswith(".jsonl")
+    return folder if is_corpus else _plain_or_gzip(folder / "corpus.jsonl")
 
 
 def queries_file(folder: Path) -> Path:
-    return _plain_or_gzip(folder / "queries.jsonl")
+    """The file of queries; a file that is named itself."""
+    return folder if folder.is_file() else _plain_or_gzip(folder / "queries.jsonl")
 
 
 def qrels_file(folder: Path, split: str) -> Path:
-    return _plain_or_gzip(folder / "qrels" / f"{split}.tsv")
+    return _plain_or_gzip(_folder(folder) / "qrels" / f"{split}.tsv")
+
+
+def _folder(path: Path) -> Path:
+    return path.parent if path.is_file() else path
 
 
 def passages(folder: Path) -> Iterator[Passage]:
@@ -57,7 +64,7 @@ def passages(folder: Path) -> Iterator[Passage]:
 
 
 def queries(folder: Path) -> list[Query]:
-    """The queries of queries.jsonl. Raises: CollectionError as `passages` does."""
+    """The queries of queries.jsonl, or of the file. Raises: CollectionError as `passages` does."""
     return read_queries(queries_file(folder))
 
 

@@ -40,9 +40,9 @@ def read_judgements(qrels: str) -> Judgements:
 
     Raises:
         ConfigError: there is no such folder.
-        CollectionError: a file cannot be read; the message names the line.
+        CollectionError: it is no collection, or a file cannot be read; the message names the line.
     """
-    if qrels not in NAMED and not os.path.isdir(qrels):
+    if qrels not in NAMED and not os.path.exists(qrels):
         names = " or ".join(NAMED)
         raise ConfigError(f"--qrels {qrels}: there is no such folder{looked_for(Path(qrels))}; or give {names}")
     collection = open_collection(qrels)

@@ -136,9 +136,9 @@ def index(
     collection: Annotated[
         str,
         typer.Option(
-            help='pydoc, or a folder in BEIR layout with a corpus.jsonl, plain or gzip: {"_id": …, "text": …} per '
-            'line, optionally "title", which is put before the text. An _id is a string or an integer. Other fields '
-            "are ignored."
+            help='pydoc, a folder in BEIR layout with a corpus.jsonl, or such a file, plain or gzip: {"_id": …, '
+            '"text": …} per line, optionally "title", which is put before the text. An _id is a string or an integer. '
+            "Other fields are ignored."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],

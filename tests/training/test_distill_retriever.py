@@ -87,7 +87,7 @@ def ranked_by_a_reranker(index_folder: Path, queries: Path, tmp_path_factory: py
     (folder / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
     changed = {"teacher": "reranker", "config": str(folder / "models.yaml"), "rank_loss": "weighted-ranknet"}
     changed |= {"list_size": 6, "held_out": ""}
-    return distilled(index_folder, queries, folder / "run", steps=10, **changed)
+    return distilled(index_folder, queries / "queries.jsonl", folder / "run", steps=10, **changed)
 
 
 def weights(encoder: Path) -> str:

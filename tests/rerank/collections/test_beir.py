@@ -67,3 +67,36 @@ def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -
     assert beir.queries(tmp_path) == [Query("why", "1")]
     with pytest.raises(CollectionError, match=r"qrels/test\.tsv cannot be read: No such file"):
         beir.qrels(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path: Path, end: str) -> None:
+    """One with a name of its own gives the collection that name; queries and judgements are those beside it."""
+    packed = gzip.compress if end else bytes
+    (folder := tmp_path / "mine").mkdir()
+    for name in (f"corpus.jsonl{end}", f"cats.jsonl{end}"):
+        (folder / name).write_bytes(packed(b'{"_id": "1", "text": "x"}'))
+    (folder / f"queries.jsonl{end}").write_bytes(packed(b'{"_id": "q", "text": "why"}'))
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("q\t1\t2\n")
+    by_folder = open_collection(str(folder))
+    for name, expected in ((f"corpus.jsonl{end}", "mine"), (f"cats.jsonl{end}", "cats")):
+        found = open_collection(str(folder / name))
+        assert (found.name, found.queries(), found.qrels("test")) == (
+            expected,
+            [Query("why", "q")],
+            [Qrel("q", "1", 2)],
+        )
+        assert [passage.doc_id for passage in found.passages()] == ["1"]
+        assert found.fingerprint() == by_folder.fingerprint()
+    assert by_folder.name == "mine"
+    (lines := tmp_path / "queries.tsv").write_text("q\twhy\n")
+    assert beir.queries(lines) == beir.queries(folder) == beir.queries(folder / f"queries.jsonl{end}")
+    assert beir.qrels(folder / f"queries.jsonl{end}") == [Qrel("q", "1", 2)]
+
+
+def test_what_is_no_collection_is_told_what_can_be_one(tmp_path: Path) -> None:
+    (tmp_path / "corpus.csv").write_text("1,x")
+    for path in (tmp_path, tmp_path / "corpus.csv", tmp_path / "none"):
+        with pytest.raises(CollectionError, match=r"nor a folder with a corpus\.jsonl, nor a file whose name ends in"):
+            open_collection(str(path))

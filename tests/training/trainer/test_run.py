@@ -17,6 +17,7 @@ import pytest
 import torch
 from rerank_training.commands import train_first
 from rerank_training.first.objective import FirstObjective
+from rerank_training.retriever.arguments import RetrieverArguments
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from rerank_training.trainer.run import check_same_run, last_save
 from safetensors.torch import load_file, save_file
@@ -204,6 +205,21 @@ def test_run_is_not_resumed_with_other_contents_of_its_files(inputs: Path, tmp_p
         first_run(own, tmp_path / "run", *flags)
     changed = re.findall(r"(--\S+) has other contents than at the start: SHA-256 \w+, now \w+", str(refused.value))
     assert changed == ["--base", "--eval-lists", "--lists"]
+
+
+def test_distillation_is_not_resumed_with_other_queries_or_another_index(tmp_path: Path) -> None:
+    """The report of a resumed run names the hashes of the files as they are at its end."""
+    for folder, name in (("data", "queries.jsonl"), ("index", "manifest.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("1")
+    arguments = RetrieverArguments(index=str(tmp_path / "index"), queries=str(tmp_path / "data"))
+    check_same_run(tmp_path, [arguments], started=False)
+    check_same_run(tmp_path, [arguments], started=True)
+    for flag, file in (("--queries", "data/queries.jsonl"), ("--index", "index/manifest.json")):
+        (tmp_path / file).write_text("2")
+        with pytest.raises(ConfigError, match=f"{flag} has other contents than at the start"):
+            check_same_run(tmp_path, [arguments], started=True)
+        (tmp_path / file).write_text("1")
 
 
 def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(

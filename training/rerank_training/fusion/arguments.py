@@ -27,7 +27,9 @@ class FusionArguments:
     index: Annotated[Path | None, "Index folder from `rerank index`, which is searched for each judged query."] = None
     first_stage: Annotated[FirstStage, "With --index: the first stage of the searches."] = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=2, max=1000, help="With --index: number of candidates of a search.")] = 100
-    queries: Annotated[Path | None, "With --index: lines of query_id, tab, text, or BEIR's queries.jsonl."] = None
+    queries: Annotated[
+        Path | None, "With --index: lines of query_id, tab, text, or BEIR's queries.jsonl or its folder."
+    ] = None
     collection: Annotated[
         str, "pydoc, or a folder in BEIR layout, with the queries and the judgements of its part test."
     ] = ""

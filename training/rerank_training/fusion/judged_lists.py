@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rerank.collections import open_collection
+from rerank.collections import beir, open_collection
 from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.engine.scores import candidate_scores
@@ -12,7 +12,6 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank.readers.queries import read_queries
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Query
 from rerank_training.fusion.arguments import FusionArguments
@@ -47,7 +46,7 @@ def read_judged_lists(
         collection = open_collection(arguments.collection)
         queries, qrels = collection.queries(), collection.qrels(_SPLIT)
     else:
-        queries = read_queries(arguments.queries) if arguments.queries else []
+        queries = beir.queries(arguments.queries) if arguments.queries else []
         qrels = read_qrels(arguments.qrels) if arguments.qrels else []
     grades = grades_by_query(qrels) if qrels else None
     if arguments.index:

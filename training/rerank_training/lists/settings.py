@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rerank.collections import beir
 from rerank.errors import ConfigError
 from rerank_training.lists.sampling import ListOrder
 
@@ -38,7 +39,7 @@ class BuildListsSettings:
     ]
     requests: Annotated[Path | None, "Source: RankLLM request JSONL, queries with their candidates."] = None
     collection: Annotated[
-        str, "Source: a folder in BEIR layout, whose judged queries get the passages nearest by the encoder."
+        str, "Source: pydoc or a folder in BEIR layout, whose judged queries get the passages nearest by the encoder."
     ] = ""
     qrels: Annotated[Path | None, "For --requests: judgements, in the form of TREC or BEIR."] = None
     split: Annotated[str, "For --collection: name of the judgements, as in qrels/SPLIT.tsv."] = "train"
@@ -99,5 +100,5 @@ class BuildListsSettings:
     @property
     def prefix(self) -> str:
         """Prefix of the query_ids."""
-        source = self.requests or Path(self.collection) / "corpus.jsonl"
-        return self.name or source.absolute().parent.name
+        own = self.requests.absolute().parent.name if self.requests else beir.name_of(Path(self.collection))
+        return self.name or own

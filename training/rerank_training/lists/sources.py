@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.collections import beir
+from rerank.collections import Collection, open_collection
 from rerank.commands.run import console
 from rerank.errors import CollectionError
 from rerank.models.encoder import Encoder
@@ -42,7 +42,7 @@ def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source
         return _from_requests(settings.requests, settings, encoder)
     if encoder is None:
         raise ValueError("a collection has no candidates without an encoder; this is a bug")
-    return _from_collection(beir.checked_folder(settings.collection), settings, encoder)
+    return _from_collection(open_collection(settings.collection), settings, encoder)
 
 
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
@@ -82,16 +82,16 @@ def _request_pools(
         yield make_pool(query, candidates, grades.get(request.query.query_id, {}))
 
 
-def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encoder) -> Source:
+def _from_collection(collection: Collection, settings: BuildListsSettings, encoder: Encoder) -> Source:
     """For each judged query, the `depth` nearest passages by the encoder's cosine, and all relevant ones."""
-    grades, queries = grades_by_query(beir.qrels(folder, settings.split)), beir.queries(folder)
+    grades, queries = grades_by_query(collection.qrels(settings.split)), collection.queries()
     judged = [query for query in queries if query.query_id in grades]
     if not judged:
         raise CollectionError(
-            f"none of the {len(queries)} queries of {folder} is judged in qrels/{settings.split}.tsv; give another "
-            "--split"
+            f"none of the {len(queries)} queries of {settings.collection} is judged in "
+            f"qrels/{settings.split}.tsv; give another --split"
         )
-    passages = [passage for passage in beir.passages(folder) if passage.text.strip()]
+    passages = [passage for passage in collection.passages() if passage.text.strip()]
     return Source(_neighbour_pools(judged, grades, passages, settings, encoder), len(judged))
 
 

@@ -22,7 +22,11 @@ class RetrieverArguments:
     """
 
     index: Annotated[str, "Folder written by `rerank index`; its encoder is trained."]
-    queries: Annotated[str, "Folder in BEIR layout with queries.jsonl, and with qrels/ if --held-out is given."]
+    queries: Annotated[
+        str,
+        "Lines of query_id, tab, text, or BEIR's queries.jsonl or its folder; with qrels/ beside it if --held-out is "
+        "given.",
+    ]
     held_out: Annotated[
         str, "Name of judgements, as in qrels/NAME.tsv: their queries are evaluated, not trained on."
     ] = ""

@@ -21,7 +21,7 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
     """Training queries, held-out queries, and the judgements of the held-out queries.
 
     Args:
-        folder: in BEIR layout; queries.jsonl is read, and qrels/{held_out}.tsv for held-out queries.
+        folder: in BEIR layout, or its file of queries, which is read; and qrels/{held_out}.tsv for held-out queries.
         held_out: name of the judgements whose queries are held out; empty: no query is held out.
 
     Raises:

@@ -41,7 +41,9 @@ _FREE_ARGUMENTS = {
 #: The number of processes, which decides the lists of a step; by the name of the flag of `accelerate launch`.
 _PROCESSES = "num_processes"
 #: Arguments that name files, or folders of weights, which are compared by their contents, and the end of those keys.
-_READ, _CONTENTS = ("lists", "eval_lists", "qrels", "base", "encoder"), " sha256"
+_READ, _CONTENTS = ("lists", "eval_lists", "qrels", "base", "encoder", "queries", "index"), " sha256"
+#: The files of such a folder that decide what is learnt: weights, queries, and the manifest of an index.
+_DECIDING = ("*.safetensors", "*.bin", "queries.jsonl*", "manifest.json")
 #: The length of a run; a resumed run may have another, and its learning rate follows the new length from there on.
 _LENGTH = "max_steps"
 
@@ -181,12 +183,12 @@ def _difference(key: str, stored: str | None, given: str) -> str:
 
 
 def _contents(arguments: Sequence[Any]) -> dict[str, str]:
-    """SHA-256 of the files, and of the weights in the folders, from which a training learns."""
+    """SHA-256 of the files, and of those in the folders, from which a training learns."""
     values = {name: getattr(part, name, None) for part in arguments for name in _READ if getattr(part, name, None)}
     # The settings of an encoder name a folder, too.
     paths = {name: Path(EncoderConfig.of(str(value)).name) for name, value in values.items()}
     files = {
-        name: [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*.bin")])
+        name: [path] if path.is_file() else sorted(file for pattern in _DECIDING for file in path.glob(pattern))
         for name, path in paths.items()
     }
     return {name + _CONTENTS: sha256_of_files(found) for name, found in files.items() if found}
