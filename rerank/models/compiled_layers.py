@@ -21,6 +21,16 @@ log = logging.getLogger(__name__)
 _MOST_VERSIONS = 64
 
 
+def set_up_compiler() -> None:
+    """Sets what compiled layers need of torch's compiler, for the whole process.
+
+    Floats such as the epsilon of a norm become constants. By default a function with dynamic shapes gets them as
+    tensors on the CPU, and torch builds C++ for them, which took more than 40 s on a machine with an H100.
+    """
+    torch._dynamo.config.specialize_float = True
+    torch._dynamo.config.recompile_limit = max(_MOST_VERSIONS, torch._dynamo.config.recompile_limit)
+
+
 def start_compiler(device: torch.device) -> None:
     """Lets torch start what its compiler needs on a GPU, in the background: some eight seconds, once in a process."""
     if device.type == "cuda":
@@ -54,7 +64,7 @@ def compile_layers(model: PreTrainedModel, warm_up: Callable[[], object]) -> boo
         warm_up: reads something of each kind with the model, so that the compiler runs now. If it fails there, the
             layers run without it, and the log says why.
     """
-    torch._dynamo.config.recompile_limit = max(_MOST_VERSIONS, torch._dynamo.config.recompile_limit)
+    set_up_compiler()
     layers = [_CompilableLayer(layer) for layer in getattr(model.base_model, "layers", ())]
     start_s = time.monotonic()
     try:

@@ -293,11 +293,7 @@ class Encoder:
         return [max(0, n - side.prefix_tokens) for n in self._count([side.prefix + text for text in texts])]
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        if not texts:
-            return []
-        options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
-        with self._lock:
-            return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
+        return [len(encoded) for encoded in self._splitter.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def cut(self, text: str, tokens: int) -> str:
         """See `first_tokens`."""

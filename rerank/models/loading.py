@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +25,7 @@ from rerank.models.memory import check_fits
 from rerank.models.precision import pick_precision, weights_dtype, width_of
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
-from rerank.util.files import hashing, is_missing_folder
+from rerank.util.files import is_missing_folder, start_hashing
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -67,12 +68,16 @@ class CausalLM:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    #: SHA-256 of the weight files.
-    revision: str
+    hashing: Future[str]
     #: The maximum length of prompt and answer together, in tokens.
     context_tokens: int
     #: What it shall compute in, without `auto`; see `compute_in`.
     precision: Precision
+
+    @property
+    def revision(self) -> str:
+        """SHA-256 of the weight files. It waits until they are read, so it is asked for last."""
+        return self.hashing.result()
 
 
 def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision = "auto") -> CausalLM:
@@ -97,14 +102,14 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if Path(base).is_dir():
         check_fits(Path(base), device, dtype)
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
-    with hashing(weights) as revision:
-        model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
-            base,
-            dtype=dtype,
-            device_map=None if device.type == "cpu" else device,  # weights pass no memory of the CPU
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
+    hashing = start_hashing(weights)
+    model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
+        base,
+        dtype=dtype,
+        device_map=None if device.type == "cpu" else device,  # weights pass no memory of the CPU
+        output_loading_info=True,
+        trust_remote_code=False,
+    )
     check_complete(base, loading_info)
     tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base)
     if is_adapter:
@@ -118,7 +123,7 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     picked = pick_precision(model, precision)
     if picked == "float8":
         use_float8(model)
-    return CausalLM(model, tokenizer, revision(), context_tokens, picked)
+    return CausalLM(model, tokenizer, hashing, context_tokens, picked)
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:

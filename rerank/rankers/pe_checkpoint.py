@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,7 +25,7 @@ from rerank.models.precision import weights_dtype, width_of
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
-from rerank.util.files import hashing
+from rerank.util.files import start_hashing
 
 _TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
@@ -55,10 +56,14 @@ class PECheckpoint:
     decoding: Decoding
     #: The maximum number of positions that the model reads.
     context_tokens: int
-    #: SHA-256 of the weight files.
-    revision: str
+    hashing: Future[str]
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
+
+    @property
+    def revision(self) -> str:
+        """SHA-256 of the weight files. It waits until they are read, so it is asked for last."""
+        return self.hashing.result()
 
 
 def load_pe_checkpoint(
@@ -101,17 +106,16 @@ def _load(
     token_embeddings = weights[_TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
     named = getattr(config, "template", None)
     trained_here = getattr(config, "encoder_sha256", None) is not None
-    with hashing(files) as revision:
-        transformer = build_transformer(config, of_transformer, token_embeddings, device, precision)
+    hashing = start_hashing(files)
     return PECheckpoint(
-        transformer=transformer,
+        transformer=build_transformer(config, of_transformer, token_embeddings, device, precision),
         projector=_projector(folder, config, of_projector, encoder.id.dimension).to(device),
         tokenizer=_own_tokenizer(folder, config) if own_vocabulary else encoder.copy_tokenizer(),
         template=_template(folder, config, template, "pe_rank_text" if own_vocabulary else "pe_rank"),
         own_vocabulary=own_vocabulary,
         decoding="one_step" if trained_here or not own_vocabulary else "dynamic",
         context_tokens=config.max_position_embeddings,
-        revision=revision(),
+        hashing=hashing,
         warning=_OTHER_PROMPT.format(folder=folder) if own_vocabulary and not (named or template) else "",
     )
 

@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -250,11 +250,13 @@ def sha256_of_files(paths: Iterable[Path]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-@contextmanager
-def hashing(paths: Sequence[Path]) -> Iterator[Callable[[], str]]:
-    """Computes `sha256_of_files` while the wrapped code loads the files, and gives a function that waits for it."""
-    with ThreadPoolExecutor(1) as thread:
-        yield thread.submit(sha256_of_files, paths).result
+def start_hashing(paths: Sequence[Path]) -> Future[str]:
+    """Computes `sha256_of_files` in a thread, because it takes 7 s of the weights of a 7B model."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(sha256_of_files, paths)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _sha256(path: Path) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from rerank_training.e2rank.arguments import E2RankArguments
 from rerank_training.e2rank.training import train_e2rank
 from rerank_training.pe_rank.arguments import PERankArguments
@@ -193,6 +194,22 @@ def test_all_layers_and_lengths_share_one_graph_and_evaluations_have_none(compil
     with torch.no_grad():
         model.eval()(input_ids=torch.arange(128)[None] % 50)
     assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_compiled_layers_of_an_adapter_get_no_float_as_a_tensor_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    scalars: list[list[str]] = []
+
+    def backend(graph: Any, inputs: Sequence[Any]) -> Any:
+        scalars.append([str(value) for value in inputs if isinstance(value, Tensor) and value.ndim == 0])
+        return graph.forward
+
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    model = get_peft_model(tiny_lm(), LoraConfig(r=2, target_modules=["q_proj", "down_proj"]))
+    CompiledLayers(model).run(partial(loss_of, model, 20), model.zero_grad)
+    torch._dynamo.reset()
+    assert scalars
+    assert not any(scalars)
 
 
 def test_compiler_that_fails_leaves_the_layers_as_they_are(

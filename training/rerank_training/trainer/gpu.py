@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rerank.errors import RerankError
+from rerank.models.compiled_layers import set_up_compiler
 from rerank_training.trainer.losses import IGNORE_INDEX
 from rerank_training.trainer.processes import is_lost_process
 
@@ -83,6 +84,7 @@ class CompiledLayers:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        set_up_compiler()
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         self._calls: Mapping[Any, Any] = {layer: torch.compile(layer._call_impl, dynamic=True) for layer in layers}
         self._has_run = False
