@@ -21,7 +21,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
-from rerank.ports.http.dialects.table import dialects
+from rerank.ports.http.apis.table import rerank_apis
 from rerank.ports.http.openapi import openapi
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def on_pre_build(config: Any, **_: object) -> None:
     """Writes the document of the HTTP port that reference/http.md shows."""
     document = ROOT / "build" / "openapi.json"
     document.parent.mkdir(exist_ok=True)
-    document.write_text(json.dumps(openapi(dialects(Mock()))), encoding="utf-8")
+    document.write_text(json.dumps(openapi(rerank_apis(Mock()))), encoding="utf-8")
 
 
 def on_files(files: Files, config: Any, **_: object) -> Files:

@@ -77,4 +77,4 @@ class Caller:
 
 
 #: A caller whose key was not checked yet; nothing counts for it.
-STRANGER = Caller("", CallerLimits())
+ANONYMOUS = Caller("", CallerLimits())

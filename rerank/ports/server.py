@@ -21,7 +21,7 @@ from rerank.ports.connections import bounded_connections, end_connection_of, end
 from rerank.ports.grpc.server import add_services, bind, server_options
 from rerank.ports.health import Health, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight
 from rerank.service.startup import description
 from rerank.telemetry.setup import Telemetry, telemetry
 
@@ -175,6 +175,8 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
             log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
         if running.metrics_address:
             log.info("metrics at http://%s/metrics", running.metrics_address)
+        for handler in logging.getLogger().handlers:
+            handler.flush()  # whoever waits for the address may read the others in the log
         announce(running.address)
         await stopping
         log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)

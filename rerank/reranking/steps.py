@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import TypeAlias, cast
+from functools import cache
+from typing import TypeVar, cast
 
 from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob, timeout_at
@@ -18,11 +18,10 @@ from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
 from rerank.types import InSlices, Passage, Ranking, RankOptions
 
+T = TypeVar("T")
+
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
-
-#: Ranks a job.
-Rank: TypeAlias = Callable[[RankJob], Awaitable[Ranking]]
 
 
 class RerankerSteps:
@@ -30,68 +29,59 @@ class RerankerSteps:
 
     Args:
         texts: the thread for work on texts.
-
-    Attributes:
-        ranking: (rank, job) → ranking, the outermost first: each may give `rank`, which is all that is behind it,
-            another job, and makes the ranking of its own job from the one that it gets back.
     """
 
     def __init__(self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker) -> None:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
-        self.ranking = (self._unordered, self._chunks, self._cached_vectors, self._relevance, self._repairs)
 
     async def rank(self, job: RankJob) -> Ranking:
-        """Ranks the candidates among which `chosen` chooses."""
-        rank: Rank = self._engine.run
-        for step in reversed(self.ranking):
-            rank = partial(step, rank)
-        return await rank(replace(job, options=without_top_n(job.options)))
+        """Ranks the candidates among which `chosen` chooses.
 
-    async def _unordered(self, rank: Rank, job: RankJob) -> Ranking:
-        """Candidates without a meaningful order are put in one by their texts (`rerank.reranking.unordered`)."""
-        if job.options.ordered:
-            return await rank(job)
-        grouping = UnorderedList.of(job.query.text, job.candidates)
-        expected_ms = _chars(job.candidates) / _CHARS_READ_PER_MS
-        unordered = await self._texts.run(job.share.name, grouping, expected_ms)
-        return unordered.ranking(await rank(unordered.job(job)), job.options)
+        The order of candidates that have none comes from their texts (`rerank.reranking.unordered`). Long documents are
+        ranked by their best chunks (`rerank.reranking.chunks`).
+        """
+        given = job = replace(job, options=without_top_n(job.options))
+        unordered = chunked = None
+        if not job.options.ordered:
+            unordered = await self._run(job, UnorderedList.of(job.query.text, job.candidates), _CHARS_READ_PER_MS)
+            job = unordered.job(job)
+        if job.options.max_chunks_per_doc > 1 and (chunked := await self._chunked(job)) is not None:
+            job = chunked.job(job)
+        if caching := self._caching_rankers(job):
+            known = _with_cached_vectors(job.candidates, caching)
+            job = replace(job, candidates=tuple(await self._run(job, known, _CHARS_READ_PER_MS)))
+        ranking = await self._engine.run(job)
+        infos = {step.model: self._models.infos[step.model] for step in job.steps}
+        if writers := {model for model, info in infos.items() if info.kind == "generation"}:
+            ranking = with_share_of_repairs(ranking, writers)
+        ranking = with_relevance(ranking, infos[job.steps[-1].model], self._encoder.relevance, job.candidates)
+        if chunked is not None:
+            ranking = chunked.ranking(ranking, given.options.top_n)
+        if unordered is not None:
+            ranking = unordered.ranking(ranking, given.options)
+        return ranking
 
-    async def _chunks(self, rank: Rank, job: RankJob) -> Ranking:
-        """Documents are ranked by their best chunks (`rerank.reranking.chunks`); undivided if the deadline is first."""
-        if job.options.max_chunks_per_doc < 2:
-            return await rank(job)
+    async def _chunked(self, job: RankJob) -> ChunkedDocuments | None:
+        """Divides the documents; None if the deadline comes first, and the request ends as a late one does."""
         infos = [self._models.infos[step.model] for step in job.steps]
-        dividing = ChunkedDocuments.of(job, infos, self._encoder)
-        expected_ms = _chars(job.candidates) / _CHARS_DIVIDED_PER_MS
         margin_s = job.options.answer_margin_s if job.options.allow_partial else 0.0
         try:
             async with timeout_at(job.deadline_s - margin_s):
-                chunked = await self._texts.run(job.share.name, dividing, expected_ms)
+                return await self._run(job, ChunkedDocuments.of(job, infos, self._encoder), _CHARS_DIVIDED_PER_MS)
         except TimeoutError:
-            return await rank(job)  # ends as a late request does
-        return chunked.ranking(await rank(chunked.job(job)), job.options.top_n)
+            return None
 
-    async def _cached_vectors(self, rank: Rank, job: RankJob) -> Ranking:
-        """Adds vectors that earlier requests computed of the same texts, so that no work is expected for them."""
+    def _caching_rankers(self, job: RankJob) -> list[CachingRanker]:
+        """The rankers that know vectors which earlier requests computed of the same texts."""
+        if not self._encoder.vector_cache.max_bytes:
+            return []
         rankers = [self._models.rankers[step.model] for step in job.steps]
-        caching = [cast(CachingRanker, ranker) for ranker in rankers if _is_caching(type(ranker))]
-        if not (caching and self._encoder.vector_cache.max_bytes):
-            return await rank(job)  # without a turn on the thread, a sixth of a short request's time
-        expected_ms = _chars(job.candidates) / _CHARS_READ_PER_MS
-        looking_up = _with_cached_vectors(job.candidates, caching)
-        passages = await self._texts.run(job.share.name, looking_up, expected_ms)
-        return await rank(replace(job, candidates=tuple(passages)))
+        return [cast(CachingRanker, ranker) for ranker in rankers if _is_caching(type(ranker))]
 
-    async def _relevance(self, rank: Rank, job: RankJob) -> Ranking:
-        """Results get their relevance, of what was read of them."""
-        info = self._models.infos[job.steps[-1].model]
-        return with_relevance(await rank(job), info, self._encoder.relevance, job.candidates)
-
-    async def _repairs(self, rank: Rank, job: RankJob) -> Ranking:
-        """Generated orders are told apart from repaired ones, which may be no more than the order before them."""
-        ranking = await rank(job)
-        writers = {step.model for step in job.steps if self._models.infos[step.model].kind == "generation"}
-        return with_share_of_repairs(ranking, writers) if writers else ranking
+    async def _run(self, job: RankJob, work: InSlices[T], chars_per_ms: int) -> T:
+        """Runs work on the texts of a request, which is done at once if it is short."""
+        chars = sum(len(candidate.text) for candidate in job.candidates)
+        return await self._texts.run(job.share.name, work, chars / chars_per_ms)
 
 
 def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking:
@@ -135,7 +125,3 @@ def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[CachingR
         found.append(passage)
         yield
     return found
-
-
-def _chars(candidates: Sequence[Passage]) -> int:
-    return sum(len(candidate.text) for candidate in candidates)

@@ -7,8 +7,7 @@ from itertools import accumulate
 
 from rerank.engine.job import CallerShare
 from rerank.reranking.reranker import AsyncReranker, SearchResult
-from rerank.service.call import CallContext
-from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
+from rerank.service.limits import SMALL_MESSAGE, CallInFlight, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import Ranking
 
@@ -24,16 +23,16 @@ class RerankMethods:
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
         self._reranker, self._calls = reranker, calls
 
-    async def rerank(self, request: RerankRequest, context: CallContext) -> Ranking:
+    async def rerank(self, request: RerankRequest, call: CallInFlight) -> Ranking:
         """Orders the candidates of a request. Raises: RerankError."""
         limits = self._calls.limits
         is_large = _is_large(request)
         request = await self._reranker.convert(request.checked, limits) if is_large else request.checked(limits)
         return await self._reranker.rerank(
-            request.query, request.candidates, request.options, self._deadline(context), _share(context)
+            request.query, request.candidates, request.options, self._deadline(call), _share(call)
         )
 
-    async def search(self, request: SearchRequest, context: CallContext) -> SearchResult:
+    async def search(self, request: SearchRequest, call: CallInFlight) -> SearchResult:
         """Searches the index. Raises: RerankError."""
         request = request.checked(self._calls.limits)
         return await self._reranker.search(
@@ -41,19 +40,19 @@ class RerankMethods:
             request.first_stage,
             request.depth,
             request.options,
-            self._deadline(context),
+            self._deadline(call),
             request.feedback,
-            _share(context),
+            _share(call),
         )
 
-    def _deadline(self, context: CallContext) -> float:
+    def _deadline(self, call: CallInFlight) -> float:
         """The earlier of the caller's deadline and the service's own limit."""
-        return min(context.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
+        return min(call.deadline_s, asyncio.get_running_loop().time() + self._calls.limits.max_request_s)
 
 
-def _share(context: CallContext) -> CallerShare:
-    """The caller's share of the engine: that of its key, or that of its connection if calls need no key."""
-    return CallerShare(context.caller.name or context.peer, context.caller.queueing)
+def _share(call: CallInFlight) -> CallerShare:
+    """The share of the engine: its key has one, or its connection if calls need no key."""
+    return CallerShare(call.sharer, call.caller.queueing)
 
 
 def _is_large(request: RerankRequest) -> bool:

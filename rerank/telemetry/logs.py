@@ -14,7 +14,7 @@ from typing import Any
 
 from rerank.config import TelemetryConfig
 from rerank.errors import MAX_QUOTED_CHARS
-from rerank.service.call import CallRecord
+from rerank.service.record import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
 from rerank.util.terminal import VisibleFormatter, visible

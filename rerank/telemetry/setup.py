@@ -13,8 +13,8 @@ import grpc
 
 from rerank.errors import ConfigError, Unauthenticated
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import CallRecord, OnEnd
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight
+from rerank.service.record import CallRecord, OnEnd
 from rerank.telemetry.logs import CALLS, CountedLog
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from rerank.engine.job import Completed, ModelStage, Stage
-from rerank.service.call import CallRecord
+from rerank.service.record import CallRecord
 from rerank.telemetry.logs import costs
 from rerank.util.proxies import channel_options
 

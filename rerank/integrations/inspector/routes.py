@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from functools import partial
 from importlib.resources import files
-from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -47,16 +46,14 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
     http = reranker.config.http
     judgements = read_judgements(http.qrels) if http and http.qrels else Judgements()
 
-    def describe() -> dict[str, Any]:
+    def describe() -> Response:
         found = list_models_response(reranker)
-        return {
-            "service": MessageToDict(found, preserving_proto_field_name=True),
-            "judged_queries": judgements.queries[:_SUGGESTIONS],
-        }
+        service = MessageToDict(found, preserving_proto_field_name=True)
+        return JSONResponse({"service": service, "judged_queries": judgements.queries[:_SUGGESTIONS]})
 
     async def grades(request: Request) -> Response:
         query = request.query_params.get("query", "")
-        return await limited(lambda: {"grades": dict(judgements.of_query(query))}, request)
+        return await limited(lambda: JSONResponse({"grades": dict(judgements.of_query(query))}), request)
 
     return [
         *page_routes(),

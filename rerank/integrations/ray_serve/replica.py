@@ -18,9 +18,7 @@ from rerank.integrations.ray_serve.proxy import TIME_REMAINING, set_status
 from rerank.ports.health import health_of
 from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.answer import answer
-from rerank.service.call import REQUEST_ID, EndedByPort
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import REQUEST_ID, CallsInFlight, EndedByPort, request_id_of
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry
 
@@ -95,20 +93,20 @@ class Replica:
             context.set_trailing_metadata([(REQUEST_ID, "")])
             return _Serialized(b"")
         call = RayCall(message, context)
+        named = (REQUEST_ID, call.request_id)  # which also tells the proxy that a replica ended the call
         try:
-            request_id, reply = await answer(call, self._methods[method])
+            reply = await self._methods[method](call)
+            context.set_trailing_metadata([named])
+        except Exception as error:
+            reply, error.__traceback__ = b"", None  # it keeps the message
+            set_status(context, error, named)
         finally:
             call.finish()
-        named = (REQUEST_ID, request_id)  # which also tells the proxy that a replica ended the call
-        if reply.error is None:
-            context.set_trailing_metadata([named])
-        else:
-            set_status(context, reply.error, named)
-        return _Serialized(reply.body)
+        return _Serialized(reply)
 
 
 class RayCall(EndedByPort):
-    """A unary call, see `rerank.service.call.Call`.
+    """A unary call, see `rerank.service.limits.PortCall`.
 
     Args:
         message: the bytes of the request.
@@ -120,6 +118,7 @@ class RayCall(EndedByPort):
         self._message = message
         self.peer = context.peer()
         self.headers = list(context.invocation_metadata())
+        self.request_id = request_id_of(self.headers)
         remaining_s = float(dict(self.headers).get(TIME_REMAINING, math.inf))
         self.deadline_s = asyncio.get_running_loop().time() + remaining_s
 

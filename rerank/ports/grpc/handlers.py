@@ -1,4 +1,4 @@
-"""gRPC's handlers: they hand each call to `rerank.service.answer.answer`, and write its reply or its status."""
+"""gRPC's handlers: each calls a method of messages, and writes its reply or its status."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import grpc
 from grpc_status import rpc_status
 
 from rerank.errors import InvalidRequest, RerankError
+from rerank.ports.message_methods import MessageMethod
 from rerank.protobuf.status import status_of
-from rerank.service.answer import Method, answer
-from rerank.service.call import REQUEST_ID
+from rerank.service.limits import REQUEST_ID, request_id_of
 from rerank.telemetry.logs import CountedLog
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -29,7 +29,7 @@ _TURNS = 3
 
 
 class GrpcCall:
-    """A call of gRPC, see `rerank.service.call.Call`.
+    """A call of gRPC, see `rerank.service.limits.PortCall`.
 
     Args:
         context: what gRPC knows of the call.
@@ -40,6 +40,7 @@ class GrpcCall:
         self._context, self._hang_up = context, hang_up
         self.peer = context.peer()
         self.headers = list(context.invocation_metadata() or ())
+        self.request_id = request_id_of(self.headers)
         remaining_s = context.time_remaining()
         self.deadline_s = math.inf if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
 
@@ -60,7 +61,7 @@ class GrpcCall:
         self._hang_up(self.peer)
 
 
-def unary_handlers(methods: Mapping[str, Method], hang_up: HangUp) -> dict[str, Handler]:
+def unary_handlers(methods: Mapping[str, MessageMethod], hang_up: HangUp) -> dict[str, Handler]:
     """Handlers of methods by their names.
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
@@ -72,7 +73,7 @@ def unary_handlers(methods: Mapping[str, Method], hang_up: HangUp) -> dict[str, 
     }
 
 
-def _handle(method: Method, hang_up: HangUp, cancelled: CountedLog) -> Callable[[object, Context], Any]:
+def _handle(method: MessageMethod, hang_up: HangUp, cancelled: CountedLog) -> Callable[[object, Context], Any]:
     async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
         try:
             for _ in range(_TURNS):
@@ -80,13 +81,17 @@ def _handle(method: Method, hang_up: HangUp, cancelled: CountedLog) -> Callable[
         except asyncio.CancelledError:
             cancelled.add(1, f"the last of them by {context.peer()}")
             raise
-        request_id, reply = await answer(GrpcCall(context, hang_up), method)
-        if reply.error is None:
-            context.set_trailing_metadata([(REQUEST_ID, request_id)])
-            return reply.body
-        status = rpc_status.to_status(status_of(reply.error))
-        del reply  # the exception of `abort` lives on, and holds this frame
-        return await context.abort(status.code, status.details, (*status.trailing_metadata, (REQUEST_ID, request_id)))
+        call = GrpcCall(context, hang_up)
+        named = (REQUEST_ID, call.request_id)
+        try:
+            reply = await method(call)
+        except Exception as error:
+            error.__traceback__ = None  # it keeps the message
+            status = rpc_status.to_status(status_of(error))
+        else:
+            context.set_trailing_metadata([named])
+            return reply
+        return await context.abort(status.code, status.details, (*status.trailing_metadata, named))
 
     return handle
 

@@ -18,8 +18,8 @@ from rerank.ports.grpc.streams import reflection_handler, watch_handler
 from rerank.ports.health import Health
 from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import OnEnd
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight
+from rerank.service.record import OnEnd
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _MAX_PORT = 65_535

@@ -18,7 +18,7 @@ from rerank.errors import Overloaded, RerankError
 from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
 from rerank.ports.health import Health
 from rerank.ports.message_methods import short_message
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallInFlight, CallsInFlight
 
 #: Watches of the health that may be open, of one connection and in all. Clients that watch have one on a connection.
 _WATCHES = 8, 512
@@ -108,22 +108,22 @@ class _StreamCall(GrpcCall):
 
 
 def _stream_handler(answers: Answers, streams: _OpenStreams, calls: CallsInFlight, hang_up: HangUp) -> Handler:
-    async def messages_of(call: _StreamCall) -> AsyncIterator[bytes]:
-        while (message := bytes(await calls.receive(call))) or not call.has_ended:
+    async def messages_of(port: _StreamCall, call: CallInFlight) -> AsyncIterator[bytes]:
+        while (message := bytes(await call.receive())) or not port.has_ended:
             yield message
 
     async def handle(_: object, context: Context) -> AsyncIterator[bytes]:
-        call = _StreamCall(context, hang_up)
+        port = _StreamCall(context, hang_up)
         later = asyncio.get_running_loop().call_later
         try:
-            calls.enter(call)
-            async with streams.open(call.peer):
-                async for answer in answers(messages_of(call)):
-                    unread = later(calls.limits.max_transfer_s, call.hang_up)
-                    try:
-                        yield answer.SerializeToString()
-                    finally:
-                        unread.cancel()
+            with calls.enter(port, "stream") as call:
+                async with streams.open(port.peer):
+                    async for answer in answers(messages_of(port, call)):
+                        unread = later(calls.limits.max_transfer_s, port.hang_up)
+                        try:
+                            yield answer.SerializeToString()
+                        finally:
+                            unread.cancel()
         except RerankError as error:
             await abort(context, error)
 

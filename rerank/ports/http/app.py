@@ -19,14 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.config import HttpConfig
 from rerank.errors import RerankError
+from rerank.ports.http.apis.table import SEARCH, APIs, error_in_all
 from rerank.ports.http.description import description_routes, limited_by
-from rerank.ports.http.dialects.table import SEARCH, ByField, Dialects, error_in_all
-from rerank.ports.http.endpoint import Endpoint, RequestFitter, Run
+from rerank.ports.http.endpoint import Endpoint
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import OnEnd
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight
 from rerank.service.methods import RerankMethods
+from rerank.service.record import OnEnd
 
 #: The names of this machine, and the parts of the header Host.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -35,7 +35,7 @@ _HOST = re.compile(r"\[?(?P<name>[^\[\]@/]*?)\]?(:[0-9]*)?")
 Refuse = Callable[[RerankError], Response]
 
 
-def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: Dialects) -> Starlette:
+def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: APIs) -> Starlette:
     """The HTTP application over an open reranker.
 
     Entry points of the group `rerank.http` add routes: functions of the reranker and of what `limited_by` makes.
@@ -44,19 +44,13 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         reranker: answers the requests; its configuration has the limits and the aliases of models.
         calls: the limits of calls in flight, and the keys; the same as those of gRPC.
         on_end: called when a request was answered.
-        by_path: the dialects.
+        by_path: the APIs.
     """
     config, methods = reranker.config, RerankMethods(reranker, calls)
-    max_bytes = config.limits.max_message_bytes
-    fitter = RequestFitter(reranker)
-
-    def endpoint(of_path: ByField, run: Run) -> Endpoint:
-        return Endpoint(of_path, run, calls, on_end, max_bytes, fitter, reranker.convert)
-
-    routes = [
-        Route(path, endpoint(of_path, methods.search if path == SEARCH else methods.rerank), methods=["POST"])
-        for path, of_path in by_path.items()
-    ]
+    routes = []
+    for path, apis in by_path.items():
+        run = methods.search if path == SEARCH else methods.rerank
+        routes.append(Route(path, Endpoint(apis, run, reranker, calls, on_end), methods=["POST"]))
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
     own_hosts = []
@@ -120,7 +114,7 @@ class _PlainPaths:
         await self._app({**scope, "path": path}, receive, send)
 
 
-def _refusal(by_path: Dialects, error: RerankError) -> Response:
+def _refusal(by_path: APIs, error: RerankError) -> Response:
     problem = problem_of(error)
     return JSONResponse(error_in_all(by_path, problem), problem.status, problem.headers)
 

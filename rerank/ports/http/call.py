@@ -19,8 +19,7 @@ from starlette.types import Receive, Scope
 from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
-from rerank.service.call import EndedByPort
-from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
+from rerank.service.limits import SMALL_MESSAGE, CallsInFlight, EndedByPort, request_id_of
 from rerank.util.json_values import has_more_values
 
 T = TypeVar("T")
@@ -58,7 +57,7 @@ class HungUp(asyncio.CancelledError):
 
 
 class HttpCall(EndedByPort):
-    """A request, see `rerank.service.call.Call`.
+    """A request, see `rerank.service.limits.PortCall`.
 
     Args:
         scope: the ASGI scope of the request.
@@ -75,6 +74,7 @@ class HttpCall(EndedByPort):
         self._port: int = scope["server"][1]
         self._headers = Headers(scope=scope)
         self.headers = _with_key(self._headers)
+        self.request_id = request_id_of(self.headers)
         #: The charset of the body, which `read` takes from the headers.
         self.charset = _UTF_8
         self.deadline_s = math.inf

@@ -13,14 +13,14 @@ from starlette.routing import Route
 
 from rerank import __version__
 from rerank.errors import RerankError
+from rerank.ports.http.apis.table import APIs
 from rerank.ports.http.call import HttpCall
-from rerank.ports.http.dialects.table import Dialects
 from rerank.ports.http.openapi import openapi
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight
 
-Describe: TypeAlias = Callable[[], dict[str, Any]]
+Describe: TypeAlias = Callable[[], Response]
 #: Answers a GET request with a description, if the caller's key and the calls in flight allow it.
 Limited: TypeAlias = Callable[[Describe, Request], Awaitable[Response]]
 
@@ -34,27 +34,25 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
     """
 
     async def limited(describe: Describe, request: Request) -> Response:
-        call = HttpCall(request.scope, request.receive, calls)
+        port = HttpCall(request.scope, request.receive, calls)
         try:
-            calls.enter(call)
-            return JSONResponse(describe())
+            with calls.enter(port, request.url.path):
+                return describe()
         except RerankError as error:
             return refuse(error)
         finally:
-            call.finish()
+            port.finish()
 
     return limited
 
 
-def description_routes(
-    reranker: AsyncReranker, calls: CallsInFlight, dialects: Dialects, limited: Limited
-) -> list[Route]:
+def description_routes(reranker: AsyncReranker, calls: CallsInFlight, by_path: APIs, limited: Limited) -> list[Route]:
     """The routes. If the service has keys, callers without one learn only its health."""
     describe: dict[str, Describe] = {
-        "/info": partial(_info, reranker, calls),
-        "/meta": partial(_info, reranker, calls),  # Weaviate shows what it gets there
-        "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
-        "/openapi.json": cache(partial(openapi, dialects)),  # it takes some 20 ms
+        "/info": lambda: JSONResponse(_info(reranker, calls)),
+        "/meta": lambda: JSONResponse(_info(reranker, calls)),  # Weaviate shows what it gets there
+        "/v1/models": lambda: JSONResponse({"object": "list", "data": [_model(model) for model in reranker.models()]}),
+        "/openapi.json": cache(lambda: JSONResponse(openapi(by_path))),  # it takes some 20 ms
     }
 
     async def health(_: Request) -> Response:

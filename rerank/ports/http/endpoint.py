@@ -1,26 +1,24 @@
-"""The endpoint of a path: it takes requests in the dialects of the path, and answers in the same, with headers."""
+"""The endpoint of a path: it takes requests of the APIs of the path, and answers in their forms, with headers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from http import HTTPStatus
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from rerank.errors import RerankError, reason_of
+from rerank.errors import reason_of
+from rerank.ports.http.apis.api import ParsedRequest, RerankAPI
+from rerank.ports.http.apis.options import fields_without_effect
+from rerank.ports.http.apis.table import ByField, chosen, error_body
 from rerank.ports.http.call import HttpCall, HungUp, json_object
-from rerank.ports.http.dialects.dialect import Dialect, Translated
-from rerank.ports.http.dialects.options import fields_without_effect
-from rerank.ports.http.dialects.table import ByField, chosen, error_body
 from rerank.ports.http.problem import problem_of
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.answer import Method, answer
-from rerank.service.call import REQUEST_ID, CallContext, OnEnd, ReadCall, Reply
-from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
+from rerank.service.limits import REQUEST_ID, SMALL_MESSAGE, CallInFlight, CallsInFlight
+from rerank.service.record import OnEnd
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
 from rerank.types import Ranking, Trace
 
@@ -30,15 +28,16 @@ P = ParamSpec("P")
 ANY_NAME = "*"
 _MAX_QUOTED_CHARS = 100
 #: Answers a request with its ranking or search result. Raises: RerankError.
-Run: TypeAlias = Callable[[Any, CallContext], Awaitable[Any]]
+Run: TypeAlias = Callable[[Any, CallInFlight], Awaitable[Any]]
 #: Proxies refuse answers with longer headers.
 _MAX_HEADER_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class HttpReply(Reply):
-    """A reply with its status and its headers."""
+class HttpReply:
+    """A body with its status and its headers."""
 
+    body: bytes
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,110 +46,75 @@ class Endpoint:
     """An ASGI application that answers the POST requests of a path.
 
     Args:
-        dialects: those of the path.
+        apis: those of the path.
         run: answers a request of the service.
-        calls: the limits of calls in flight, and the keys; the same as those of gRPC.
+        reranker: has the models, the limits and the aliases of models.
+        calls: the calls in flight, and the keys; the same as those of gRPC.
         on_end: called when a request was answered.
-        max_bytes: limit on the size of a request.
-        fitter: fits requests to this service.
-        convert: computes a function of some arguments beside other calls.
     """
 
-    def __init__(
-        self,
-        dialects: ByField,
-        run: Run,
-        calls: CallsInFlight,
-        on_end: OnEnd,
-        max_bytes: int,
-        fitter: RequestFitter,
-        convert: Callable[..., Awaitable[Any]],
-    ) -> None:
-        self._dialects, self._run = dialects, run
+    def __init__(self, apis: ByField, run: Run, reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> None:
+        self._apis, self._run, self._reranker = apis, run, reranker
         self._calls, self._on_end = calls, on_end
-        self._max_bytes, self._fitter, self._convert = max_bytes, fitter, convert
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope, receive, self._calls, self._max_bytes)
-        method = Method(f"POST {scope['path']}", partial(self._read, call), self._calls, self._on_end)
-        try:
-            request_id, reply = await answer(call, method)
-            if not isinstance(reply, HttpReply):  # the dialect was not known yet
-                assert reply.error is not None, "this is a bug: an HTTP call was answered with another kind of reply"
-                reply = _refusal(reply.error, self._dialects.values())
-            await _send(request_id, reply, send)
-        except HungUp:
-            pass
-        finally:
-            call.finish()
-
-    async def _read(self, call: HttpCall, message: bytes | bytearray) -> ReadCall:
-        """Reads a body. Raises: InvalidRequest if its dialect is not known."""
-        limits, size = self._calls.limits, len(message)
-        body, warnings = await self._beside(size, json_object, message, limits.max_candidates, call.charset)
-        dialect = chosen(self._dialects, body)
-        try:
-            if isinstance(candidates := body.get(dialect.passages_field), list):
-                check_number_of_candidates(candidates, limits)
-            translated = await self._beside(size, dialect.translate, body)
-            request, changes = self._fitter.fitted(translated, limits.max_candidates)
-        except RerankError as error:
-            return ReadCall(None, partial(_refuse, dialect, error))
-        ignored = fields_without_effect(dialect.request, body)
-        notes = [*warnings, *changes, *([f"without effect here: {', '.join(ignored)}"] if ignored else [])]
-
-        async def run(context: CallContext) -> HttpReply:
-            try:
-                result = await call.unless_ended(self._run(request, context))
-                ranking = result if isinstance(result, Ranking) else result.ranking
-                all_notes = [*notes, *warnings_of(ranking.trace)]
-                reply = await self._beside(size, translated.reply, result, all_notes)
-            except RerankError as error:
-                return _refusal(error, [dialect])
-            headers = execution_headers(ranking.trace)
-            if all_notes:
-                headers["x-rerank-warnings"] = "; ".join(all_notes)
-            return HttpReply(reply, result, headers=headers)
-
-        return ReadCall(request, run)
-
-    async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Computes a function beside other calls if the request is large."""
-        if size <= SMALL_MESSAGE:
-            return function(*args, **kwargs)
-        result: T = await self._convert(function, *args, **kwargs)
-        return result
-
-
-class RequestFitter:
-    """Fits requests of programs that were written for other services.
-
-    Args:
-        reranker: has the models, and the aliases of its configuration.
-    """
-
-    def __init__(self, reranker: AsyncReranker) -> None:
-        self._reranker = reranker
         self._names = {model.name for model in reranker.config.models}
         self._aliases = reranker.config.http.model_aliases if reranker.config.http else {}
 
-    def fitted(self, translated: Translated, max_candidates: int) -> tuple[RerankRequest | SearchRequest, list[str]]:
-        """Returns the request as this service can answer it, and a warning about each change."""
-        request, best_effort, warnings = translated.request, translated.best_effort, list[str]()
-        options = request.options
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        port = HttpCall(scope, receive, self._calls, self._calls.limits.max_message_bytes)
+        try:
+            await _send(port.request_id, await self._reply(port, f"POST {scope['path']}"), send)
+        except HungUp:
+            pass
+        finally:
+            port.finish()
+
+    async def _reply(self, port: HttpCall, method: str) -> HttpReply:
+        """Answers a request. Raises: HungUp."""
+        apis, limits = list(self._apis.values()), self._calls.limits
+        try:
+            with self._calls.enter(port, method, self._on_end) as call:
+                body, notes = await self._beside(
+                    call, json_object, await call.receive(), limits.max_candidates, port.charset
+                )
+                apis = [api := chosen(self._apis, body)]
+                if isinstance(candidates := body.get(api.passages_field), list):
+                    check_number_of_candidates(candidates, limits)
+                parsed = await self._beside(call, api.parse, body)
+                call.request = self._adapted(parsed, notes)
+                if ignored := fields_without_effect(api.request, body):
+                    notes.append(f"without effect here: {', '.join(ignored)}")
+                call.result = result = await port.unless_ended(self._run(call.request, call))
+                trace = (result if isinstance(result, Ranking) else result.ranking).trace
+                notes += warnings_of(trace)
+                reply = call.reply(await self._beside(call, parsed.render, result, notes))
+        except Exception as error:
+            error.__traceback__ = None  # it keeps the body
+            return _refusal(error, apis)
+        headers = execution_headers(trace) | ({"x-rerank-warnings": "; ".join(notes)} if notes else {})
+        return HttpReply(reply, headers=headers)
+
+    async def _beside(self, call: CallInFlight, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Computes a function beside other calls if the request is large."""
+        if call.size <= SMALL_MESSAGE:
+            return function(*args, **kwargs)
+        return await self._reranker.convert(function, *args, **kwargs)
+
+    def _adapted(self, parsed: ParsedRequest, notes: list[str]) -> RerankRequest | SearchRequest:
+        """The request as this service can answer it; adds a note on each change."""
+        request, best_effort, options = parsed.request, parsed.best_effort, parsed.request.options
         if (name := self._meant(options.model)) != options.model:
-            warnings.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
+            notes.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
             options = replace(options, model=name)
         if "min_relevance" in best_effort and options.min_relevance is not None and not self._gives_relevance(name):
-            warnings.append(f"score_threshold has no effect, as model {name or 'default'} gives no relevance")
+            notes.append(f"score_threshold has no effect, as model {name or 'default'} gives no relevance")
             options = replace(options, min_relevance=None)
         candidates = len(request.candidates) if isinstance(request, RerankRequest) else 0
         if "max_chunks_per_doc" in best_effort and candidates:
-            most = max(1, max_candidates // candidates)
+            most = max(1, self._calls.limits.max_candidates // candidates)
             if options.max_chunks_per_doc > most:
-                warnings.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")
+                notes.append(f"max_chunks_per_doc is {most}, the most for {candidates} documents")
                 options = replace(options, max_chunks_per_doc=most)
-        return (replace(request, options=options) if warnings else request), warnings
+        return request if options is request.options else replace(request, options=options)
 
     def _meant(self, name: str) -> str:
         if not name or (name in self._names and name not in self._aliases):
@@ -163,16 +127,11 @@ class RequestFitter:
         return all(model.gives_relevance for model in found)
 
 
-async def _refuse(dialect: Dialect, error: RerankError, _: CallContext) -> HttpReply:
-    return _refusal(error, [dialect])
-
-
-def _refusal(error: Exception, dialects: Collection[Dialect]) -> HttpReply:
-    """The error in the fields of these dialects."""
-    names = [dialect.passages_field for dialect in dialects]
+def _refusal(error: Exception, apis: Collection[RerankAPI]) -> HttpReply:
+    """The error in the fields of these APIs."""
+    names = [api.passages_field for api in apis]
     problem = problem_of(error, names[0] if len(names) == 1 else "candidates")
-    body = json.dumps(error_body(dialects, problem)).encode()
-    return HttpReply(body, None, error, problem.status, problem.headers)
+    return HttpReply(json.dumps(error_body(apis, problem)).encode(), problem.status, problem.headers)
 
 
 async def _send(request_id: str, reply: HttpReply, send: Send) -> None:

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from rerank import __version__
+from rerank.ports.http.apis.api import JsonType
+from rerank.ports.http.apis.table import APIs, ByField, choices
 from rerank.ports.http.call import CONTENT_TYPE, TIMEOUT_HEADER
-from rerank.ports.http.dialects.dialect import JsonType
-from rerank.ports.http.dialects.table import ByField, Dialects, choices
 
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
@@ -26,11 +26,11 @@ _STATUSES = {
 }
 
 
-def openapi(dialects: Dialects) -> dict[str, Any]:
-    """The OpenAPI document of these dialects."""
-    all_dialects = [dialect for of_path in dialects.values() for dialect in of_path.values()]
-    requests: list[JsonType] = list(dict.fromkeys(dialect.request for dialect in all_dialects))
-    replies: list[JsonType] = list(dict.fromkeys(dialect.reply for dialect in all_dialects))
+def openapi(by_path: APIs) -> dict[str, Any]:
+    """The OpenAPI document of these APIs."""
+    apis = [api for of_path in by_path.values() for api in of_path.values()]
+    requests: list[JsonType] = list(dict.fromkeys(api.request for api in apis))
+    replies: list[JsonType] = list(dict.fromkeys(api.reply for api in apis))
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         *((request, "validation") for request in requests if issubclass(request, BaseModel)),
         *((reply, "serialization") for reply in replies if issubclass(reply, BaseModel)),
@@ -48,7 +48,7 @@ def openapi(dialects: Dialects) -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],
         "paths": {
-            **{path: _post(of_path) for path, of_path in dialects.items()},
+            **{path: _post(of_path) for path, of_path in by_path.items()},
             "/v1/models": _get("The models that requests may name"),
             "/info": _get("The default model and the limits, by TEI's names"),
             "/health": _get("200 if the default model is served, otherwise 503"),
@@ -64,7 +64,7 @@ def _message(message: type[Message]) -> dict[str, Any]:
     return {"type": "object", "description": description, "properties": fields, "additionalProperties": False}
 
 
-def _post(dialects: ByField) -> dict[str, Any]:
+def _post(apis: ByField) -> dict[str, Any]:
     errors = {str(status): {"description": description} for status, description in _STATUSES.items()}
     timeout = {
         "name": TIMEOUT_HEADER,
@@ -74,14 +74,11 @@ def _post(dialects: ByField) -> dict[str, Any]:
     }
     return {
         "post": {
-            "summary": f"Rank {choices(dialects)}",
+            "summary": f"Rank {choices(apis)}",
             "parameters": [timeout],
-            "requestBody": {"required": True, "content": _content([dialect.request for dialect in dialects.values()])},
+            "requestBody": {"required": True, "content": _content([api.request for api in apis.values()])},
             "responses": {
-                "200": {
-                    "description": "The ranking",
-                    "content": _content([dialect.reply for dialect in dialects.values()]),
-                },
+                "200": {"description": "The ranking", "content": _content([api.reply for api in apis.values()])},
                 **errors,
             },
         }

@@ -17,14 +17,14 @@ from rerank.access.addresses import bound_socket
 from rerank.access.tls import server_context
 from rerank.config import ServiceConfig, TLSConfig
 from rerank.ports.connection_bounds import connection_bounds
+from rerank.ports.http.apis.table import APIs, error_in_all, rerank_apis  # _in_all
 from rerank.ports.http.app import create_app
-from rerank.ports.http.dialects.table import Dialects, dialects, error_in_all
 from rerank.ports.http.listener import BoundedListener
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.ports.http.protocol import BadRequest, protocol_with
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import OnEnd
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight
+from rerank.service.record import OnEnd
 
 #: Connections that asyncio accepts before it does something else; each takes some .1 ms.
 _ACCEPTED_AT_A_TIME = 32
@@ -66,12 +66,12 @@ def running_http(
     """
     config = reranker.config
     assert config.http is not None, "this is a bug: without settings of the HTTP port there is none to open"
-    by_path = dialects(reranker.cut)
+    by_path = rerank_apis(reranker.cut)
     app = wrap_app(create_app(reranker, calls, on_end, by_path))
     return serving(app, config.http.listen, "--http", config, config.tls, partial(_bad_request, by_path))
 
 
-def _bad_request(by_path: Dialects, message: str) -> bytes:
+def _bad_request(by_path: APIs, message: str) -> bytes:
     return json.dumps(error_in_all(by_path, problem_of(RefusedByHttp(HTTPStatus.BAD_REQUEST, message)))).encode()
 
 

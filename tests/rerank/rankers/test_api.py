@@ -1,4 +1,4 @@
-"""Rerank APIs as rankers, over real sockets: our own port in all its dialects, faults and limits."""
+"""Rerank APIs as rankers, over real sockets: our own port as all its APIs, faults and limits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def server_of(handler: Handler) -> AsyncIterator[StandIn]:
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_OUR_PORT, ids=[f"kind {name}" for name in KINDS_OF_OUR_PORT])
-async def test_our_own_port_is_served_by_in_all_its_dialects(http: HttpClient, kind: str) -> None:
+async def test_our_own_port_is_served_by_as_all_its_apis(http: HttpClient, kind: str) -> None:
     values = [3, 1, 4, 2, 6, 5]
     async with engine_over(model_at(f"http://{http.address}", kind=kind, model="number")) as engine:
         ranking = await engine.run(request_of(values))

@@ -13,7 +13,7 @@ import pytest
 
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
-from rerank.service.call import CallRecord, Reply
+from rerank.service.record import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.telemetry.logs import CountedLog, JsonFormatter, LogWriter, TextFormatter, set_up_logging
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
@@ -33,7 +33,7 @@ def call(**fields: Any) -> CallRecord:
         "request_id": "r-1",
         "request": REQUEST,
     }
-    return CallRecord(**(default | {"reply": Reply(result=RANKING)} | fields))
+    return CallRecord(**(default | {"result": RANKING} | fields))
 
 
 def record(message: str, *arguments: object, exc_info: Any = None) -> logging.LogRecord:
@@ -66,10 +66,10 @@ def test_answered_call_is_a_json_object_of_its_fields() -> None:
 
 
 def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of_it() -> None:
-    refused = call(reply=Reply(error=Overloaded("full", 1.0)))
+    refused = call(result=None, error=Overloaded("full", 1.0))
     fields = json.loads(JsonFormatter().format(record("%s", refused)))
     assert (fields["status"], fields["error"], fields["model"]) == ("RESOURCE_EXHAUSTED", "Overloaded", "m")
-    fields = json.loads(JsonFormatter().format(record("%s", call(request=None, reply=None))))
+    fields = json.loads(JsonFormatter().format(record("%s", call(request=None, result=None, is_cancelled=True))))
     assert {"model", "candidates"}.isdisjoint(fields)
 
 

@@ -43,7 +43,7 @@ async function call(path, request) {
   throw new Refusal(response.status, problem(reply) || `The service answered with HTTP status ${response.status}.`);
 }
 
-/** The message of an error: of a google.rpc.Status, or of the form that an HTTP dialect has. */
+/** The message of an error: of a google.rpc.Status, or of the form that an HTTP API has. */
 function problem(reply) {
   const message = reply?.message ?? reply?.error ?? reply?.detail;
   return typeof message === "string" ? message : "";

@@ -1,4 +1,4 @@
-"""Malformed HTTP requests are refused with 4xx in the form of the dialect, and never break the service."""
+"""Malformed HTTP requests are refused with 4xx in the form of the API, and never break the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.serving import TIMEOUT_S
 SEEDS = 3
 REQUESTS_PER_SEED = 250
 
-#: Path → the fields of its errors; for other paths, and for /rerank without a known body, those of all dialects.
+#: Path → the fields of its errors; for other paths, and for /rerank without a known body, those of all APIs.
 ERROR_FIELDS = {
     "/v1/rerank": {"message", "detail"},
     "/v2/rerank": {"message", "detail"},
@@ -30,7 +30,7 @@ ERROR_FIELDS = {
 }
 ALL_FIELDS = {"message", "detail", "error", "error_type", "code"}
 TAKES_TEXTS = {"query", "text_1", "text_2"}
-DIALECTS_OF_RERANK = ({"message", "detail"}, {"error", "error_type"}, {"message", "code"})
+APIS_OF_RERANK = ({"message", "detail"}, {"error", "error_type"}, {"message", "code"})
 
 Case = tuple[str, str, bytes, dict[str, str]]
 
@@ -125,7 +125,7 @@ KINDS: list[Callable[[random.Random], Case]] = [
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_malformed_request_is_refused_in_the_form_of_the_dialect(http: HttpClient, seed: int) -> None:
+def test_malformed_request_is_refused_in_the_form_of_the_api(http: HttpClient, seed: int) -> None:
     rng = random.Random(seed)
     connection = HTTPConnection(*http.host_and_port, timeout=TIMEOUT_S)
     for _ in range(REQUESTS_PER_SEED):
@@ -145,7 +145,7 @@ def has_form_of(case: Case, answer: dict[str, Any]) -> bool:
     if method == "POST" and path in ERROR_FIELDS:
         return answer.keys() >= ERROR_FIELDS[path]
     if method == "POST" and path == "/rerank":
-        return any(answer.keys() >= fields for fields in DIALECTS_OF_RERANK)
+        return any(answer.keys() >= fields for fields in APIS_OF_RERANK)
     return answer.keys() >= ALL_FIELDS
 
 

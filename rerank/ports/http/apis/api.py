@@ -1,4 +1,4 @@
-"""The base class of dialects: each translates the requests, replies and errors of one API."""
+"""The base class of reranking APIs: each parses its requests, and renders its replies and errors."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ JsonType: TypeAlias = type[BaseModel] | type[Message]
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
-    """The request of the service, and the function that makes its reply.
+class ParsedRequest:
+    """A request of an API as one of the service, and the function that renders its reply.
 
     Attributes:
         request: what the service is asked.
-        reply: takes the ranking or the search result, and warnings for the caller; returns JSON.
+        render: takes the ranking or the search result, and warnings for the caller; returns JSON.
         best_effort: names of options that are followed as far as this service can, with a warning. Others are refused
             if it cannot follow them.
     """
 
     request: RerankRequest | SearchRequest
-    reply: Callable[[Any, Sequence[str]], bytes]
+    render: Callable[[Any, Sequence[str]], bytes]
     best_effort: Collection[str] = ()
 
 
-class Dialect(ABC):
-    """Translates between the JSON of one API and the requests and rankings of the service.
+class RerankAPI(ABC):
+    """The JSON of a reranking API: makes requests of the service from it, and replies from rankings.
 
     Attributes:
         passages_field: the API's name for the field `candidates`; errors use it.
@@ -50,7 +50,7 @@ class Dialect(ABC):
     reply: JsonType
 
     @abstractmethod
-    def translate(self, body: Mapping[str, Any]) -> Translated:
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         """Makes the request of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
 
     def error(self, problem: Problem) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.dialects.dialect import Dialect, Translated
+from rerank.ports.http.apis.api import ParsedRequest, RerankAPI
 from rerank.ports.http.problem import Problem
 from rerank.protobuf.fields import with_enum_values
 from rerank.protobuf.replies import rerank_response, search_response
@@ -23,7 +23,7 @@ from rerank.v1 import rerank_pb2 as pb
 M = TypeVar("M", pb.RerankRequest, pb.SearchRequest)
 
 
-class _NativeDialect(Dialect):
+class _NativeAPI(RerankAPI):
     reply, passages_field = pb.RerankResponse, "candidates"
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
@@ -31,24 +31,24 @@ class _NativeDialect(Dialect):
         return problem.as_json
 
 
-class RerankDialect(_NativeDialect):
-    """The dialect of this service for Rerank."""
+class NativeRerank(_NativeAPI):
+    """Rerank in the JSON form of its messages."""
 
     name, request = "candidates (gRPC's Rerank)", pb.RerankRequest
 
-    def translate(self, body: Mapping[str, Any]) -> Translated:
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         message = _message(pb.RerankRequest, body)
-        return Translated(rerank_request(message), lambda ranking, _: _to_json(rerank_response(ranking, message)))
+        return ParsedRequest(rerank_request(message), lambda ranking, _: _to_json(rerank_response(ranking, message)))
 
 
-class SearchDialect(_NativeDialect):
-    """The dialect of this service for Search."""
+class NativeSearch(_NativeAPI):
+    """Search in the JSON form of its messages."""
 
     name, request = "a query to the index (gRPC's Search)", pb.SearchRequest
 
-    def translate(self, body: Mapping[str, Any]) -> Translated:
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         message = _message(pb.SearchRequest, body)
-        return Translated(search_request(message), lambda result, _: _to_json(search_response(result, message)))
+        return ParsedRequest(search_request(message), lambda result, _: _to_json(search_response(result, message)))
 
 
 def _message(kind: type[M], body: Mapping[str, Any]) -> M:

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, RootModel
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.dialects.dialect import Dialect, Translated, to_json
-from rerank.ports.http.dialects.documents import Texts, candidates_of
-from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
-from rerank.ports.http.dialects.scores import Ranked, scored
+from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, to_json
+from rerank.ports.http.apis.documents import Texts, candidates_of
+from rerank.ports.http.apis.options import Flag, Options, TopN, validated
+from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
 
@@ -54,18 +54,18 @@ class RankList(RootModel[list[Rank]]):
     """A reply: the texts, best first."""
 
 
-class TEIDialect(Dialect):
-    """The dialect of TEI."""
+class TEIAPI(RerankAPI):
+    """The API of TEI."""
 
     passages_field, name = "texts", "texts (TEI)"
     request, reply = TextsRequest, RankList
 
-    def translate(self, body: Mapping[str, Any]) -> Translated:
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         request = validated(TextsRequest, body)
         if (request.truncation_direction or "right").lower() == "left":
             raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
         reply = partial(_reply, request)
-        return request.translated(request.query, candidates_of(request.texts), reply, request.top_n)
+        return request.parsed(request.query, candidates_of(request.texts), reply, request.top_n)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.status, "Validation")}

@@ -1,4 +1,4 @@
-"""The fields that all dialects share: accepted without effect, refused by name, or followed as far as possible."""
+"""The fields that all APIs share: accepted without effect, refused by name, or followed as far as possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rerank.config import HttpConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
-from rerank.ports.http.dialects.table import dialects
+from rerank.ports.http.apis.table import rerank_apis
 from rerank.types import Ranking, ScoreKind
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, Reply, http_service, texts
@@ -179,10 +179,10 @@ def test_document_is_returned_as_it_was_sent(http: HttpClient, asked_for: bool |
 
 def test_truncated_text_is_an_error_for_clients_of_tei_who_say_so() -> None:
     body = {"query": "q", "texts": ["a", "b"]}
-    translate = dialects(lambda texts, _: list(texts))["/rerank"]["texts"].translate
+    parse = rerank_apis(lambda texts, _: list(texts))["/rerank"]["texts"].parse
     of_text = Ranking((), ScoreKind.RANK, trace_of(truncated_doc_ids=("1",)))
     of_query = Ranking((), ScoreKind.RANK, trace_of(query_truncated=True))
     for ranking, field in ((of_text, r"texts\[1\]"), (of_query, "query")):
         with pytest.raises(InvalidRequest, match=f"^{field}: .*set truncate to true"):
-            translate(body | {"truncate": False}).reply(ranking, [])
-        assert translate(body).reply(ranking, []) == b"[]"
+            parse(body | {"truncate": False}).render(ranking, [])
+        assert parse(body).render(ranking, []) == b"[]"

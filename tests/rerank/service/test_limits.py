@@ -18,8 +18,7 @@ from rerank.config import Limits
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
-from rerank.service.call import EndedByPort
-from rerank.service.in_flight import CallsInFlight
+from rerank.service.limits import CallsInFlight, EndedByPort
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, held_service, identity_service, numbered_candidates, refusal
 
@@ -126,6 +125,7 @@ class FakeCall(EndedByPort):
     def __init__(self, connection: int) -> None:
         super().__init__()
         self.peer, self.headers, self.deadline_s = f"ipv4:127.0.0.1:{connection}", (), math.inf
+        self.request_id = "r"
         self.message = asyncio.Event()
 
     async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
@@ -137,14 +137,24 @@ class FakeCall(EndedByPort):
         pass
 
 
+async def received(calls: CallsInFlight, port: FakeCall) -> bytes | bytearray:
+    with calls.enter(port, "Rerank") as call:
+        return await call.receive()
+
+
 async def test_caller_leaves_room_to_others() -> None:
     calls = CallsInFlight(Limits(max_calls=100))
+
+    def enter(connection: int) -> None:
+        with calls.enter(FakeCall(connection), "Rerank"):
+            pass  # its place is free once its client has read the answer
+
     for _ in range(76):
-        calls.enter(FakeCall(1))
+        enter(1)
     with pytest.raises(Overloaded, match="76 calls are in flight, 76 of them yours"):
-        calls.enter(FakeCall(1))
+        enter(1)
     for connection in range(2, 26):
-        calls.enter(FakeCall(connection))
+        enter(connection)
     assert calls.number == 100
 
 
@@ -153,8 +163,7 @@ async def test_connection_that_sent_its_messages_in_time_goes_first() -> None:
     calls, honest = CallsInFlight(Limits()), FakeCall(1)
 
     def receive(call: FakeCall) -> asyncio.Task[bytes | bytearray]:
-        calls.enter(call)
-        return asyncio.create_task(calls.receive(call))
+        return asyncio.create_task(received(calls, call))
 
     honest.message.set()
     assert await receive(honest) == b""
@@ -173,9 +182,7 @@ async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_
     calls = CallsInFlight(Limits(max_transfer_s=seconds))
 
     def receive(connection: int) -> asyncio.Task[Any]:
-        call = FakeCall(connection)
-        calls.enter(call)
-        return asyncio.create_task(calls.receive(call))
+        return asyncio.create_task(received(calls, FakeCall(connection)))
 
     waiting = [receive(number) for number in range(16)]
     await asyncio.sleep(0)

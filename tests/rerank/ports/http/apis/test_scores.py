@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.ports.http.dialects.scores import falling, relevance_scores, scored
+from rerank.ports.http.apis.scores import falling, relevance_scores, scored
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind
 from tests.traces import trace_of
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
-from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
-from rerank.ports.http.dialects.documents import Document, Documents, RankFields, candidates_of
-from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
-from rerank.ports.http.dialects.scores import Ranked, scored
+from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, Usage, to_json
+from rerank.ports.http.apis.documents import Document, Documents, RankFields, candidates_of
+from rerank.ports.http.apis.options import Flag, Options, TopN, validated
+from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.types import Ranking
 
 #: Scores stay this far from 0 and 1, because their log-odds are infinite there and have no JSON.
@@ -55,8 +55,8 @@ class _Result(BaseModel):
     document: Document | None = None
 
 
-class RowDialect(Dialect):
-    """An API whose requests and replies have other names.
+class MappedAPI(RerankAPI):
+    """An API as a map of its fields: its requests and replies have other names.
 
     Args:
         api: the name of the API.
@@ -96,12 +96,12 @@ class RowDialect(Dialect):
         self.request: type[_Request] = create_model(f"{kind}Request", __base__=_Request, **given)
         self.reply: type[_Reply] = create_model(f"{kind}Reply", __base__=_Reply, **listed)
 
-    def translate(self, body: Mapping[str, Any]) -> Translated:
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         request = validated(self.request, body)
         documents = getattr(request, self.passages_field)
         candidates = candidates_of(documents, request.rank_fields, self.passages_field)
         reply = partial(self._reply, request, documents)
-        return request.translated(getattr(request, self._query), candidates, reply, getattr(request, self._top_n))
+        return request.parsed(getattr(request, self._query), candidates, reply, getattr(request, self._top_n))
 
     def _reply(self, request: _Request, documents: Sequence[Document], ranking: Ranking, _: Sequence[str]) -> bytes:
         found = scored(ranking, len(documents), request.relative_scores)
@@ -127,10 +127,10 @@ def _log_odds(score: float) -> float:
     return math.log(probability / (1 - probability))
 
 
-VOYAGE = RowDialect("Voyage", "documents with top_k", top_n="top_k", score="relevance_score")
-PINECONE = RowDialect("Pinecone", "documents", shows_documents=True)
-NIM = RowDialect("NVIDIA NIM", "passages", passages="passages", results="rankings", score="logit", is_log_odds=True)
-WEAVIATE = RowDialect(
+VOYAGE = MappedAPI("Voyage", "documents with top_k", top_n="top_k", score="relevance_score")
+PINECONE = MappedAPI("Pinecone", "documents", shows_documents=True)
+NIM = MappedAPI("NVIDIA NIM", "passages", passages="passages", results="rankings", score="logit", is_log_odds=True)
+WEAVIATE = MappedAPI(
     "Weaviate", "documents with property", results="scores", shows_documents=True, in_request_order=True
 )
-VLLM_SCORES = RowDialect("vLLM", "text_1 and text_2", query="text_1", passages="text_2", in_request_order=True)
+VLLM_SCORES = MappedAPI("vLLM", "text_1 and text_2", query="text_1", passages="text_2", in_request_order=True)

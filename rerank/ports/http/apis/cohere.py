@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from rerank.ports.http.dialects.dialect import Dialect, Translated, Usage, to_json
-from rerank.ports.http.dialects.documents import Documents, RankFields, as_object, candidates_of
-from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
-from rerank.ports.http.dialects.scores import Ranked, scored
+from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, Usage, to_json
+from rerank.ports.http.apis.documents import Documents, RankFields, as_object, candidates_of
+from rerank.ports.http.apis.options import Flag, Options, TopN, validated
+from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Passage, Ranking, with_title
 
@@ -68,8 +68,8 @@ class DocumentsReply(BaseModel):
     meta: dict[str, Any]
 
 
-class CohereDialect(Dialect):
-    """The dialect of Cohere, Jina and vLLM.
+class CohereAPI(RerankAPI):
+    """The API of Cohere, Jina and vLLM.
 
     Args:
         cut: cuts texts for `max_tokens_per_doc`.
@@ -82,13 +82,13 @@ class CohereDialect(Dialect):
     def __init__(self, cut: Cut, version: str) -> None:
         self._cut, self._version = cut, version
 
-    def translate(self, body: Mapping[str, Any]) -> Translated:
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         request = validated(DocumentsRequest, body)
         candidates = candidates_of(request.documents, request.rank_fields)
         if request.max_tokens_per_doc is not None:
             candidates = self._shortened(candidates, request.max_tokens_per_doc)
         reply = partial(self._reply, request)
-        return request.translated(request.query, candidates, reply, request.top_n, request.max_chunks_per_doc or 0)
+        return request.parsed(request.query, candidates, reply, request.top_n, request.max_chunks_per_doc or 0)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""

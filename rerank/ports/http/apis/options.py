@@ -1,4 +1,4 @@
-"""The fields that requests in the dialects of others share, and the strict validation of these requests."""
+"""The fields that requests of the APIs of others share, and the strict validation of these requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.names import did_you_mean
-from rerank.ports.http.dialects.dialect import Translated
+from rerank.ports.http.apis.api import ParsedRequest
 from rerank.service.requests import RerankRequest
 from rerank.types import Passage, Query, Ranking, RankOptions
 
@@ -40,7 +40,7 @@ TopN: TypeAlias = Annotated[int | None, Field(ge=0, description="Number of resul
 
 
 class Options(BaseModel):
-    """Fields that the dialects of others take beside those of their API.
+    """Fields that requests may have beside those of their API.
 
     Nothing is converted to another type, and unknown fields are refused unless null.
     """
@@ -94,20 +94,20 @@ class Options(BaseModel):
         ),
     ] = None
 
-    def translated(
+    def parsed(
         self,
         query: str,
         candidates: Sequence[Passage],
-        reply: Callable[[Ranking, Sequence[str]], bytes],
+        render: Callable[[Ranking, Sequence[str]], bytes],
         top_n: int | None = None,
         max_chunks_per_doc: int = 0,
-    ) -> Translated:
+    ) -> ParsedRequest:
         """The request of the service.
 
         Args:
             query: its text.
             candidates: the passages.
-            reply: makes the reply.
+            render: makes the reply.
             top_n: number of results; None or 0: all.
             max_chunks_per_doc: number of parts of a document; 0: the default.
 
@@ -127,7 +127,7 @@ class Options(BaseModel):
         )
         request = RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
         best_effort = ["max_chunks_per_doc", *(["min_relevance"] if self.score_threshold is not None else [])]
-        return Translated(request, reply, best_effort)
+        return ParsedRequest(request, render, best_effort)
 
 
 def fields_without_effect(kind: type[Any], body: Mapping[str, Any]) -> list[str]:

@@ -72,7 +72,7 @@ def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(
 
 
 @of_each_form
-def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
+def test_refusal_is_in_the_fields_of_the_api_and_names_its_field(
     http: HttpClient, path: str, passages: str, texts_of_error: set[str]
 ) -> None:
     refused = [

@@ -1,0 +1,408 @@
+"""The limits of calls: key, number, bytes and time. A port answers each call in the block of `CallsInFlight.enter`."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Protocol, TypeAlias
+from weakref import WeakValueDictionary
+
+from rerank.access.callers import Caller, CallerLimits
+from rerank.access.keys import KeyStore
+from rerank.config import Limits
+from rerank.errors import DeadlineExceeded, Overloaded, RerankError, ShuttingDown
+from rerank.service.record import CallRecord, OnEnd
+
+log = logging.getLogger(__name__)
+
+#: Header that names a call in the log: taken from the caller or made here, and returned with the answer.
+REQUEST_ID = "x-request-id"
+_VALID_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+#: A caller may have this many times as many calls as are free, so that others always find room.
+_SHARE = 3
+#: Calls without a message that may be ending at the same time, because a client that does not read delays their end.
+_MAX_ENDING = 100
+#: Messages up to this size are converted at once and do not count as bytes in flight: `max_calls` bounds them.
+SMALL_MESSAGE = 64 * 1024
+#: Places of messages that are received at the same time, in all and of one connection.
+_PLACES, _PLACES_OF_ONE = 16, 2
+#: Seconds that messages have to arrive while others wait for a place.
+_HURRY_S = 0.15
+#: Connections whose conduct is remembered.
+_REMEMBERED = 10_000
+
+
+#: Names in lower case, and values; gRPC calls them metadata.
+Headers: TypeAlias = Sequence[tuple[str, str | bytes]]
+
+
+class PortCall(Protocol):
+    """A call as its port knows it."""
+
+    @property
+    def peer(self) -> str:
+        """The client's connection, such as "ipv4:127.0.0.1:40000"."""
+        ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+    @property
+    def request_id(self) -> str:
+        """See `request_id_of`."""
+        ...
+
+    @property
+    def deadline_s(self) -> float:
+        """The client's deadline on the event loop's clock, known once the message is read; infinity if it set none."""
+        ...
+
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes | bytearray:
+        """Reads the message. Raises: RerankError if it is refused, CancelledError if the client hangs up.
+
+        Args:
+            place: waits for a place among the messages that are received; a large message needs one.
+        """
+        ...
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the client has the answer, or the call has ended in another way."""
+        ...
+
+    def hang_up(self) -> None:
+        """Ends the connection of a client that does not read its answer."""
+        ...
+
+
+class EndedByPort:
+    """A call whose end its port has to announce; gRPC announces the end of its own calls."""
+
+    def __init__(self) -> None:
+        self._on_done: list[Callable[[], object]] = []
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the call has ended."""
+        self._on_done.append(function)
+
+    def finish(self) -> None:
+        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
+        while self._on_done:
+            self._on_done.pop()()
+
+
+class CallInFlight(CallRecord):
+    """A call that has a place among those in flight until its client has read the answer."""
+
+    def __init__(self, port: PortCall, calls: CallsInFlight, method: str) -> None:
+        super().__init__(method, port.request_id, port.peer)
+        self._port, self._calls = port, calls
+        #: Bytes of its message, then of its answer.
+        self.size = 0
+        #: The time limit of its message while that is awaited.
+        self.arrival: asyncio.Timeout | None = None
+        #: Ends the connection if the answer is not read.
+        self.unread: asyncio.TimerHandle | None = None
+
+    @property
+    def sharer(self) -> str:
+        """By whom the place is counted: the name of the key, or else the connection."""
+        return self.caller.name or self.peer
+
+    @property
+    def deadline_s(self) -> float:
+        """The client's, on the event loop's clock; infinity if it set none."""
+        return self._port.deadline_s
+
+    async def receive(self) -> bytes | bytearray:
+        """Reads the message.
+
+        Raises: Overloaded if it does not come in time or is too large; DeadlineExceeded; what `PortCall.read` raises.
+        """
+        calls, limit_s = self._calls, self._calls.limits.max_transfer_s
+        try:
+            async with asyncio.timeout(limit_s) as self.arrival:
+                message = await self._port.read(calls.places.place(self.peer, self.arrival, limit_s))
+        except TimeoutError as error:
+            raise _overloaded("max_transfer_s", "the request did not arrive in time; send it faster") from error
+        finally:
+            self.arrival = None
+        if self.deadline_s <= asyncio.get_running_loop().time():
+            raise DeadlineExceeded("the deadline passed while the request arrived; allow more time")
+        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
+        calls.hold(self, len(message))
+        return message
+
+    def reply(self, body: bytes) -> bytes:
+        """Counts the bytes of an answer until the client has read it, or is too slow and loses its connection.
+
+        Raises: Overloaded.
+        """
+        self._calls.hold(self, len(body))
+        later = asyncio.get_running_loop().call_later
+        self.unread = later(self._calls.limits.max_transfer_s, self._calls.end_unread, self)
+        return body
+
+    def hang_up(self) -> None:
+        """Ends the client's connection."""
+        self._port.hang_up()
+
+
+class CallsInFlight:
+    """Bounds the calls in flight and their messages: how many, how many bytes, and how long they take.
+
+    Args:
+        limits: limits on all calls together.
+        keys: the callers, if a call needs a key.
+
+    Attributes:
+        limits: those in force.
+        is_shutting_down: whether new calls are refused.
+        places: of messages that are received.
+    """
+
+    def __init__(self, limits: Limits, keys: KeyStore | None = None) -> None:
+        self.limits = limits
+        self.is_shutting_down = False
+        self._keys = keys
+        self._anyone = Caller("", CallerLimits())
+        #: In the order of their arrival.
+        self._calls: dict[CallInFlight, None] = {}
+        self._ending: set[CallInFlight] = set()
+        self._calls_of = Counter[str]()
+        self._bytes = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.places = _ReceivingPlaces()
+        self._drained = False
+        self._until_drained: set[asyncio.Timeout] = set()
+
+    @property
+    def number(self) -> int:
+        return len(self._calls)
+
+    def peers(self) -> set[str]:
+        """The clients' connections that have calls in flight; also for other threads."""
+        return {call.peer for call in list(self._calls)}
+
+    @contextmanager
+    def enter(self, port: PortCall, method: str, on_end: OnEnd | None = None) -> Iterator[CallInFlight]:
+        """Counts a call as in flight until its answer was read. In the block, it is answered.
+
+        If there is no room, the call ends that waits for its message for longest.
+
+        Args:
+            port: the call.
+            method: its name, for the record.
+            on_end: observes the call when the block has ended.
+
+        Raises: Unauthenticated, ShuttingDown, Overloaded; what the block raises. What is no RerankError is logged.
+        """
+        start_s, call = time.perf_counter(), CallInFlight(port, self, method)
+        try:
+            call.caller = self._authenticate(port)
+            if self.is_shutting_down:
+                raise ShuttingDown("the service is shutting down; send the request to another replica")
+            self._make_room(call.sharer)
+            call.caller.enter()
+            self._calls[call] = None
+            self._calls_of[call.sharer] += 1
+            self._idle.clear()
+            port.on_done(partial(self._leave, call))
+            yield call
+        except asyncio.CancelledError:
+            call.is_cancelled = True
+            raise
+        except Exception as error:
+            call.error = error
+            if not isinstance(error, RerankError):
+                log.exception("bug in %s, request %s", method, call.request_id)
+            raise
+        finally:
+            call.seconds = time.perf_counter() - start_s
+            if on_end is not None:
+                on_end(call)
+
+    def _authenticate(self, port: PortCall) -> Caller:
+        """The holder of a call's key, or one caller without limits if no call needs a key. Raises: Unauthenticated."""
+        return self._anyone if self._keys is None else self._keys.authenticate(_header(port.headers, "authorization"))
+
+    def _make_room(self, sharer: str) -> None:
+        """Ends a call that waits for its message if there is no room for another one. Raises: Overloaded."""
+        calls, own, limit = len(self._calls) - len(self._ending), self._calls_of[sharer], self.limits.max_calls
+        is_full = calls >= limit
+        if not is_full and own <= _SHARE * (limit - calls):
+            return
+        for call in self._calls if len(self._ending) < _MAX_ENDING else ():
+            arrival, may_end = call.arrival, (is_full or call.sharer == sharer) and call not in self._ending
+            if may_end and arrival is not None and not arrival.expired():
+                self._ending.add(call)
+                arrival.reschedule(0)
+                return
+        raise _overloaded("max_calls", f"{calls} calls are in flight, {own} of them yours, the most that may be")
+
+    def hold(self, call: CallInFlight, size: int) -> None:
+        """Reserves bytes in flight; the reply's size replaces the request's. Raises: Overloaded."""
+        limit, others = self.limits.max_bytes_in_flight, self._bytes - call.size
+        if others and others + size > limit and size > SMALL_MESSAGE:
+            raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
+        call.size, self._bytes = size, others + size
+
+    def _leave(self, call: CallInFlight) -> None:
+        del self._calls[call]
+        call.caller.leave()
+        self._ending.discard(call)
+        self._calls_of[call.sharer] -= 1
+        if not self._calls_of[call.sharer]:
+            del self._calls_of[call.sharer]
+        self._bytes -= call.size
+        if call.unread is not None:
+            call.unread.cancel()
+        if not self._calls:
+            self._idle.set()
+
+    def end_unread(self, call: CallInFlight) -> None:
+        """Ends a connection once, although several of its answers may be late together."""
+        for other in self._calls:
+            if other.peer == call.peer and other.unread is not None:
+                other.unread.cancel()
+        log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
+        call.hang_up()
+
+    async def wait_until_idle(self) -> None:
+        """Waits until no call is in flight."""
+        await self._idle.wait()
+
+    @asynccontextmanager
+    async def until_drained(self) -> AsyncIterator[None]:
+        """Runs a block that ends with the drain, for calls that do not end with their connection.
+
+        Raises:
+            ShuttingDown: the drain has ended first.
+        """
+        timeout = asyncio.timeout(0 if self._drained else None)
+        try:
+            async with timeout:
+                self._until_drained.add(timeout)
+                yield
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            problem = "the service is shutting down and waits no longer; send the request to another replica"
+            raise ShuttingDown(problem) from error
+        finally:
+            self._until_drained.discard(timeout)
+
+    def begin_drain(self) -> None:
+        """Refuses new calls from now on."""
+        self.is_shutting_down = True
+
+    def end_drain(self) -> None:
+        """Ends the blocks of `until_drained`."""
+        self._drained = True
+        for timeout in self._until_drained:
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
+
+
+def _overloaded(limit: str, problem: str) -> Overloaded:
+    """The error of a call that exceeds the limit of this name."""
+    return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": limit})
+
+
+class _ReceivingPlaces:
+    """Gives places to the messages that are received: first to connections whose messages have come in time.
+
+    Each message may need the memory of the largest one. Further ones wait, and messages that are announced and not sent
+    hold up only each other.
+    """
+
+    def __init__(self) -> None:
+        self._free = _PLACES
+        self._of_one: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        #: Rank, number and turn of the messages that wait, as a heap.
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+        self._timeouts: set[asyncio.Timeout] = set()
+        #: Connection → how many of its messages were late; -1 if none was and one came in time.
+        self._ranks: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def place(self, peer: str, arrival: asyncio.Timeout, seconds: float) -> AsyncIterator[None]:
+        """Waits for a place, and keeps it during the block.
+
+        Args:
+            peer: the connection of the message.
+            arrival: ends the block; it is set to the time that the message may take.
+            seconds: how long it may take if nobody waits for a place.
+        """
+        async with self._of_one.setdefault(peer, asyncio.Semaphore(_PLACES_OF_ONE)):
+            await self._take(peer)
+            self._timeouts.add(arrival)
+            try:
+                arrival.reschedule(_now() + (_HURRY_S if self._waiting else seconds))
+                yield
+                self._ranks[peer] = self._ranks.pop(peer, 0) or -1
+            except asyncio.CancelledError:
+                if arrival.expired():
+                    self._ranks[peer] = max(self._ranks.pop(peer, 0), 0) + 1
+                raise
+            finally:
+                if len(self._ranks) > _REMEMBERED:
+                    del self._ranks[next(iter(self._ranks))]
+                self._timeouts.discard(arrival)
+                self._give()
+
+    async def _take(self, peer: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._ranks.get(peer, 0), next(self._numbers), turn))
+        self._hurry()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # its turn came at the same moment
+                self._give()
+            raise
+
+    def _give(self) -> None:
+        """Gives a place that is not used any more to whoever waits."""
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _hurry(self) -> None:
+        """Gives the messages that are received only a short time more."""
+        soon_s = _now() + _HURRY_S
+        for timeout in self._timeouts:
+            if not timeout.expired():  # it may have passed a moment ago, and its call not have learned of it yet
+                timeout.reschedule(min(timeout.when() or soon_s, soon_s))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _header(headers: Headers, name: str) -> str | None:
+    """The only value of a header; None if there is none, or several."""
+    values = [value for given, value in headers if given == name]
+    return str(values[0]) if len(values) == 1 else None
+
+
+def request_id_of(headers: Headers) -> str:
+    """The caller's id of the request, or a new one if the caller sent none that fits into a line of a log."""
+    given = _header(headers, REQUEST_ID) or ""
+    return given if _VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
