@@ -121,7 +121,8 @@ def _status(model: pb.Model) -> str:
     """The state of a model: served or not, with the memory and time that loading it took."""
     if model.problem:
         return "not served"
-    cost = f"{model.memory_bytes / 1e9:.2f} GB, {model.load_s:.1f} s" if model.load_s else ""
+    gb, load_s = f"{model.memory_bytes / 1e9:.2f}", f"{model.load_s:.1f}"
+    cost = "" if (gb, load_s) == ("0.00", "0.0") else f"{gb} GB, {load_s} s"  # encoders that were loaded before it
     cost += f"\n{model.gpu_memory_bytes / 1e9:.2f} GB of GPU" if model.gpu_memory_bytes else ""
     return "served" + f"\n{cost}" * bool(cost) if model.is_loaded else "loaded on\nrequest" + f"\n{cost}" * bool(cost)
 

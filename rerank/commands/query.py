@@ -86,6 +86,11 @@ def search(settings: SearchSettings) -> None:
             feedback=settings.feedback,
             **settings.fields(),
         )
+    if not (response.first_stage_hits or settings.as_json):
+        way_out = "" if settings.first_stage.reads_vectors else "; dense and hybrid search read meanings"
+        words = "has a word of the query" if way_out else "is in the index"
+        console.note(f"{settings.first_stage} found nothing: no passage {words}{way_out}")
+        return
     title = f"{query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"
     show_response(response, title, settings)
 
@@ -106,7 +111,9 @@ def models(
     for model in response.models:
         if note := model.problem or model.warning:
             console.note(f"{model.name}: {note}")
-    console.note("* answers requests that do not name a model")
+    console.note(
+        "* answers requests that do not name a model; a status has the memory and time that loading the model took"
+    )
     if response.HasField("index"):
         index = response.index
         console.note(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
@@ -148,7 +155,8 @@ def show_response(response: pb.RerankResponse, title: str, settings: RankingSett
     if settings.as_json:
         _print_json(response)
         return
-    console.print(results_table(title, response, settings.verbose, console.is_narrow))
+    if response.results:
+        console.print(results_table(title, response, settings.verbose, console.is_narrow))
     feedback = response.feedback if response.HasField("feedback") else None
     if not settings.verbose:
         console.note(execution_line(response.execution))

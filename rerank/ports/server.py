@@ -58,6 +58,8 @@ class RunningServer:
         self.calls = calls
         self._server, self._health = server, health
         self._draining: asyncio.Task[None] | None = None
+        #: Number of calls that the drain has ended without an answer.
+        self.unanswered = 0
 
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
@@ -74,6 +76,7 @@ class RunningServer:
         self.calls.begin_drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
+        self.unanswered = self.calls.number
         self.calls.end_drain()
         end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
@@ -180,3 +183,4 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
         announce(running.address)
         await stopping
         log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)
+    log.info("stopped; calls that ended without an answer: %d", running.unanswered)

@@ -55,7 +55,8 @@ def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
         original_position=item.position,
         score=item.score,
         first_stage_score=item.passage.score,
-        text=passage.text if return_passages else None,
+        text=passage.text[passage.prefix_chars :] if return_passages else None,
+        title=passage.title if return_passages and passage.prefix_chars else "",
         relevance=item.relevance,
         span=None if item.span is None else pb.Span(start=item.span[0], end=item.span[1]),
     )

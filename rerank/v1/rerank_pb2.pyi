@@ -165,12 +165,13 @@ class Span(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class RankedCandidate(_message.Message):
-    __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text", "relevance", "span")
+    __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text", "title", "relevance", "span")
     DOC_ID_FIELD_NUMBER: _ClassVar[int]
     ORIGINAL_POSITION_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_SCORE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
     RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
     doc_id: str
@@ -178,9 +179,10 @@ class RankedCandidate(_message.Message):
     score: float
     first_stage_score: float
     text: str
+    title: str
     relevance: float
     span: Span
-    def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
+    def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., title: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("model", "strategy", "windows", "rounds", "tokens", "decode_tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "decode_ms", "total_ms", "generated_identifiers", "repaired_identifiers", "first_stage_weight", "kendall_tau", "model_warning", "failure", "query_truncated", "cosines")

@@ -148,4 +148,4 @@ def _answer(response: pb.RerankResponse) -> dict[str, Any]:
 
 def _item(rank: int, item: pb.RankedCandidate) -> dict[str, Any]:
     found = {"rank": rank, "doc_id": item.doc_id, "score": round(item.score, 6)}
-    return found | ({"text": item.text} if item.HasField("text") else {})
+    return found | ({"text": f"{item.title} {item.text}".strip()} if item.HasField("text") else {})

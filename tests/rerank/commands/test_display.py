@@ -90,6 +90,14 @@ def test_loaded_model_shows_its_time_and_memory(gpu_bytes: int, status: list[str
     assert any("GPU" in row for row in rows) == bool(gpu_bytes)
 
 
+@pytest.mark.parametrize("load_s", [0, 0.03])
+def test_model_that_added_nothing_to_the_encoders_shows_no_zeros(load_s: float) -> None:
+    model = pb.Model(name="m", is_loaded=True, load_s=load_s, memory_bytes=3_000_000)
+    rows = lines(models_table(pb.ListModelsResponse(models=[model])))
+    assert any("served" in row for row in rows)
+    assert "0.0" not in "".join(rows)
+
+
 def test_table_has_the_relevance_of_results_that_have_one() -> None:
     answer = response(pb.SCORE_KIND_WINDOW_LOG_PROB, "d")
     assert "relevance" not in "".join(printed(answer))

@@ -201,4 +201,5 @@ def test_service_stops_and_serves_other_models_while_one_hangs_on_a_text(tmp_pat
         service.process.send_signal(signal.SIGINT)
         assert service.process.wait(timeout=30) == 0
     assert "shutting down" in service.log
+    assert service.log.rstrip().endswith("stopped; calls that ended without an answer: 1")
     assert "accept4" not in service.log, "gRPC logs the socket that stops listening"

@@ -10,7 +10,7 @@
  *
  * @param reply a RerankResponse in JSON, with its trace
  * @param wallMs the time until the reply arrived, in milliseconds
- * @param request what was asked for: a SearchRequest, or a RerankRequest, whose texts have no part in separate titles
+ * @param request what was asked for: a SearchRequest or a RerankRequest
  */
 export function outcomeOf(name, reply, wallMs, request) {
   const { execution, trace } = reply;
@@ -20,8 +20,8 @@ export function outcomeOf(name, reply, wallMs, request) {
   reply.results.forEach((result, place) => {
     passages.set(result.doc_id, {
       docId: result.doc_id,
-      text: result.text ?? "",
-      span: result.span ? spanOf(result, request.candidates?.[result.original_position].text) : null,
+      text: result.title ? `${result.title} ${result.text}` : (result.text ?? ""),
+      span: result.span ? spanOf(result) : null,
       position: result.original_position,
       firstStageScore: result.first_stage_score,
       score: result.score,
@@ -48,9 +48,9 @@ export function outcomeOf(name, reply, wallMs, request) {
   };
 }
 
-/** The part of a result's text that decided, whose places count from the beginning of the text as it was sent. */
-function spanOf({ span, text = "" }, sent = text) {
-  const added = [...text].length - [...sent].length;
+/** The part that decided of a result's title and text, whose places count from the beginning of the text. */
+function spanOf({ span, title }) {
+  const added = title ? [...title].length + 1 : 0;
   return [span.start + added, span.end + added];
 }
 

@@ -79,6 +79,16 @@ def test_reference_reads_text_and_vector_from_the_index(stub: RerankServiceStub)
     assert scores(reply) == pytest.approx(scores(sent), abs=TOLERANCE)
 
 
+def test_passages_come_back_as_they_were_sent_with_title_and_text_apart(stub: RerankServiceStub) -> None:
+    """The places of a span count in the text; the model reads the title in front of it."""
+    sent = [("a", "Fleas", "They bite."), ("b", "", "Dry."), ("c", "Moon", "Moon and tides."), ("d", "", "")]
+    candidates = [pb.Candidate(doc_id=doc_id, title=title, text=text) for doc_id, title, text in sent]
+    reply = rerank(stub, candidates, return_passages=True)
+    found = sorted((result.doc_id, result.title, result.text) for result in reply.results)
+    assert found == [("a", "Fleas", "They bite."), ("b", "", "Dry."), ("c", "", "Moon and tides."), ("d", "", "")]
+    assert not any(result.title or result.text for result in rerank(stub, candidates).results)
+
+
 def test_text_of_the_request_is_used_with_the_vector_of_the_index(stub: RerankServiceStub) -> None:
     candidates = [
         pb.Candidate(doc_id=doc_id, in_index=True, text="1" if doc_id == "flea" else "2") for doc_id in PASSAGES

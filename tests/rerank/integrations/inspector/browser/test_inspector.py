@@ -183,20 +183,20 @@ def test_page_is_accessible_and_fits_its_width(chromium: Any, base: str, scheme:
 
 
 def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
-    """Places count code points of the text as it was sent: the title in front of it is not part of that."""
+    """Places count code points of the text: the title in front of it is not part of that."""
     page = tab.open()
-    program = """async (request) => {
+    program = """async (parts) => {
         const { outcomeOf } = await import("/inspector/static/outcome.js");
         const { openPassage } = await import("/inspector/static/passage.js");
-        const result = { doc_id: "a", text: "T 🙂🙂 one. Two 🙂. Three.", original_position: 0, score: 1 };
+        const result = { doc_id: "a", ...parts, original_position: 0, score: 1 };
         const reply = {
                 results: [{ ...result, span: { start: 8, end: 15 } }],
                 execution: { truncated_doc_ids: [] },
                 trace: { windows: [], input_order: [] },
             };
-        openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, request)]);
+        openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, {})]);
         return [...document.querySelectorAll("#passage mark")].map((mark) => mark.textContent);
     }"""
-    assert page.evaluate(program, {"candidates": [{"text": "🙂🙂 one. Two 🙂. Three."}]}) == ["Two 🙂. "]
+    assert page.evaluate(program, {"title": "T", "text": "🙂🙂 one. Two 🙂. Three."}) == ["Two 🙂. "]
     assert page.locator(".full-text").inner_text() == "T 🙂🙂 one. Two 🙂. Three."
-    assert page.evaluate(program, {}) == [". Two 🙂"]
+    assert page.evaluate(program, {"title": "", "text": "T 🙂🙂 one. Two 🙂. Three."}) == [". Two 🙂"]
