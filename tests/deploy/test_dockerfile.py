@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rerank.config import TLSConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from tests.certificates import Authority
 from tests.deploy.dockerfile import below, stages
-from tests.serving import free_port, wait_for
+from tests.serving import free_port, reranker_of, serving, wait_for
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -72,6 +76,31 @@ def build(root: Path) -> None:
             if target.endswith("/"):
                 target_folder.mkdir(exist_ok=True)
             subprocess.run(["cp", "-r", *(str(ROOT / source) for source in sources), str(target_folder)], check=True)
+
+
+def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no flags for them, and with `tls.client_ca` the service asks for a certificate of its own."""
+    authority = Authority(tmp_path)
+    issued = authority.issue("server")
+    tls = TLSConfig(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate)
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, tls=tls)) as served:
+        words = [word.replace("127.0.0.1:50051", served.address) for word in LAST.command("HEALTHCHECK")]
+        check = [sys.executable, "-m", "rerank.commands.cli", *words[1:], "--timeout-s", "10"]
+        monkeypatch.setenv("RERANK_TLS_CA", str(authority.certificate))
+        monkeypatch.setenv("RERANK_TLS_CERTIFICATE", str(issued.certificate))
+        monkeypatch.setenv("RERANK_TLS_KEY", str(issued.key))
+        answered = subprocess.run(check, capture_output=True, text=True)
+        assert (answered.returncode, answered.stdout) == (0, "SERVING\n"), answered.stderr
+
+
+def test_unit_of_systemd_starts_without_files_that_are_optional_and_limits_no_start_that_does_not_wait() -> None:
+    lines = (DEPLOY / "rerank.service").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if line.startswith("LoadCredential=")]
+    assert sum(line.startswith("#LoadCredential=") for line in lines) == 3
+    assert "Type=exec" in lines
+    assert not [line for line in lines if line.startswith("TimeoutStartSec=")]
 
 
 def test_unit_of_systemd_installs_the_models_of_the_image() -> None:
