@@ -141,14 +141,17 @@ class ScoredDoc:
 
 #: The forms in which a caller may give a candidate; `rerank.readers.candidates` reads them.
 CandidateLike: TypeAlias = Passage | Mapping[str, object] | tuple[str | int, str] | str
-CANDIDATE_FIELDS = "doc_id (or _id, docid, id), text, title, score"
-CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a plain text, or a Passage"
+CANDIDATE_FORMS = (
+    "a dict with doc_id (or _id, docid, id), text, title, score, a pair (doc_id, text), a plain text, or a Passage"
+)
 
 
 def candidate_list(candidates: Iterable[T]) -> list[T]:
-    """Lists the candidates. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
+    """Lists the candidates. Raises: InvalidRequest when `candidates` is a string, a mapping or no iterable."""
     if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
-        raise TypeError(f"candidates must be a list, not {reprlib.repr(candidates)}; a candidate is {CANDIDATE_FORMS}")
+        raise InvalidRequest(
+            "candidates", f"{reprlib.repr(candidates)} is not a list; a candidate is {CANDIDATE_FORMS}"
+        )
     return list(candidates)
 
 

@@ -99,9 +99,8 @@ class RerankClient(_Client):
 
         Raises:
             ServiceError: the call failed.
-            TypeError: a candidate has none of these forms.
-            InvalidRequest: RerankRequest has no such field, or the field cannot have the value; or `timeout_s` is no
-                number.
+            InvalidRequest: a candidate has none of these forms, RerankRequest has no such field, or the field cannot
+                have the value; or `timeout_s` is no number.
             UsageError: the client is closed.
         """
         return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
@@ -127,7 +126,8 @@ class RerankClient(_Client):
 
         Raises:
             ServiceError: nothing answers at the target, or the key is not valid.
-            TypeError, InvalidRequest, UsageError: see `rerank`; or a request is not a pair.
+            InvalidRequest, UsageError: see `rerank`.
+            TypeError: a request is not a pair.
         """
         self._new_attempts(timeout_s)  # refused here if the client is closed, or the time is no number
         messages = (rerank_request(query, candidates, options) for query, candidates in map(pair_of, requests))

@@ -45,7 +45,7 @@ app.command(
     example="""
 rerank rank --example                                   # six passages, ranked in this process
 rerank rank --query "how long does a flea live" "Deserts are dry." "A flea lives a year."
-rerank rank --query "how long does a flea live" candidates.jsonl   # by a running service
+rerank rank --query "how long does a flea live" candidates.jsonl   # --target: by a running service
 rerank rank --query "how long does a flea live" --top-n 3 --json - < candidates.jsonl
 rerank rank --batch requests.jsonl --out ranked.jsonl   # many queries; the same again goes on after a kill
 """

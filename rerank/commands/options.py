@@ -153,6 +153,9 @@ FirstStageWeightOption = Annotated[
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
+DefaultTimeoutS = Annotated[
+    float | None, typer.Option(help="Deadline in seconds; default: 60 for a service, none without one.")
+]
 FeedbackOption = Annotated[
     FeedbackMethod | None,
     typer.Option(

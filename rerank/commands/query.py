@@ -33,13 +33,18 @@ class RankingSettings:
     first_stage_weight: options.FirstStageWeightOption = None
     instruction: options.Instruction = ""
     min_relevance: options.MinRelevance = None
-    timeout_s: options.TimeoutS = 60.0
+    timeout_s: options.DefaultTimeoutS = None
     tls_ca: options.TLSCA = None
     max_chunks_per_doc: options.MaxChunksPerDoc = 0
     allow_partial: options.AllowPartial = False
     on_failure: options.OnFailureOption = None
     verbose: options.Verbose = False
     as_json: options.Json = False
+
+    @property
+    def call_timeout_s(self) -> float:
+        """The deadline of a call of a service."""
+        return 60.0 if self.timeout_s is None else self.timeout_s
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that these settings fill."""
@@ -79,7 +84,7 @@ def search(settings: SearchSettings) -> None:
     with open_client(settings.target, settings.tls_ca) as client:
         response = client.search(
             query,
-            settings.timeout_s,
+            settings.call_timeout_s,
             first_stage=settings.first_stage,
             depth=settings.depth,
             top_n=settings.top_n,

@@ -1,10 +1,10 @@
-"""`rerank rank`: ranks passages of the command line in this process, and files by a running service."""
+"""`rerank rank`: ranks passages of the command line or of a file, in this process or by a running service."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ class RankSettings(RankingSettings):
         list[str],
         typer.Argument(
             metavar="PASSAGES",
-            help="Passages as texts in quotes, which are ranked in this process. Or a file for a running service: JSON "
+            help="Passages as texts in quotes, or a file of them: JSON "
             'lines, plain or gzip, {"doc_id": …, "text": …}, optionally "title", which is put before the text, and '
             '"score", that of the first stage. The id may be called _id, docid or id, be an integer, and contain '
             "spaces. Other fields are ignored. - reads standard input.",
@@ -58,13 +58,14 @@ class RankSettings(RankingSettings):
     target: Annotated[
         str | None,
         typer.Option(
-            help=f"HOST:PORT of a running service. Default: {DEFAULT_TARGET} for a file; texts need no service."
+            help="HOST:PORT of a running service. Default: none, the model is loaded in this process; with --batch "
+            f"{DEFAULT_TARGET}."
         ),
     ] = None
     model: Annotated[
         str,
         typer.Option(
-            help="Name of a model of the service; for texts: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
+            help="Name of a model of the service; without one: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
             "checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: the default model."
         ),
     ] = ""
@@ -93,7 +94,7 @@ class RankSettings(RankingSettings):
 def rank(settings: RankSettings) -> None:
     """Rank passages, or a file of candidates or requests.
 
-    Passages of the command line need no service: the model is loaded for them. Their order has no effect.
+    The order of passages of the command line has no effect; that of a file has one, unless you say --unordered.
     """
     is_single = bool(settings.query or settings.candidates or settings.example)
     if settings.batch and settings.out and not is_single:
@@ -104,31 +105,34 @@ def rank(settings: RankSettings) -> None:
     if settings.example:
         if settings.query is not None or settings.candidates:
             raise typer.BadParameter("--example has a query and passages of its own; leave yours out")
-        _rank_texts(settings, EXAMPLE_QUERY, EXAMPLE_PASSAGES)
+        _rank(_as_texts(settings), EXAMPLE_QUERY, _numbered(EXAMPLE_PASSAGES))
         return
     if settings.query is None:
         raise typer.BadParameter('give --query "…", or --example')
     query = options.typed_text(settings.query)
     if file := file_among(settings.candidates):
-        show_response(_ask(settings, query, read_candidates(file)), query, settings)
-        return
-    _rank_texts(settings, query, list(map(options.typed_text, settings.candidates)))
+        _rank(settings, query, read_candidates(file))
+    else:
+        _rank(_as_texts(settings), query, _numbered(map(options.typed_text, settings.candidates)))
 
 
-def _ask(settings: RankSettings, query: str, candidates: Sequence[CandidateLike]) -> pb.RerankResponse:
-    """The response of the service."""
-    with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
-        return client.rerank(query, candidates, settings.timeout_s, **settings.fields())
+def _as_texts(settings: RankSettings) -> RankSettings:
+    return replace(settings, ordered=bool(settings.ordered))
 
 
-def _rank_texts(settings: RankSettings, query: str, texts: Sequence[str]) -> None:
-    """Ranks texts by the service at --target, or else in this process; their ids count from 1."""
-    passages = [(str(number), text) for number, text in enumerate(texts, start=1)]
-    unordered = replace(settings, ordered=bool(settings.ordered))
+def _numbered(texts: Iterable[str]) -> list[CandidateLike]:
+    """Texts with ids that count from 1."""
+    return [(str(number), text) for number, text in enumerate(texts, start=1)]
+
+
+def _rank(settings: RankSettings, query: str, candidates: Sequence[CandidateLike]) -> None:
+    """Ranks candidates by the service at --target, or else in this process."""
     if settings.target:
-        show_response(_ask(unordered, query, passages), query, settings)
+        with open_client(settings.target, settings.tls_ca) as client:
+            response = client.rerank(query, candidates, settings.call_timeout_s, **settings.fields())
+        show_response(response, query, settings)
         return
-    response, load_s, rank_s = rank_here(query, passages, settings.model, unordered.fields())
+    response, load_s, rank_s = rank_here(query, candidates, settings.model, settings.fields(), settings.timeout_s)
     if settings.as_json or settings.verbose:
         show_response(response, query, settings)
     else:
@@ -145,9 +149,9 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
     fields = settings.fields() | {"return_passages": False}
     with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
         asked = (settings.model, fields["strategy"]["preranker"] or "")
-        models = list_loaded_models(client, asked, settings.timeout_s).models
+        models = list_loaded_models(client, asked, settings.call_timeout_s).models
         ranked = RankedFile(requests, out, deciding_settings(fields, models))
-        counts = ranked.rank(partial(client.rerank_many, timeout_s=settings.timeout_s, **fields))
+        counts = ranked.rank(partial(client.rerank_many, timeout_s=settings.call_timeout_s, **fields))
     before = f", {counts.before:,} of them before" if counts.before else ""
     console.note(f"{out}: {counts.total - counts.failed:,} of {counts.total:,} requests are ranked{before}")
     if counts.failed:
@@ -182,14 +186,18 @@ def _looks_like_a_file(text: str) -> bool:
 
 
 def rank_here(
-    query: str, passages: Sequence[tuple[str, str]], model: str, fields: Mapping[str, Any]
+    query: str,
+    candidates: Sequence[CandidateLike],
+    model: str,
+    fields: Mapping[str, Any],
+    timeout_s: float | None = None,
 ) -> tuple[pb.RerankResponse, float, float]:
-    """Loads a model and ranks passages; returns the reply, and the seconds to load and to rank.
+    """Loads a model and ranks candidates; returns the reply, and the seconds to load and to rank.
 
     Args:
-        passages: pairs of doc_id and text.
         model: see `config_of_model`; empty: the default model.
         fields: further fields of RerankRequest.
+        timeout_s: deadline of the ranking, after the model is loaded, in seconds; None for none.
 
     Raises:
         ConfigError, CheckpointError: the model cannot be loaded.
@@ -201,12 +209,12 @@ def rank_here(
     from rerank.protobuf import replies, requests
 
     config = config_of_model(model or "default")
-    message = rerank_request(query, passages, {**fields, "model": config.models[0].name})
+    message = rerank_request(query, candidates, {**fields, "model": config.models[0].name})
     request = requests.rerank_request(message).checked(config.limits)  # before the model is loaded
     from rerank.reranking.blocking import Reranker  # imports torch
 
     with Reranker(config) as reranker:
         loaded_s = time.perf_counter()
-        ranking = reranker.rerank(request.query, request.candidates, request.options)
+        ranking = reranker.rerank(request.query, request.candidates, request.options, timeout_s)
         end_s = time.perf_counter()
     return replies.rerank_response(ranking, message), loaded_s - start_s, end_s - loaded_s

@@ -131,10 +131,11 @@ def _favour_event_loop() -> None:
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
+    """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal stops at once.
 
-    A signal before the service answers ends its start: while models are loaded it ends the process at once, also where
-    a library holds the interpreter; then the start may be waiting for an inference server.
+    SIGHUP, which a terminal sends when it is closed, has no effect under `nohup`. A signal before the service answers
+    ends its start: while models are loaded it ends the process at once, also where a library holds the interpreter;
+    then the start may be waiting for an inference server.
 
     Args:
         config: the settings of the service.
@@ -154,10 +155,13 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
         stop.set()
 
     raise_open_files_limit()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    ends = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
+    for number in ends:
         signal.signal(number, signal.SIG_DFL)
     reranker = load_reranker(config)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ends:
         loop.add_signal_handler(number, on_signal)
     _favour_event_loop()
     async with AsyncExitStack() as stack:

@@ -48,23 +48,29 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     A name may also stand for the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
     So may a number: {"first_stage_weight": 0.5} is {"first_stage_weight": {"number": 0.5}}.
     The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
-    0-based place, as a plain text does.
+    0-based place, as a plain text does. Further fields of candidates are ignored.
 
     The names that rerank.proto gives the values, such as "FIRST_STAGE_BM25", and all other values stay as they are.
 
     Raises:
-        InvalidRequest: a field of the request, or of a message in it, does not exist; or an unknown name.
+        InvalidRequest: a field of the request, or of a setting in it, does not exist; or an unknown name.
     """
     return _with_enum_values(cast(Descriptor, kind.DESCRIPTOR), fields, "")
 
 
 def _with_enum_values(
-    message: Any, fields: Mapping[str, Any], path: str, other_names: Mapping[str, str] = MappingProxyType({})
+    message: Any,
+    fields: Mapping[str, Any],
+    path: str,
+    other_names: Mapping[str, str] = MappingProxyType({}),
+    ignores_others: bool = False,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in fields.items():  # ends at the first unknown name, so it is no longer than the message
         own_name = other_names.get(name, name)
         field = message.fields_by_name.get(own_name) or message.fields_by_camelcase_name.get(own_name)
+        if field is None and ignores_others:
+            continue
         if field is None:
             raise _unknown_field(message, name, path)
         if field.name in found:
@@ -98,7 +104,7 @@ def _candidate(message: Any, candidate: object, place: int, path: str) -> Any:
     if not isinstance(candidate, Mapping):
         problem = f"{reprlib.repr(candidate)} is not a candidate; send an object with doc_id and text, or a text"
         raise InvalidRequest(f"{path}[{place}]", problem)
-    found = _with_enum_values(message, candidate, f"{path}[{place}].", _CANDIDATE_NAMES)
+    found = _with_enum_values(message, candidate, f"{path}[{place}].", _CANDIDATE_NAMES, ignores_others=True)
     doc_id = found.get("doc_id")
     if doc_id is None or (isinstance(doc_id, int) and not isinstance(doc_id, bool)):
         found["doc_id"] = str(place if doc_id is None else doc_id)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import reprlib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
+from rerank.errors import InvalidRequest
 from rerank.readers.lines import distinct, json_rows
-from rerank.readers.rows import BadRow, listed, optional_number_of, passage_of_row, refuse_unknown_fields
-from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Passage
+from rerank.readers.rows import BadRow, listed, optional_number_of, passage_of_row
+from rerank.types import CANDIDATE_FORMS, Passage
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +23,15 @@ FIELDS = (*_ID_FIELDS, "text", "title", "score")
 def passage_of(candidate: object, place: int) -> Passage:
     """Converts a CandidateLike. A plain text, or a dict without an id, gets `place`, its 0-based place, as its doc_id.
 
+    Further fields of a dict are ignored, with a warning in the log; so are those of files and of JSON.
+
     Raises:
-        TypeError: it is not a CandidateLike.
+        InvalidRequest: it is not a CandidateLike.
     """
     try:
         return _passage(candidate, str(place))
     except BadRow as error:
-        raise TypeError(f"candidates[{place}] {error}") from error
+        raise InvalidRequest(f"candidates[{place}]", str(error)) from error
 
 
 def read_candidates(path: Path) -> list[Passage]:
@@ -63,10 +67,16 @@ def _passage(candidate: object, place: str) -> Passage:
         case (doc_id, text):
             return _from_mapping({"doc_id": doc_id, "text": text})
         case Mapping():
-            refuse_unknown_fields(candidate, FIELDS, CANDIDATE_FIELDS)
+            if unread := candidate.keys() - set(FIELDS):
+                _warn_once(listed(sorted(map(str, unread))))
             has_id = any(name in candidate for name in _ID_FIELDS)
             return _from_mapping(candidate if has_id else {"doc_id": place, **candidate})
     raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
+
+
+@lru_cache(maxsize=100)
+def _warn_once(fields: str) -> None:
+    log.warning("candidates: fields that are not read: %s", fields)
 
 
 def _from_mapping(row: Mapping[str, object]) -> Passage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -12,6 +13,10 @@ from rerank.readers.rows import BadRow
 from rerank.readers.trec_ids import from_column, known_ids
 
 _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
+
+
+#: Part of the name of the first column, in a header.
+_NAME = re.compile(r"quer|qid|topic", re.IGNORECASE)
 
 
 class Qrel(NamedTuple):
@@ -26,7 +31,9 @@ def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
     """Reads judgements, one per line, in the form that the first line shows.
 
     - TREC: query_id, an unused column, doc_id, relevance, with white space between.
-    - BEIR: query_id, doc_id, relevance, with tabs between. The first line may be a header, with a word as relevance.
+    - BEIR: query_id, doc_id, relevance, with tabs between.
+
+    The first line may be a header, such as "query-id corpus-id score". Tabs at the end of a line do not count.
 
     With tabs between the columns, doc_ids may contain spaces, and are read as they stand. Otherwise, %20 stands for a
     space in an id, and so do the percent codes of other white space.
@@ -73,7 +80,7 @@ class _Form:
 
     def qrel(self, line: str) -> Qrel | None:
         """The judgement in a line; None for the header. Raises: BadRow."""
-        is_first = not self._columns
+        is_first, line = not self._columns, line.rstrip()
         if is_first:
             tabs = line.count("\t")
             self._columns, self._separator = (tabs + 1, "\t") if tabs in (2, 3) else (4, None)
@@ -82,7 +89,7 @@ class _Form:
             raise BadRow(f"has {len(columns)} columns; expected {_FORMS}, in all lines the same")
         query_id, doc_id, relevance = columns[0], columns[-2], columns[-1]
         grade = _number(relevance)
-        if is_first and self._columns == 3 and relevance.isidentifier() and grade is None:
+        if is_first and grade is None and (self._columns == 3 or _NAME.search(query_id)) and relevance[:1].isalpha():
             return None
         if not doc_id or len(query_id.split()) != 1:
             raise BadRow(f"has the query_id {reprlib.repr(query_id)} and the doc_id {reprlib.repr(doc_id)}; give both")

@@ -113,12 +113,6 @@ def finite_number(value: str | Real, name: str) -> float:
     raise BadRow(f"has {reprlib.repr(value)} as {name}; give a finite number")
 
 
-def refuse_unknown_fields(row: Mapping[str, Any], known: Sequence[str], description: str) -> None:
-    """Raises: BadRow if the row has a field that is not known; `description` lists the known ones for people."""
-    if unknown := next((name for name in row if name not in known), None):
-        raise BadRow(f"has the unknown field {reprlib.repr(unknown)}; known are {description}")
-
-
 def missing(field: str, row: Mapping[str, Any]) -> BadRow:
     """The error that a row lacks a field; it lists the fields that the row has."""
     return BadRow(f"has no {field}; found {listed(row) or 'no field'}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -180,10 +182,15 @@ class Reranker:
         return scores
 
     def rerank(
-        self, query: Query | str, candidates: Iterable[CandidateLike], options: RankOptions | None = None
+        self,
+        query: Query | str,
+        candidates: Iterable[CandidateLike],
+        options: RankOptions | None = None,
+        timeout_s: float | None = None,
     ) -> Ranking:
-        """See AsyncReranker.rerank."""
-        return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
+        """See AsyncReranker.rerank. Raises: DeadlineExceeded after `timeout_s` seconds, if it is not None."""
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s  # as the event loop counts
+        return self._wait(self._reranker.rerank(query, candidates, options or RankOptions(), deadline_s))
 
     def rerank_many(
         self,
@@ -203,7 +210,8 @@ class Reranker:
             The ranking of each request, in their order; for one that failed, the error, which is not raised.
 
         Raises:
-            TypeError: a request is not a pair, or the form of a candidate is unknown.
+            TypeError: a request is not a pair.
+            InvalidRequest: the form of a candidate is unknown.
         """
         limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
         work = self._reranker.rerank

@@ -162,7 +162,7 @@ class AsyncReranker:
             deadline_s: on the event loop's clock; infinite for none.
             share: the caller's share of the engine.
 
-        Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
+        Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
         weighted = _with_weight(options, self.config.first_stage_weight)

@@ -47,8 +47,8 @@ def ids(answer: pb.RerankResponse | ServiceError) -> list[str]:
     [
         ("q", {}, TypeError),
         (("q", ["1"], 3), {}, TypeError),
-        (("q", [7]), {}, TypeError),
-        (("q", "text"), {}, TypeError),
+        (("q", [7]), {}, InvalidRequest),
+        (("q", "text"), {}, InvalidRequest),
         (("q", ["1"]), {"depth": 3}, InvalidRequest),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rerank.config import BUNDLED_MODELS, ServiceConfig
 from rerank.reranking.blocking import Reranker
 from rerank.types import RankOptions
 from tests.rerank.commands.conftest import Command
+from tests.serving import Served
 
 PASSAGES = ("Deserts are dry.", "A flea lives a year.")
 
@@ -115,3 +117,17 @@ def test_file_in_the_place_of_a_passage_is_named(
     (tmp_path / "candidates.jsonl").touch()
     with pytest.raises(typer.BadParameter, match=message):
         file_among(given)
+
+
+def test_file_and_texts_are_ranked_without_a_service_and_by_the_one_at_target(
+    rerank: Command, service: Served, tmp_path: Path
+) -> None:
+    """One rule for both; the deadline counts in this process, too."""
+    file = tmp_path / "candidates.jsonl"
+    file.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in PASSAGES), encoding="utf-8")
+    for given in ([str(file)], PASSAGES):
+        for where in ([], ["--target", service.address]):
+            asked = ["rank", "--query", "q", *given, "--model", "identity", *where]
+            found = rerank(*asked, "--json").json["results"]
+            assert {result["text"] for result in found} == set(PASSAGES)
+            assert "deadline" in rerank(*asked, "--timeout-s", "0").error

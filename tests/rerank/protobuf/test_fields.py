@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod
-from rerank.protobuf.fields import request_message
+from rerank.protobuf.fields import request_message, with_enum_values
 from rerank.v1 import rerank_pb2 as pb
 
 
@@ -43,10 +43,6 @@ def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expec
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            [{"text": "t", "price": 1}],
-            "candidates[0].price: Candidate has no such field; fields: doc_id, text, in_index",
-        ),
         (["t", {"id": "a", "doc_id": "b"}], "candidates[1].doc_id: doc_id is given twice; leave one out"),
         ([7], "candidates[0]: 7 is not a candidate; send an object with doc_id and text, or a text"),
         ({"a": "t"}, "candidates: {'a': 't'} is not a list; send a list of candidates"),
@@ -56,3 +52,8 @@ def test_wrong_candidates_are_named_by_their_place(given: object, message: str) 
     with pytest.raises(InvalidRequest) as caught:
         request_message(pb.RerankRequest, {"candidates": given})
     assert str(caught.value).startswith(message)
+
+
+def test_further_fields_of_a_candidate_are_ignored_as_in_files_and_in_python() -> None:
+    found = with_enum_values(pb.RerankRequest, {"candidates": [{"text": "t", "price": 1}]})
+    assert found == {"candidates": [{"text": "t", "doc_id": "0"}]}

@@ -27,6 +27,12 @@ def read(folder: Path, text: str) -> list[Qrel]:
         f"{HEADER}1\ta\t2\n1\tb\t-1\n",
         "q\td\ts\n1\ta\t2\n1\tb\t-1\n",
         "1\ta\t2\n1\tb\t-1\n",
+        "1\ta\t2\t\n1\tb\t-1\n",
+        "1\t0\ta\t2\t\t\n1\tQ0\tb\t-1\t\n",
+        "query_id\tdoc_id\trelevance (0-2)\n1\ta\t2\n1\tb\t-1\n",
+        "query-id\tcorpus-id\trel-score\t\n1\ta\t2\n1\tb\t-1\n",
+        "query-id\titer\tcorpus-id\tscore\n1\t0\ta\t2\n1\tQ0\tb\t-1\n",
+        "topic iteration docno relevance\n1 0 a 2\n1 Q0 b -1\n",
         f"\ufeff{HEADER}1\ta\t2.0\r\n1\tb\t-1.0\r\n",
     ],
 )

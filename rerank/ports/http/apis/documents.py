@@ -17,6 +17,8 @@ Texts: TypeAlias = Annotated[list[str], FailFast()]
 Documents: TypeAlias = Annotated[
     list[Document], FailFast(), Field(description='Texts, or objects with the fields of "rank_fields".')
 ]
+#: Fields of documents with an image, as its address or its content, in the APIs of Jina and Cohere.
+_IMAGES = ("image", "image_url")
 #: The service looks each of these fields up in every document.
 _MAX_RANK_FIELDS = 100
 
@@ -58,7 +60,9 @@ def _candidate(document: Document, path: str, place: int, fields: Sequence[str] 
     values = {name: document[name] for name in fields or ("text",) if name in document}
     if not values:
         wanted = " or ".join(fields or ("text",))
-        raise InvalidRequest(path, f"the object has no field {wanted}; name its texts in rank_fields")
+        is_image = any(name in document for name in _IMAGES)
+        way_out = "images are not read, so send a text" if is_image else "name its texts in rank_fields"
+        raise InvalidRequest(path, f"the object has no field {wanted}; {way_out}")
     if other := next((name for name, value in values.items() if not isinstance(value, str)), None):
         problem = f"{reprlib.repr(values[other])} is not a text; send it as a text, or name other fields in rank_fields"
         raise InvalidRequest(f"{path}.{other}", problem)

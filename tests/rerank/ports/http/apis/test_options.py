@@ -146,6 +146,11 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
         ("/v1/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 8}, "text_1: input should be a valid string"),
         ("/v1/score", {"queries": "q", "documents": ["a"]}, "queries: this service does not know the field"),
         ("/pinecone/rerank", {"query": "q", "documents": [{"id": "a"}]}, "documents[0]: the object has no field text"),
+        (
+            "/pinecone/rerank",
+            {"query": "q", "documents": [{"image": "https://host/flea.png"}]},
+            "documents[0]: the object has no field text; images are not read, so send a text",
+        ),
         ("/rerank", {"query": "q", "documents": [{"a": "b"}], "property": ""}, "documents[0]: "),
         ("/voyage/v1/rerank", {"query": "q", "documents": "abc"}, "documents: "),
     ],
