@@ -135,7 +135,7 @@ class Engine:
         if queued and queued + tokens > limit:
             raise Overloaded(
                 f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {limit}; try again later",
-                retry_after_s=self._drain_s(),
+                retry_after_s=self.remaining_s or _RETRY_S,
                 metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
             )
         self._jobs[job] = None
@@ -144,13 +144,14 @@ class Engine:
         finally:
             del self._jobs[job]
 
-    def _drain_s(self) -> float:
+    @property
+    def remaining_s(self) -> float:
         """Estimates the seconds until all queued work is done. The stages run concurrently, so the slowest decides."""
         tokens: Counter[ModelStage] = Counter()
         for job in self._jobs:
             tokens.update(job.remaining)
         rates = {stage: self._throughput.tokens_per_s(stage) for stage in tokens}
-        return max((tokens[stage] / rate for stage, rate in rates.items() if rate), default=0.0) or _RETRY_S
+        return max((tokens[stage] / rate for stage, rate in rates.items() if rate), default=0.0)
 
     def _order_and_blank(self, job: RankJob) -> tuple[Sequence[int], Sequence[int]]:
         """Sets passages without a text apart, unless all are so or no model reads them."""

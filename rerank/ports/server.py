@@ -16,6 +16,7 @@ import grpc
 
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
+from rerank.engine.engine import Engine
 from rerank.ports.connection_bounds import connection_bounds, raise_open_files_limit
 from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
 from rerank.ports.grpc.server import add_services, bind, server_options
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 #: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
 _GRACE_S = 1.0
+#: Work whose estimate exceeds the time left by this factor is late: the speed was measured on other requests.
+_LATE = 1.5
+#: Seconds between two estimates in a drain, and those in which a call that was ended leaves the queue.
+_ESTIMATED_EACH_S, _LEAVING_S = 1.0, 0.02
 #: After this time, a thread that computes in Python lets the event loop run; Python's default is 5 ms.
 _SWITCH_S = 0.001
 
@@ -43,6 +48,7 @@ class RunningServer:
         server: the gRPC server.
         calls: the calls in flight.
         health: answers the health checks.
+        engine: runs the requests.
     """
 
     def __init__(
@@ -53,10 +59,11 @@ class RunningServer:
         server: grpc.aio.Server,
         calls: CallsInFlight,
         health: Health,
+        engine: Engine,
     ) -> None:
         self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.calls = calls
-        self._server, self._health = server, health
+        self._server, self._health, self._engine = server, health, engine
         self._draining: asyncio.Task[None] | None = None
         #: Number of calls that the drain has ended without an answer.
         self.unanswered = 0
@@ -64,8 +71,9 @@ class RunningServer:
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
 
-        Then the connections end, so that calls that arrive too late or take too long get UNAVAILABLE as well, over HTTP
-        503. A second call of this method waits for the first one to finish.
+        If their work probably takes longer, the latest of them get UNAVAILABLE at once. After the time, the connections
+        end, so that calls that arrive too late or take too long get UNAVAILABLE as well, over HTTP 503. A second call
+        of this method waits for the first one to finish.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(drain_s))
@@ -75,11 +83,24 @@ class RunningServer:
         self._health.shut_down()
         self.calls.begin_drain()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
-        self.unanswered = self.calls.number
+            async with asyncio.timeout(drain_s) as limit:
+                while self.calls.number:
+                    await self._end_late_calls(limit)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self.calls.wait_until_idle(), _ESTIMATED_EACH_S)
+        self.unanswered += self.calls.number
         self.calls.end_drain()
         end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
+
+    async def _end_late_calls(self, limit: asyncio.Timeout) -> None:
+        """Ends calls until the work of the others takes little more than the time that is left."""
+        end_s = limit.when() or 0.0
+        while self._engine.remaining_s > _LATE * (end_s - asyncio.get_running_loop().time()):
+            if not self.calls.end_latest():
+                return
+            self.unanswered += 1
+            await asyncio.sleep(_LEAVING_S)
 
 
 @asynccontextmanager
@@ -107,7 +128,7 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
             from rerank.ports.http.metrics import running_metrics  # needs the extra observability
 
             metrics_address = await stack.enter_async_context(running_metrics(observed.metrics, config))
-        running = RunningServer(address, http_address, metrics_address, server, calls, health)
+        running = RunningServer(address, http_address, metrics_address, server, calls, health, reranker.engine)
         try:
             yield running
         finally:

@@ -183,7 +183,8 @@ class CallsInFlight:
         self._idle.set()
         self.places = _ReceivingPlaces()
         self._drained = False
-        self._until_drained: set[asyncio.Timeout] = set()
+        #: Ends a block of `until_drained`, in the order of their beginnings → whether the block ranks.
+        self._until_drained: dict[asyncio.Timeout, bool] = {}
 
     @property
     def number(self) -> int:
@@ -282,35 +283,47 @@ class CallsInFlight:
         await self._idle.wait()
 
     @asynccontextmanager
-    async def until_drained(self) -> AsyncIterator[None]:
-        """Runs a block that ends with the drain, for calls that do not end with their connection.
+    async def until_drained(self, ranks: bool = False) -> AsyncIterator[None]:
+        """Runs a block that ends with the drain; if it ranks, perhaps before.
 
         Raises:
-            ShuttingDown: the drain has ended first.
+            ShuttingDown: the drain has ended the block.
         """
         timeout = asyncio.timeout(0 if self._drained else None)
         try:
             async with timeout:
-                self._until_drained.add(timeout)
+                self._until_drained[timeout] = ranks
                 yield
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            problem = "the service is shutting down and waits no longer; send the request to another replica"
+            problem = "the service is shutting down before it can answer; send the request to another replica"
             raise ShuttingDown(problem) from error
         finally:
-            self._until_drained.discard(timeout)
+            self._until_drained.pop(timeout, None)
 
     def begin_drain(self) -> None:
         """Refuses new calls from now on."""
         self.is_shutting_down = True
 
+    def end_latest(self) -> bool:
+        """Ends the block that has begun to rank last. Returns: False if none ranks."""
+        latest = next((timeout for timeout in reversed(self._until_drained) if self._until_drained[timeout]), None)
+        if latest is not None:
+            del self._until_drained[latest]
+            _end(latest)
+        return latest is not None
+
     def end_drain(self) -> None:
         """Ends the blocks of `until_drained`."""
         self._drained = True
         for timeout in self._until_drained:
-            if not timeout.expired():
-                timeout.reschedule(asyncio.get_running_loop().time())
+            _end(timeout)
+
+
+def _end(timeout: asyncio.Timeout) -> None:
+    if not timeout.expired():
+        timeout.reschedule(asyncio.get_running_loop().time())
 
 
 def _overloaded(limit: str, problem: str) -> Overloaded:

@@ -28,22 +28,24 @@ class RerankMethods:
         limits = self._calls.limits
         is_large = _is_large(request)
         request = await self._reranker.convert(request.checked, limits) if is_large else request.checked(limits)
-        return await self._reranker.rerank(
-            request.query, request.candidates, request.options, self._deadline(call), _share(call)
-        )
+        async with self._calls.until_drained(ranks=True):
+            return await self._reranker.rerank(
+                request.query, request.candidates, request.options, self._deadline(call), _share(call)
+            )
 
     async def search(self, request: SearchRequest, call: CallInFlight) -> SearchResult:
         """Searches the index. Raises: RerankError."""
         request = request.checked(self._calls.limits)
-        return await self._reranker.search(
-            request.query,
-            request.first_stage,
-            request.depth,
-            request.options,
-            self._deadline(call),
-            request.feedback,
-            _share(call),
-        )
+        async with self._calls.until_drained(ranks=True):
+            return await self._reranker.search(
+                request.query,
+                request.first_stage,
+                request.depth,
+                request.options,
+                self._deadline(call),
+                request.feedback,
+                _share(call),
+            )
 
     def _deadline(self, call: CallInFlight) -> float:
         """The earlier of the caller's deadline and the service's own limit."""

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from rerank.errors import InvalidRequest, ShuttingDown
+from rerank.errors import InvalidRequest
 from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
 from rerank.service.limits import SMALL_MESSAGE, CallsInFlight, EndedByPort, request_id_of
@@ -112,19 +112,14 @@ class HttpCall(EndedByPort):
                 if not message.get("more_body", False):
                     return body
 
-    async def unless_ended(self, work: Awaitable[T]) -> T:
-        """Returns the result of the work. Cancels it when the client hangs up or the drain ends. Follows `read`.
+    async def unless_hung_up(self, work: Awaitable[T]) -> T:
+        """Returns the result of the work. Cancels it when the client hangs up. Follows `read`.
 
-        Raises: HungUp, ShuttingDown, and what the work raises.
+        Raises: HungUp, and what the work raises.
         """
         task, hang_up = asyncio.ensure_future(work), asyncio.ensure_future(self._hung_up())
         try:
-            try:
-                async with self._until_drained():
-                    await asyncio.wait({task, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-            except ShuttingDown:
-                if not task.done():  # else the work and the drain have ended at the same moment
-                    raise
+            await asyncio.wait({task, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise HungUp
             return task.result()

@@ -83,7 +83,7 @@ class Endpoint:
                 call.request = self._adapted(parsed, notes)
                 if ignored := fields_without_effect(api.request, body):
                     notes.append(f"without effect here: {', '.join(ignored)}")
-                call.result = result = await port.unless_ended(self._run(call.request, call))
+                call.result = result = await port.unless_hung_up(self._run(call.request, call))
                 trace = (result if isinstance(result, Ranking) else result.ranking).trace
                 notes += warnings_of(trace)
                 reply = call.reply(await self._beside(call, parsed.render, result, notes))

@@ -24,6 +24,7 @@ from rerank.access.callers import CallerLimits
 from rerank.access.credentials import PLAIN
 from rerank.access.key_file import add_key
 from rerank.client.health_check import check_health
+from rerank.engine.engine import Engine
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
@@ -170,6 +171,26 @@ def test_calls_that_outlast_the_drain_are_sent_elsewhere(
             # The end of a gRPC connection comes before the message.
             assert send is over_grpc or "send the request to another replica" in answer.message
     assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
+
+
+def test_calls_that_cannot_end_in_a_drain_are_told_at_once(
+    encoder: Encoder, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three calls of 12 s each, and 20 s: the latest one ends, and the others are answered."""
+    monkeypatch.setattr(Engine, "remaining_s", property(lambda engine: 12.0 * engine.queued_requests))
+    ranker = HeldRanker()
+    with service(encoder, {"number": ranker}) as served, ThreadPoolExecutor() as pool:
+        calls = []
+        for number in range(3):
+            calls.append(pool.submit(rerank, send, served))
+            served.wait_for_calls(number + 1)
+        draining = served.start(served.server.drain(20.0))
+        answer = calls[2].result(10)
+        assert (answer.code, "send the request to another replica" in answer.message) == ("UNAVAILABLE", True)
+        assert not any(call.done() for call in calls[:2])
+        ranker.release.set()
+        assert [call.result(TIMEOUT_S).outcome for call in calls[:2]] == [ANSWERED] * 2
+        draining.result(TIMEOUT_S)
 
 
 @contextmanager
