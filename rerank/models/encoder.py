@@ -183,16 +183,17 @@ class Encoder:
         return self._encode(texts, self._passages, self.pick_dtype(dtype))[0]
 
     def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> tuple[Matrix, list[bool]]:
-        """Returns the vectors, and whether each text has more tokens than are read."""
+        """Returns the vectors, and whether each text has more tokens than are read. Long ends cost nothing."""
         distinct = list(dict.fromkeys(texts))
-        counts = self._text_tokens(distinct, side)
+        read = [self._beginning(text, side) for text in distinct]
+        counts = self._text_tokens(read, side)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
         for rows in self._batches(counts, side):
             with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                 model = self._model_in(dtype)
                 encode = model.encode_query if side is self._queries else model.encode_document
                 vectors[rows] = encode(
-                    [distinct[row] for row in rows],
+                    [read[row] for row in rows],
                     prompt=side.prompt,
                     batch_size=len(rows),
                     normalize_embeddings=True,
@@ -206,8 +207,7 @@ class Encoder:
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
         """Returns the passages with vectors: their own, or a new one, which is kept for later requests."""
         new = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
-        read = [self.beginning(text) for text in new]
-        found = zip(*self._encode(read, self._passages, self.pick_dtype(dtype)), strict=True)
+        found = zip(*self._encode(new, self._passages, self.pick_dtype(dtype)), strict=True)
         computed = dict(zip(new, found, strict=True))
         for text, (vector, is_truncated) in computed.items():
             self.vector_cache.put(text, vector, is_truncated)
@@ -271,8 +271,7 @@ class Encoder:
 
     def reads_whole_query(self, text: str) -> bool:
         """Returns False if only the beginning of a query is read."""
-        start = beginning(text, self.max_query_tokens, lambda part: self._text_tokens([part], self._queries)[0])
-        return self._text_tokens([start], self._queries)[0] <= self.max_query_tokens
+        return self._text_tokens([self._beginning(text, self._queries)], self._queries)[0] <= self.max_query_tokens
 
     def with_vector(self, query: Query) -> Query:
         """Returns the query with its vector, so that it is encoded only once."""
@@ -283,7 +282,10 @@ class Encoder:
 
     def beginning(self, text: str) -> str:
         """Returns the beginning of a passage that `encode_passages` and `is_truncated` treat as the whole text."""
-        return beginning(text, self.max_text_tokens, lambda start: self.token_counts([start])[0])
+        return self._beginning(text, self._passages)
+
+    def _beginning(self, text: str, side: _Side) -> str:
+        return beginning(text, side.max_text_tokens, lambda start: self._text_tokens([start], side)[0])
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Returns the length of each passage in tokens, without its prompt and special tokens."""
@@ -313,5 +315,5 @@ class Encoder:
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
         """Returns for each passage whether it has more tokens than are read. Equal texts are read once."""
         distinct = list(dict.fromkeys(texts))
-        tokens_of = dict(zip(distinct, self.token_counts(distinct), strict=True))
+        tokens_of = dict(zip(distinct, self.token_counts(list(map(self.beginning, distinct))), strict=True))
         return [tokens_of[text] > self.max_text_tokens for text in texts]
