@@ -59,11 +59,12 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequest:
-    """The error of a field whose value exceeds a limit."""
+def too_many(field: str, value: int | str, limit: int, unit: str, setting: str = "") -> InvalidRequest:
+    """The error of a field whose value exceeds a limit, which a setting of the service may raise."""
+    raised = f", or raise {setting} of the service" if setting else ""
     return InvalidRequest(
         field,
-        f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
+        f"{value} {unit} exceed the limit of {limit}; send at most {limit}{raised}",
         {"value": str(value), "limit": str(limit)},
     )
 

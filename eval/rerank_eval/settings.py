@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rerank.collections import NAMED
-from rerank.commands.options import Encoder, FirstStageOption, FirstStageWeightOption
+from rerank.commands.options import KEY_HELP, Encoder, FirstStageOption, FirstStageWeightOption
 from rerank.config import Precision
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.types import FeedbackMethod, FeedbackSettings
@@ -52,7 +52,8 @@ class EvaluationSettings:
         ),
     ] = None
     target: Annotated[
-        str, typer.Option(help="HOST:PORT of a running service; without it, one is started for the evaluation.")
+        str,
+        typer.Option(help=f"HOST:PORT of a running service; without it, one is started for the evaluation. {KEY_HELP}"),
     ] = ""
     first_stage_weight: FirstStageWeightOption = None
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1

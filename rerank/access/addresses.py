@@ -36,6 +36,12 @@ def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) ->
     return bound
 
 
+def with_host_and_port(given: str, host: str = "127.0.0.1") -> str:
+    """HOST:PORT as somebody may have meant it who gave one of them: with this host, or port 50051."""
+    part = given.strip(":")
+    return f"{host}:{part}" if part.isdecimal() else f"{part or host}:50051"
+
+
 def check_address(listen: str, option: str, binds: bool) -> None:
     """Checks an address, which `option` names; with `binds`, also that this process can listen there.
 
@@ -51,8 +57,9 @@ def _resolved(listen: str, option: str) -> list[tuple[int, int, int, str, Any]]:
     """The addresses of a name, as socket.getaddrinfo gives them."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
-        example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
-        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {example}")
+        if listen.startswith("unix:"):
+            raise ConfigError(f"cannot listen on {listen!r}: sockets of Unix are not supported; use 127.0.0.1:50051")
+        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {with_host_and_port(listen)}")
     try:
         if int(port) > _MAX_PORT:  # getaddrinfo takes it modulo 65536
             raise OverflowError(f"the port is above {_MAX_PORT}")

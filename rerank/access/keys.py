@@ -54,7 +54,10 @@ class KeyStore:
             self._reload_if_changed()
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key:
-            raise Unauthenticated("this service needs an API key; send the header `authorization: Bearer KEY`")
+            raise Unauthenticated(
+                "this service needs an API key; send the header `authorization: Bearer KEY`, or set RERANK_API_KEY "
+                "for a command"
+            )
         given, found = hash_of_key(key.strip()), None
         for sha256, caller in self._hashes:  # all of them, so that the time tells nothing about a key
             if hmac.compare_digest(given, sha256):

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from rerank.access.addresses import with_host_and_port
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
 from rerank.client.many import Send, answers_in_order
@@ -233,7 +234,7 @@ def _checked_target(target: str) -> str:
         )
     host, _, port = target.rpartition(":")
     if "/" not in target and not (host and port.isdecimal()):
-        raise ConfigError(f"target {target!r} is not HOST:PORT; use {target.rstrip(':') or 'HOST'}:50051, for example")
+        raise ConfigError(f"target {target!r} is not HOST:PORT; use {with_host_and_port(target)}, for example")
     return target
 
 

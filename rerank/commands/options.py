@@ -68,7 +68,9 @@ def flag(name: str, help_text: str, callback: Callable[[bool], None] | None = No
     return typer.Option(name, metavar="", help=help_text, callback=callback, is_eager=callback is not None)
 
 
-Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
+#: Ends the help of every --target.
+KEY_HELP = "RERANK_API_KEY is the key, if the service has keys."
+Target = Annotated[str, typer.Option(help=f"HOST:PORT of a running service. {KEY_HELP}")]
 TLSCA = Annotated[
     str | None,
     typer.Option(

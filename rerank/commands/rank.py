@@ -59,7 +59,7 @@ class RankSettings(RankingSettings):
         str | None,
         typer.Option(
             help="HOST:PORT of a running service. Default: none, the model is loaded in this process; with --batch "
-            f"{DEFAULT_TARGET}."
+            f"{DEFAULT_TARGET}. {options.KEY_HELP}"
         ),
     ] = None
     model: Annotated[

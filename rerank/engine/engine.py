@@ -17,7 +17,7 @@ from rerank.engine.strategies import Step, Walk
 from rerank.engine.throughput import Throughput
 from rerank.errors import Overloaded
 from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
-from rerank.types import FirstStageWeight, Passage, Prepared, Ranking, Window
+from rerank.types import Passage, Prepared, Ranking, Window
 
 #: A request's windows are encoded and queued so many at a time; meanwhile other requests take their turns.
 _WINDOWS_AT_ONCE = 32
@@ -165,7 +165,7 @@ class Engine:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         job, needed = progress.job, progress.job.window_bounds().min_windows
         info = self._infos[step.model]
-        weight: FirstStageWeight = 0.0 if step.warning(len(job.candidates)) else step.first_stage_weight
+        weight = step.as_run(len(progress.order)).first_stage_weight
         prepared: Prepared | None = None
         walk = Walk(step.strategy, progress.order)
         while (round_ := walk.round) is not None:

@@ -15,7 +15,7 @@ from rerank.engine.scores import (
     warning_of_scores,
     with_first_stage,
 )
-from rerank.engine.strategies import Positions, Round, Step, describe
+from rerank.engine.strategies import Positions, Round, Step, describe, has_stride
 from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, message_for_caller
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
@@ -202,7 +202,7 @@ class Progress:
         cut |= self.truncated_doc_ids
         return Trace(
             model=job.steps[-1].model,
-            strategy=describe(job.steps),
+            strategy=describe(tuple(step.as_run(len(self.order)) for step in job.steps)),
             windows=tuple(self.windows),
             rounds=self.rounds,
             repairs=self.repairs,
@@ -224,7 +224,9 @@ class Progress:
     def _warnings(self) -> str:
         of_steps = (step.warning(len(self.order)) for step in self.job.steps)
         of_scores = warning_of_scores(self.job.candidates) if self.first_stage_weight else ""
-        return "; ".join(filter(None, [self.info.warning, of_scores, *of_steps]))
+        stride, strategy = self.job.options.stride, self.job.steps[-1].strategy
+        of_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
+        return "; ".join(filter(None, [self.info.warning, of_stride, of_scores, *of_steps]))
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)

@@ -8,7 +8,7 @@ depend on a model, so it can be tested with numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 from rerank.errors import InvalidRequest
@@ -214,6 +214,11 @@ def strategy_of(kind: StrategyKind, window_size: int, stride: int) -> Strategy:
             return TopDown(window_size)
 
 
+def has_stride(strategy: Strategy) -> bool:
+    """True if windows of the strategy overlap by a stride."""
+    return isinstance(strategy, Sliding)
+
+
 @dataclass(frozen=True)
 class Step:
     """A model that orders all candidates by a strategy. A request has one step, or up to three: a cascade.
@@ -231,6 +236,10 @@ class Step:
     strategy: Strategy
     first_stage_weight: FirstStageWeight = 0.0
     has_scores: bool = True
+
+    def as_run(self, n: int) -> Step:
+        """The step as it orders n candidates: without a weight that cannot count."""
+        return replace(self, first_stage_weight=0.0) if self.warning(n) else self
 
     def warning(self, n: int) -> str:
         """Says why the weight cannot count in the order of n candidates; empty if it can, or is 0."""

@@ -27,6 +27,8 @@ _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.OnFailure": (OnFailure, ON_FAILURE),
     "rerank.v1.FirstStageKind": (FirstStageKind, FIRST_STAGE_KINDS),
 }
+#: Arguments of the clients that callers give to a request.
+_OF_CLIENTS = ("attempts", "credentials", "target")
 #: Names that the fields of a candidate have in Python's dicts, and their names in rerank.proto.
 _CANDIDATE_NAMES = {"_id": "doc_id", "docid": "doc_id", "id": "doc_id", "score": "first_stage_score"}
 
@@ -131,6 +133,10 @@ def _checked(kind: type[Message], name: str, value: Any) -> Any:
 
 def _unknown_field(message: Descriptor, name: str, path: str) -> InvalidRequest:
     known = [field.name for field in message.fields]
+    if not path and name in _OF_CLIENTS:
+        return InvalidRequest(
+            name, f"{message.name} has no such field; give it to the client: RerankClient(…, {name}=…)"
+        )
     return InvalidRequest(
         f"{path}{name}", f"{message.name} has no such field;{did_you_mean(name, known)} fields: {', '.join(known)}"
     )

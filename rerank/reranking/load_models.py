@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rerank.checkpoints import bundled
-from rerank.checkpoints.manifest import read_manifest
+from rerank.checkpoints.manifest import read_manifest, stated_ranker
 from rerank.config import (
     ApiModel,
     CrossEncoderModel,
@@ -341,7 +341,9 @@ def _styled(template: str, model: FirstModel | GenerationModel) -> Template:
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
-    """Says what keeps a model from its published figures; empty if nothing is known."""
+    """Says what keeps a model from its published figures, or from its training; empty if nothing is known."""
+    if isinstance(model, FirstModel) and model.path is not None and stated_ranker(model.path) == "first":
+        return ""  # it was trained with the prompt that it gets
     if not isinstance(model, LanguageModel) or isinstance(model, PERankModel) or model.profile is None:
         return info.warning
     if isinstance(model, E2RankModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rerank.config import ModelConfig
 from rerank.config.cascades import preranker_problem
@@ -110,7 +110,8 @@ class ModelRegistry:
 
     def _describe(self, name: str, steps: Steps, is_default: bool) -> ModelDescription:
         gives, is_loaded = gives_relevance(steps, self.infos), not isinstance(self.rankers[name], UnloadedRanker)
-        shown = name, self.infos[name], describe(steps), is_default, self._problem(name), gives, is_loaded
+        info = self.infos[name] if is_loaded else replace(self.infos[name], reads_instruction=False)  # it is not known
+        shown = name, info, describe(steps), is_default, self._problem(name), gives, is_loaded
         return ModelDescription(*shown, *self._costs[name])
 
     def unloaded_models_of(self, options: RankOptions) -> list[str]:
@@ -172,7 +173,11 @@ class ModelRegistry:
             raise ranker.error
 
     def _instruction_not_read(self, name: str) -> InvalidRequest:
-        others = [other for other, info in self.infos.items() if info.reads_instruction]
+        others = [
+            other
+            for other, info in self.infos.items()
+            if info.reads_instruction and not isinstance(self.rankers[other], FailedRanker)
+        ]
         return InvalidRequest(
             "instruction",
             f"the prompt of model {name} has no place for an instruction; leave it out, or "

@@ -72,7 +72,7 @@ class SearchRequest:
         if self.depth < 0:
             raise InvalidRequest("depth", f"{self.depth} is negative; use 0 or more", {"value": str(self.depth)})
         depth = self.depth or min(_DEFAULT_DEPTH, limits.max_candidates)
-        _at_most("depth", depth, limits.max_candidates, "candidates")
+        _at_most("depth", depth, limits.max_candidates, "candidates", "limits.max_candidates")
         query = _query(self.query, limits)
         if self.feedback is not None:
             _check_feedback(self.feedback)
@@ -82,12 +82,12 @@ class SearchRequest:
 
 def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
     """Refuses too many candidates, before anything looks at each of them. Raises: InvalidRequest."""
-    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+    _at_most("candidates", len(candidates), limits.max_candidates, "candidates", "limits.max_candidates")
 
 
 def _query(query: Query, limits: Limits) -> Query:
-    _at_most("query", len(query.text), limits.max_query_chars, "characters")
-    _at_most("instruction", len(query.instruction), limits.max_query_chars, "characters")
+    _at_most("query", len(query.text), limits.max_query_chars, "characters", "limits.max_query_chars")
+    _at_most("instruction", len(query.instruction), limits.max_query_chars, "characters", "limits.max_query_chars")
     return Query.of(replace(query, instruction=CONTROL.sub(" ", query.instruction).strip()))
 
 
@@ -97,8 +97,8 @@ def _passage(passage: Passage, field: str, limits: Limits) -> Passage:
         problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
         raise InvalidRequest(f"{field}.doc_id", f"{passage.doc_id!r} {problem}")
     text, title = passage.text, passage.title
-    _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
-    _at_most(f"{field}.title", len(title), limits.max_passage_chars, "characters")
+    _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters", "limits.max_passage_chars")
+    _at_most(f"{field}.title", len(title), limits.max_passage_chars, "characters", "limits.max_passage_chars")
     if passage.score is not None and not math.isfinite(passage.score):
         problem = f"{passage.score} is not a finite number; send one, or leave it out"
         raise InvalidRequest(f"{field}.first_stage_score", problem, {"value": str(passage.score)})
@@ -146,6 +146,6 @@ def _between(field: str, value: N, least: float, most: float) -> None:
         )
 
 
-def _at_most(field: str, value: int, limit: int, unit: str) -> None:
+def _at_most(field: str, value: int, limit: int, unit: str, setting: str = "") -> None:
     if value > limit:
-        raise too_many(field, value, limit, unit)
+        raise too_many(field, value, limit, unit, setting)

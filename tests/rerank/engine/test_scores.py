@@ -17,7 +17,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import RankJob
 from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_first_stage
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
-from rerank.types import Passage, Query, Ranking, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 from tests.rerank.engine.harness import LARGE_BATCHES, positions
 
@@ -33,9 +33,9 @@ async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], 
     return await run(tuple(replace(passage, score=score) for passage, score in pairs), *steps)
 
 
-async def run(candidates: tuple[Passage, ...], *steps: Step) -> Ranking:
+async def run(candidates: tuple[Passage, ...], *steps: Step, stride: int = 0) -> Ranking:
     async with Engine({"number": NumberRanker(), "preranker": ByLength()}, LARGE_BATCHES) as engine:
-        return await engine.run(RankJob(Query("q"), candidates, steps))
+        return await engine.run(RankJob(Query("q"), candidates, steps, RankOptions(stride=stride)))
 
 
 def step(strategy: Strategy, weight: float = 0.0, has_scores: bool = True) -> Step:
@@ -116,7 +116,7 @@ async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy: 
     lists = [1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0]
     ranking = await ranked(*lists, step(strategy, 99.0))
     assert positions(ranking) == positions(await ranked(*lists, step(strategy)))
-    assert ranking.trace.first_stage_weight == 0.0
+    assert (ranking.trace.first_stage_weight, ranking.trace.strategy) == (0.0, str(strategy))
     warning = f"first_stage_weight 99 is left out: {strategy} reads 4 candidates in up to "
     assert ranking.trace.model_warning.startswith(warning)
     assert ranking.trace.model_warning.endswith("use the strategy single, or at most 2 candidates")
@@ -158,3 +158,18 @@ def test_strictly_decreasing_decreases_strictly_in_float32_and_raises_no_score(s
     assert len(lowered) == len(scores)
     assert all(np.float32(above) > np.float32(below) for above, below in pairwise(lowered))
     assert all(new <= old for new, old in zip(lowered, scores, strict=True))
+
+
+async def test_passages_without_text_do_not_make_a_second_window_whose_scores_cannot_be_compared() -> None:
+    candidates = tuple(Passage(f"d{n}", text, float(9 - n)) for n, text in enumerate(["1", "2", " ", ""]))
+    ranking = await run(candidates, step(Sliding(2, 1), 99.0))
+    assert (ranking.trace.first_stage_weight, ranking.trace.model_warning) == (99.0, "")
+    assert ranking.trace.strategy == "sliding(2/1) + 99 first stage"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "warning"), [(Single(20), "stride 3 is left out: single(20) has none"), (Sliding(4, 3), "")]
+)
+async def test_stride_without_effect_is_told(strategy: Strategy, warning: str) -> None:
+    ranking = await run(tuple(Passage(f"d{n}", str(n)) for n in range(3)), step(strategy), stride=3)
+    assert ranking.trace.model_warning == warning

@@ -57,3 +57,8 @@ def test_wrong_candidates_are_named_by_their_place(given: object, message: str) 
 def test_further_fields_of_a_candidate_are_ignored_as_in_files_and_in_python() -> None:
     found = with_enum_values(pb.RerankRequest, {"candidates": [{"text": "t", "price": 1}]})
     assert found == {"candidates": [{"text": "t", "doc_id": "0"}]}
+
+
+def test_argument_of_the_client_is_sent_to_its_constructor() -> None:
+    with pytest.raises(InvalidRequest, match=r"^attempts: .* give it to the client: RerankClient\(…, attempts=…\)"):
+        request_message(pb.RerankRequest, {"query": "q", "attempts": 1})

@@ -165,3 +165,19 @@ def test_zero_init_checkpoint_is_written_once_to_the_users_cache(
     written_ns = (folder / "model.safetensors").stat().st_mtime_ns
     assert zero_init_checkpoint(encoder) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written_ns
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_model_that_was_trained_with_its_plain_prompt_has_no_warning_about_a_chat_template(
+    encoder: Encoder, tmp_path: Path, is_trained: bool
+) -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template = None
+    folder = write_causal_lm(tmp_path / "first", "qwen3", tokenizer)
+    if is_trained:
+        finish(folder, "first", "first", identifiers="letters", passage_tokens=100)
+    model = named_model(f"m={folder}" if is_trained else f"m=first:{folder}")
+    config = load_config(None, models=[{**model, "precision": "float32"}])
+    (description,) = load_models(config.models[:1], ModelLoader(encoder, "cpu")).describe()
+    assert not description.problem
+    assert ("has no chat template" in description.info.warning) is not is_trained

@@ -12,7 +12,7 @@ import pytest
 from rerank.config import FirstModel, FusionModel, IdentityModel, PERankModel
 from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
-from rerank.rankers.failed import FailedRanker
+from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.registry import ModelRegistry
 from rerank.types import FirstStageKind, FirstStageWeight, RankOptions
@@ -171,3 +171,12 @@ def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answe
 def test_preranker_of_a_request_is_refused_by_name(model: str, options: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         cascade_registry().resolve(RankOptions(model, **{"strategy": "cascade"} | options))  # type: ignore[arg-type]
+
+
+def test_models_that_are_not_loaded_are_not_said_to_read_an_instruction() -> None:
+    """Whether they do is known when they are loaded."""
+    models = [IdentityModel(name=name, ranker="identity") for name in ("reads-not", "later")]
+    registry = ModelRegistry(models, {"reads-not": NumberRanker(), "later": UnloadedRanker("later", "first")})
+    assert [model.info.reads_instruction for model in registry.describe()] == [False, False]
+    with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* or serve one whose template has"):
+        registry.resolve(RankOptions(model="reads-not"), "prefer medical texts")

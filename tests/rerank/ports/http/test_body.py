@@ -142,7 +142,8 @@ def test_candidates_are_counted_before_they_are_looked_at(http: HttpClient, fiel
     reply = http.post("/rerank", {"query": "q", field: [element] * 1001})
     assert reply.status == 400
     message = reply.json.get("error") or reply.json["message"]
-    assert message == f"{field}: 1001 candidates exceed the limit of 1000; send at most 1000"
+    way_out = "send at most 1000, or raise limits.max_candidates of the service"
+    assert message == f"{field}: 1001 candidates exceed the limit of 1000; {way_out}"
 
 
 @pytest.mark.parametrize(
