@@ -31,9 +31,13 @@ def set_up_compiler() -> None:
     torch._dynamo.config.recompile_limit = max(_MOST_VERSIONS, torch._dynamo.config.recompile_limit)
 
 
-def start_compiler(device: torch.device) -> None:
-    """Lets torch start what its compiler needs on a GPU, in the background: some eight seconds, once in a process."""
+def set_up_gpu(device: torch.device) -> None:
+    """Lets torch start what its compiler needs on a GPU, in the background: some eight seconds, once in a process.
+
+    cuDNN's attention plans 38 ms for every new shape, so it is off but for shapes that `LastTokenReader` warms up.
+    """
     if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
         _start_compiler(device)
 
 

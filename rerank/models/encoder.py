@@ -111,6 +111,8 @@ class Encoder:
             if self.id.max_tokens < 1:
                 raise CheckpointError(f"encoder {folder} reads {self.id.max_tokens} tokens; correct max_seq_length")
             self._batch_tokens = batch_tokens(self.device.type)
+            # A batch of a large model takes a tenth of a second, which texts need not wait for.
+            self._stream = torch.cuda.Stream(self.device, priority=-1) if self.device.type == "cuda" else None
             self._queries = self._side("query", prompts.query)
             self._passages = self._side("document", prompts.document)
             if not np.isfinite(self.encode_passages(["a text", "another"])).all():
@@ -189,7 +191,8 @@ class Encoder:
         counts = self._text_tokens(read, side)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
         for rows in self._batches(counts, side):
-            with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+            autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16")
+            with self._lock, torch.cuda.stream(self._stream), autocast:
                 model = self._model_in(dtype)
                 encode = model.encode_query if side is self._queries else model.encode_document
                 vectors[rows] = encode(

@@ -17,7 +17,7 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import check_vocabulary, merged
 from rerank.models.checkpoint_errors import loading
-from rerank.models.compiled_layers import start_compiler
+from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.complete import check_complete
 from rerank.models.float8 import use_float8
 from rerank.models.hub import check_findable
@@ -87,7 +87,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
         ConfigError: the adapter's base model is neither a folder nor on the hub.
     """
-    start_compiler(device)
+    set_up_gpu(device)
     with loading("causal language model", checkpoint):
         return _load_causal_lm(checkpoint, device, precision)
 

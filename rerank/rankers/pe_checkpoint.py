@@ -17,7 +17,7 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import build_transformer, read_config, read_torch_file, read_weights, weight_files
-from rerank.models.compiled_layers import start_compiler
+from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
 from rerank.models.memory import check_fits
@@ -82,7 +82,7 @@ def load_pe_checkpoint(
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
         ConfigError: there is no such template, or the checkpoint names another one.
     """
-    start_compiler(device)
+    set_up_gpu(device)
     with loading("PE-Rank checkpoint", folder):
         return _load(folder, encoder, device, template, precision)
 
