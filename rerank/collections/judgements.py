@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.collections import NAMED, open_collection
+from rerank.collections import NAMED, is_collection, open_collection
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query
 from rerank.util.files import looked_for
@@ -40,11 +39,12 @@ def read_judgements(qrels: str) -> Judgements:
 
     Raises:
         ConfigError: there is no such folder.
-        CollectionError: it is no collection, or a file cannot be read; the message names the line.
+        CollectionError: a file cannot be read; the message names the line.
     """
-    if qrels not in NAMED and not os.path.exists(qrels):
-        names = " or ".join(NAMED)
-        raise ConfigError(f"--qrels {qrels}: there is no such folder{looked_for(Path(qrels))}; or give {names}")
+    if not is_collection(qrels):
+        where = "" if Path(qrels).exists() else looked_for(Path(qrels))
+        problem = f"there is no such folder with a corpus.jsonl{where}; or give {' or '.join(NAMED)}"
+        raise ConfigError(f"--qrels {qrels}: {problem}")
     collection = open_collection(qrels)
     by_id = grades_by_query(collection.qrels("test"))
     judged = [query for query in collection.queries() if query.query_id in by_id]

@@ -27,6 +27,7 @@ export class Form {
     this.models = models;
     this.systems = form.querySelector("#systems");
     this.compare = form.querySelector("#compare");
+    this.readsInstruction = models.some((model) => model.reads_instruction && (model.is_loaded || model.load_s));
     this.compare.addEventListener("click", () => this.#setCompared(this.systems.children.length === 1));
     for (const radio of form.elements.source) radio.addEventListener("change", () => this.#showSource());
   }
@@ -35,6 +36,9 @@ export class Form {
   write(state) {
     const { elements } = this.form;
     for (const name of ASKED) elements[name].value = state[name];
+    const refused = !this.readsInstruction && !state.instruction; // by every model
+    elements.instruction.closest("label").hidden = refused;
+    this.form.querySelector("#more summary").textContent = refused ? "Long passages" : "Instruction and long passages";
     this.form.querySelector("#more").open = Boolean(state.instruction || state.chunks);
     this.systems.replaceChildren(...state.systems.map((system, place) => this.#systemView(system, place)));
     this.#showSource();
@@ -75,14 +79,16 @@ export class Form {
     const field = (name, label, control, kind = "") =>
       element("label", { class: `field ${kind}` }, element("span", {}, label), control(`${letter}.${name}`, system[name]));
     const names = Object.fromEntries(this.models.map((model) => [model.name, model.name]));
-    const first = this.models[0]?.name ?? "";
+    const [first = "", ...others] = this.models.map((model) => model.name);
+    const answering = { "": first === "default" ? first : `${first} (default)` };
+    for (const name of others) answering[name] = name;
     const advanced = ["strategy", "window", "stride", "weight", "preranker"].some((name) => system[name] !== "");
     return element(
       "fieldset",
       { class: "system" },
       element("legend", {}, `System ${letter.toUpperCase()}`),
       field("stage", "First stage", choices(STAGES), "from-index"),
-      field("model", "Model", choices({ "": `${first} (default)`, ...names })),
+      field("model", "Model", (name) => choices(answering)(name, system.model === first ? "" : system.model)),
       field("feedback", "Relevance feedback", choices(FEEDBACK), "from-index"),
       element(
         "details",

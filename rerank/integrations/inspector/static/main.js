@@ -1,6 +1,7 @@
 // The inspector beside a running service: asks what the form says, and shows the answers. The address holds the state.
 
 import { element } from "./dom.js";
+import { examplesView } from "./example.js";
 import { Form } from "./form.js";
 import { count } from "./format.js";
 import { byId, outcomeOf } from "./outcome.js";
@@ -15,6 +16,7 @@ const [status, problem, report, result] = ["status", "problem", "report", "resul
 
 let form;
 let firstSource = "index";
+let suggested = [];
 let state = emptyState();
 let answers = { outcomes: [], grades: {} };
 let running = new AbortController();
@@ -58,6 +60,7 @@ function setUp({ service, judged_queries: judged }) {
   at("about").textContent = index
     ? `${count(Number(index.passages), "passage")} of ${index.collection}`
     : "no index: paste passages to rank them";
+  suggested = index ? judged : [];
   at("judged").replaceChildren(...judged.map((query) => element("option", { value: query })));
   form = new Form(at("form"), service.models);
   for (const radio of at("form").elements.source) radio.disabled = radio.value === "index" && !index;
@@ -70,6 +73,14 @@ async function open(fragment) {
   if (fragment) state = fromFragment(fragment);
   form.write(state);
   if (state.query) await ask();
+  else report.replaceChildren(examplesView(suggested, (parts) => askFor({ ...state, ...parts })));
+}
+
+async function askFor(asked) {
+  state = asked;
+  form.write(state);
+  remember();
+  await ask();
 }
 
 async function submit(event) {

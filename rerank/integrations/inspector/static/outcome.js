@@ -3,8 +3,8 @@
 /**
  * The answer of a system in the form in which the page shows it.
  *
- * - passages: doc_id → {docId, text, span, position, firstStageScore, score, rank, truncated, isNew}; ranks are 1-based;
- *   span: [start, end] of the part of `text` that decided, in code points; null if the passage was not divided
+ * - passages: doc_id → {docId, text, span, position, firstStageScore, score, relevance, rank, truncated, isNew}; ranks
+ *   are 1-based; relevance: undefined where there is none; span: [start, end] of the part of `text` that decided, in code points; null if the passage was not divided
  * - firstStage, input, result: doc_ids in the order of the first stage, as the ranking received them, and of the result;
  *   with relevance feedback, the passages that only the second retrieval found come last in the first two
  *
@@ -25,6 +25,7 @@ export function outcomeOf(name, reply, wallMs, request) {
       position: result.original_position,
       firstStageScore: result.first_stage_score,
       score: result.score,
+      relevance: result.relevance,
       rank: place + 1,
       truncated: truncated.has(result.doc_id),
       isNew: result.original_position >= hits,

@@ -6,7 +6,7 @@ import { beginning, score } from "./format.js";
 /**
  * The two orders.
  *
- * @param before, after {title, note, rows}: rows are {docId, text, score, badges: [{text, title}], grade}
+ * @param before, after {title, note, rows}: rows are {docId, text, score, relevance, badges: [{text, title}], grade}
  * @param shown number of rows of each order; lines to further rows leave the picture at its lower edge
  * @param open called with the docId of a passage that was chosen
  */
@@ -82,9 +82,20 @@ function rowView(row, rank, was, open) {
         ),
         element("span", { class: "text" }, beginning(row.text)),
       ),
-      element("span", { class: "figures" }, move, element("span", { class: "score" }, unseen("score "), score(row.score))),
+      element(
+        "span",
+        { class: "figures" },
+        move,
+        element("span", { class: "score" }, unseen("score "), score(row.score)),
+        row.relevance === undefined ? null : relevanceView(row.relevance),
+      ),
     ),
   );
+}
+
+function relevanceView(relevance) {
+  const title = "Relevance: the probability that the passage answers the query";
+  return element("span", { title }, unseen("relevance "), `${Math.round(100 * relevance)} %`);
 }
 
 function moveView(was, rank) {

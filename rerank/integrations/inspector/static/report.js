@@ -37,16 +37,19 @@ function firstRankingOrder(outcome) {
 }
 
 function resultOrder(outcome) {
-  return { title: outcome.name, note: scoreMeaning(outcome.scoreKind), outcome, docIds: outcome.result, scoreOf: (passage) => passage.score };
+  const has = [...outcome.passages.values()].some((passage) => passage.relevance !== undefined);
+  const note = scoreMeaning(outcome.scoreKind) + (has ? " · relevance in %" : "");
+  return { title: outcome.name, note, hasRelevance: has, outcome, docIds: outcome.result, scoreOf: (passage) => passage.score };
 }
 
-function rowsOf({ outcome, docIds, scoreOf }, grades) {
+function rowsOf({ outcome, docIds, scoreOf, hasRelevance }, grades) {
   return docIds.map((docId) => {
     const passage = outcome.passages.get(docId);
     const badges = [];
     if (passage.isNew) badges.push({ text: "feedback", title: "Found by the second retrieval" });
     if (passage.truncated) badges.push({ text: "cut", title: "The model read the beginning only" });
-    return { ...passage, score: scoreOf(passage), grade: grades[docId], badges };
+    const relevance = hasRelevance ? passage.relevance : undefined;
+    return { ...passage, score: scoreOf(passage), relevance, grade: grades[docId], badges };
   });
 }
 

@@ -6,14 +6,21 @@ import json
 import re
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import ir_measures
 import pytest
 from ir_measures import ScoredDoc, nDCG
 
+from rerank.config import HttpConfig
 from rerank.readers.qrels import Qrel
+from tests.fakes import NumberRanker
+from tests.http_client import http_service
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
+
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
 
 pytestmark = pytest.mark.browser
 
@@ -42,6 +49,67 @@ def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
     assert tab.names("after") == [result["doc_id"] for result in reply["results"]]
     assert page.get_by_role("status").inner_text() == "Ranked 12 passages."
     assert page.title() == "moon and tides · rerank inspector"
+
+
+def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(
+    tab: Tab, chromium: Any, encoder: Encoder
+) -> None:
+    page = tab.open()
+    page.locator(".examples").wait_for()
+    assert page.locator(".examples button").all_inner_texts() == ["tides of the moon", "who bites whom"]
+    page.get_by_role("button", name="who bites whom").click()
+    page.locator(".ranking").wait_for()
+    assert page.get_by_label("Query").input_value() == "who bites whom"
+    assert page.locator(".examples").count() == 0
+    page.go_back()
+    page.locator(".examples").wait_for()
+    with http_service(encoder, {"default": NumberRanker()}, http=HttpConfig(listen="127.0.0.1:0")) as (_, client):
+        for other in new_tab(chromium, f"http://{client.address}"):
+            page = other.open()
+            page.get_by_role("button", name="how long does a flea live").click()
+            page.locator(".ranking").wait_for()
+            assert len(other.names("after")) == 6
+
+
+def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads_it(
+    tab: Tab, chromium: Any, encoder: Encoder
+) -> None:
+    page = tab.open()
+    page.locator(".examples").wait_for()
+    assert page.locator("[name='a.model'] option").all_inner_texts() == ["number (default)", "identity"]
+    assert not page.locator("[name=instruction]").is_visible()
+    assert page.locator("#more summary").inner_text() == "Long passages"
+    tab.open(instruction="by date").locator("[name=instruction]").wait_for()  # a link that has one shows it
+    reads = NumberRanker()
+    reads.info = replace(reads.info, reads_instruction=True)
+    with http_service(encoder, {"default": reads}, http=HttpConfig(listen="127.0.0.1:0")) as (_, client):
+        for other in new_tab(chromium, f"http://{client.address}"):
+            page = other.open(a__model="default")
+            page.locator(".examples").wait_for()
+            assert page.locator("[name='a.model'] option").all_inner_texts() == ["default"]
+            page.locator("#more summary").click()
+            assert page.locator("[name=instruction]").is_visible()
+
+
+def test_results_show_their_relevance(tab: Tab) -> None:
+    page = tab.open()
+    program = """async () => {
+        const { outcomeOf } = await import("/inspector/static/outcome.js");
+        const { reportView } = await import("/inspector/static/report.js");
+        const result = (doc_id, place, parts) => ({ doc_id, original_position: place, score: 1 - place, ...parts });
+        const reply = {
+                results: [result("a", 0, { relevance: 0.784 }), result("b", 1, { relevance: 0 }), result("c", 2, {})],
+                execution: { truncated_doc_ids: [], windows: 1, rounds: 1, strategy: "s", model: "m" },
+                trace: { windows: [], input_order: [] },
+                score_kind: "SCORE_KIND_WINDOW_SCORE",
+            };
+        document.querySelector("#report").replaceChildren(...reportView([outcomeOf("m", reply, 0, {})], {}, {}));
+    }"""
+    page.evaluate(program)
+    rows = page.locator(".order.after .figures").all_inner_texts()
+    assert [re.findall(r"(\d+) %", row) for row in rows] == [["78"], ["0"], []]
+    assert "relevance in %" in page.locator(".order.after h3").inner_text()
+    assert "%" not in page.locator(".order.before").inner_text()
 
 
 def test_link_holds_the_whole_state(tab: Tab) -> None:
