@@ -273,28 +273,33 @@ class Window:
         top_n: only the order of the best `top_n` passages is needed; 0: of all.
         first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
             count.
-        first_stage_weight: their weight beside the model's own; 0 where they do not count. A ranker that adds the first
-            stage itself may get a kind, and weights the scores by the list.
+        weight: of these scores beside the model's own; 0 where they do not count. A ranker that adds the first stage
+            itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it.
         truncated: places in the window of the passages that were truncated to fit the prompt.
-        batches: parts of the window that the model reads one after the other; None: it reads the window at once.
+        divided: parts of the window that the model reads one after the other; empty: it reads the window at once.
     """
 
     query: Query
     passages: tuple[Passage, ...]
     top_n: int = 0
     first_stage: tuple[float, ...] = ()
-    first_stage_weight: FirstStageWeight = 0.0
+    weight: FirstStageWeight = 0.0
     prompts: tuple[tuple[int, ...], ...] = ()
     tokens: int = 0
     truncated: tuple[int, ...] = ()
-    batches: tuple[Any, ...] | None = None
+    divided: tuple[Any, ...] = ()
 
     @property
-    def pieces(self) -> tuple[Any, ...]:
-        """The parts of the window that are queued one by one: its batches, or the whole window."""
-        return (self,) if self.batches is None else self.batches
+    def parts(self) -> tuple[Any, ...]:
+        """The parts of the window that are queued one by one; a window that is not divided is its only part."""
+        return self.divided or (self,)
+
+    @property
+    def window(self) -> Window:
+        """The window whose part this is."""
+        return self
 
     def tokens_with(self, decoded: Decoded) -> int:
         """The number of positions that the model read and wrote for the window; without decoding, `tokens`."""
@@ -325,7 +330,7 @@ class WindowRanking:
     #: The cosine of the query with each passage, NaN where it was not read; empty where none was.
     cosines: tuple[float, ...] = ()
     #: The weight with which the first stage counts in the scores; 0: it does not.
-    first_stage_weight: float = 0.0
+    weight: float = 0.0
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
     decoded: Decoded = field(default=Decoded(), compare=False)

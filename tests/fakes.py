@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rerank.engine.strategies import Positions, Round, Strategy, Walk
-from rerank.rankers.base import RankerInfo, rank_windows
+from rerank.engine.strategies import Positions, Round, Strategy
+from rerank.rankers.base import Ranker, RankerInfo, rank_windows
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
-class NumberRanker:
+class NumberRanker(Ranker):
     """A perfect ranker: the score of a passage is the number in its text.
 
     Attributes:
@@ -24,7 +24,7 @@ class NumberRanker:
 
     def __init__(self, max_window_size: int = 100) -> None:
         self.info = RankerInfo(
-            "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, reads_together=True
+            "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, supports_batching=True
         )
         self.batches: list[int] = []
         self.encoded: list[Window] = []
@@ -37,17 +37,10 @@ class NumberRanker:
         self.encoded.append(window)
         return replace(window, tokens=10 * len(window.passages))
 
-    def read(self, pieces: Sequence[Window]) -> list[WindowRanking]:
-        return self.rank(pieces)
-
-    def ranking(self, window: Window, results: Sequence[WindowRanking]) -> WindowRanking:
-        (ranking,) = results
-        return ranking
-
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        self.batches.append(len(windows))
-        self.ranked += windows
-        return [WindowRanking(tuple(number_in(p.text) for p in encoded.passages)) for encoded in windows]
+    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
+        self.batches.append(len(parts))
+        self.ranked += parts
+        return [WindowRanking(tuple(number_in(p.text) for p in encoded.passages)) for encoded in parts]
 
 
 class HeldRanker(NumberRanker):
@@ -59,11 +52,11 @@ class HeldRanker(NumberRanker):
         self.entered = threading.Event()
         self.release = threading.Event()
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
         if len(self.batches) >= self._free_batches:
             self.entered.set()
             assert self.release.wait(timeout=60), "nobody released the ranker"
-        return super().rank(windows)
+        return super().score(parts)
 
 
 class RamblingRanker(NumberRanker):
@@ -73,8 +66,8 @@ class RamblingRanker(NumberRanker):
         super().__init__()
         self.info = replace(self.info, kind="generation", score_kind=ScoreKind.RANK)
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        sizes = [len(window.passages) for window in windows]
+    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
+        sizes = [len(window.passages) for window in parts]
         return [WindowRanking(tuple(-float(place) for place in range(n)), repairs=n) for n in sizes]
 
 
@@ -85,10 +78,10 @@ class BrokenRanker(NumberRanker):
         super().__init__()
         self._answer = answer
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        if any(passage.text == "poison" for encoded in windows for passage in encoded.passages):
-            return self._answer(windows)
-        return super().rank(windows)
+    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
+        if any(passage.text == "poison" for encoded in parts for passage in encoded.passages):
+            return self._answer(parts)
+        return super().score(parts)
 
 
 def number_in(text: str) -> float:
@@ -105,12 +98,26 @@ def run_schedule(
     strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, given: Sequence[int] | None = None
 ) -> tuple[list[Round], list[int]]:
     """The rounds of a strategy and its final order, when `scores_of` scores each window; `given`: the first order."""
+    return drive_schedule(
+        strategy,
+        lambda round_: [WindowRanking(tuple(scores_of(window))) for window in round_.windows],
+        given or range(n),
+    )
+
+
+def drive_schedule(
+    strategy: Strategy, rank: Callable[[Round], list[WindowRanking]], given: Sequence[int]
+) -> tuple[list[Round], list[int]]:
+    """The rounds of a strategy and its final order, when `rank` ranks the windows of each round."""
     rounds: list[Round] = []
-    walk = Walk(strategy, given or range(n))
-    while walk.round is not None:
-        rounds.append(walk.round)
-        walk.advance([WindowRanking(tuple(scores_of(window))) for window in walk.round.windows])
-    return rounds, list(walk.order)
+    schedule = strategy.schedule(given)
+    rankings: list[WindowRanking] | None = None
+    while True:
+        try:
+            rounds.append(next(schedule) if rankings is None else schedule.send(rankings))
+        except StopIteration as end:
+            return rounds, list(end.value)
+        rankings = rank(rounds[-1])
 
 
 def check_overtaking(ranker: Any, long: list[Window], short: list[Window]) -> None:

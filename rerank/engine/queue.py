@@ -1,4 +1,4 @@
-"""Queue of a stage: start-time fair queueing between callers, shortest remaining work first within a caller."""
+"""Queue of a phase: start-time fair queueing between callers, shortest remaining work first within a caller."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from rerank.engine.job import ModelStage, QueuedJob
+from rerank.engine.request import ModelPhase, Request
 
 
 class Queued(Protocol):
-    """A piece of a job, which has this share of a batch's tokens, 1 or more."""
+    """A part of a request, which has this share of a batch's tokens, 1 or more."""
 
     @property
-    def job(self) -> QueuedJob: ...
+    def request(self) -> Request: ...
 
     @property
     def tokens(self) -> int: ...
@@ -25,25 +25,25 @@ class Queued(Protocol):
 
 E = TypeVar("E", bound=Queued)
 
-#: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
+#: The search for work that fits into a batch ends after this many requests whose next part does not fit.
 _LOOK_AHEAD = 16
 #: Tokens of remaining work that are offset by one token that runs while a request waits.
 _AGE_FACTOR = 0.05
 
-_Heap: TypeAlias = list[tuple[float, int, QueuedJob]]
+_Heap: TypeAlias = list[tuple[float, int, Request]]
 
 
 @dataclass
 class _Caller:
-    """A caller's waiting jobs, and its tag: the virtual time in tokens at which its next work starts."""
+    """A caller's waiting requests, and its tag: the virtual time in tokens at which its next work starts."""
 
     tag: float = -math.inf
-    #: (priority, number, job); a job may be in it several times, or have no queue any more.
+    #: (priority, number, request); a request may be in it several times, or have no queue any more.
     heap: _Heap = field(default_factory=list)
 
 
 class FairQueue(Generic[E]):
-    """The queue of a stage. It forms batches: work of the caller whose turn it is, and of others that fits beside it.
+    """The queue of a phase. It forms batches: work of the caller whose turn it is, and of others that fits beside it.
 
     Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
 
@@ -63,56 +63,56 @@ class FairQueue(Generic[E]):
     by the priority that they had when they were last queued or refreshed, and only those at its top are looked at.
 
     Args:
-        model_stage: the model and the stage of all work.
+        phase: of all its work.
         max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
             a batch, and one of 1500 has its own.
     """
 
-    def __init__(self, model_stage: ModelStage, max_batch_tokens: int) -> None:
-        self._model_stage = model_stage
+    def __init__(self, phase: ModelPhase, max_batch_tokens: int) -> None:
+        self._phase = phase
         self.max_batch_tokens = max_batch_tokens
-        self._queues: dict[QueuedJob, deque[E]] = {}
+        self._queues: dict[Request, deque[E]] = {}
         self._callers: dict[str, _Caller] = {}
         self._virtual_time = self._ran_tokens = 0.0
         self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
 
     def __len__(self) -> int:
-        """The number of pieces of work."""
+        """The number of parts of work."""
         return sum(map(len, self._queues.values()))
 
     def add(self, work: E) -> None:
-        if work.job not in self._queues:
-            self._queues[work.job] = deque()
-            self.refresh(work.job)
-        self._queues[work.job].append(work)
+        if work.request not in self._queues:
+            self._queues[work.request] = deque()
+            self.refresh(work.request)
+        self._queues[work.request].append(work)
 
-    def refresh(self, job: QueuedJob) -> None:
+    def refresh(self, request: Request) -> None:
         """Computes the priority of a request again, because less of its work remains."""
-        if job in self._queues:
-            caller = self._callers.setdefault(job.caller, _Caller())
+        if request in self._queues:
+            caller = self._callers.setdefault(request.share.name, _Caller())
             if not caller.heap:
-                least = job.tags.get(self._model_stage, self._virtual_time)
+                least = request.tags.get(self._phase, self._virtual_time)
                 caller.tag = max(least, (least + caller.tag) / 2)
-            heapq.heappush(caller.heap, (self._priority(job), next(self._numbers), job))
+            heapq.heappush(caller.heap, (self._priority(request), next(self._numbers), request))
 
-    def discard(self, job: QueuedJob) -> None:
-        """Removes the work of a job."""
-        self._queues.pop(job, None)
+    def discard(self, request: Request) -> None:
+        """Removes the work of a request."""
+        self._queues.pop(request, None)
 
     def may_preempt(self, running: Sequence[E], preempted_tokens: int) -> bool:
-        """Returns True if the job whose turn it is may run in the middle of a running batch.
+        """Returns True if the request whose turn it is may run in the middle of a running batch.
 
-        It has less than half of the work of each job in the batch, in whose middle fewer tokens have run than the batch
-        has itself, so that it takes about twice its time at most.
+        It has less than half of the work of each request in the batch, in whose middle fewer tokens have run than the
+        batch has itself, so that it takes about twice its time at most.
         """
         turns = self._turns()
         if not turns or preempted_tokens >= sum(work.tokens for work in running):
             return False
         first = turns[0].heap[0][2]
-        return all(2 * self._remaining(first) < self._remaining(work.job) for work in running)
+        return all(2 * self._remaining(first) < self._remaining(work.request) for work in running)
 
-    def _remaining(self, job: QueuedJob) -> float:
-        return job.remaining.get(self._model_stage, 0.0)
+    def _remaining(self, request: Request) -> float:
+        return request.remaining.get(self._phase, 0.0)
 
     def _turns(self) -> list[_Caller]:
         """Lists the callers that wait, in the order of their turns."""
@@ -125,9 +125,9 @@ class FairQueue(Generic[E]):
         waiting.sort(key=lambda caller: caller.tag + self._remaining(caller.heap[0][2]))
         return waiting
 
-    def _priority(self, job: QueuedJob) -> float:
+    def _priority(self, request: Request) -> float:
         """Remaining tokens - _AGE_FACTOR * age, up to a constant that all requests share; the smallest runs first."""
-        return self._remaining(job) + _AGE_FACTOR * job.came.setdefault(self._model_stage, self._ran_tokens)
+        return self._remaining(request) + _AGE_FACTOR * request.came.setdefault(self._phase, self._ran_tokens)
 
     def next_batch(self) -> list[E]:
         """Removes and returns the next batch; it is empty if nothing waits. Work of equal priority keeps its order."""
@@ -137,28 +137,28 @@ class FairQueue(Generic[E]):
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
             if not (heap := heap or next(heaps, [])):
                 break
-            queued_priority, number, job = heapq.heappop(heap)
-            if not (queue := self._queues.get(job)):
+            queued_priority, number, request = heapq.heappop(heap)
+            if not (queue := self._queues.get(request)):
                 continue
-            priority = self._priority(job)
+            priority = self._priority(request)
             if priority > queued_priority:  # more work remains than was expected before its windows were encoded
-                heapq.heappush(heap, (priority, number, job))
+                heapq.heappush(heap, (priority, number, request))
                 continue
             while queue and (not batch or tokens + queue[0].tokens <= self.max_batch_tokens):
                 batch.append(queue.popleft())
                 tokens += batch[-1].tokens
             if queue:
-                left_out.append((priority, number, job))
+                left_out.append((priority, number, request))
             else:
-                del self._queues[job]
+                del self._queues[request]
         for entry in left_out:
-            heapq.heappush(self._callers[entry[2].caller].heap, entry)
+            heapq.heappush(self._callers[entry[2].share.name].heap, entry)
         if batch:
             self._virtual_time = max(self._virtual_time, min(caller.tag for caller in turns))
             self._virtual_time += _AGE_FACTOR * tokens
             self._ran_tokens += tokens
         for work in batch:  # its tokens count as used as soon as it starts
-            caller = self._callers[work.job.caller]
+            caller = self._callers[work.request.share.name]
             caller.tag += work.tokens
-            work.job.tags[self._model_stage] = caller.tag
+            work.request.tags[self._phase] = caller.tag
         return batch

@@ -1,4 +1,4 @@
-"""Scores of a ranking: with those of the first stage, and lowered where they are tied."""
+"""Adds first-stage scores to a ranking, and breaks ties."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rerank.types import FirstStageKind, Passage, Window, WindowRanking
 
 def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
     """Ranks a window by z(scores) + weight · z(first stage), where z is the z-score over the window."""
-    weight = window.first_stage_weight
+    weight = window.weight
     if isinstance(weight, FirstStageKind):
-        raise RankerFailure(f"first_stage_weight {weight} reached a model that cannot read it; this is a bug")
+        raise RankerFailure(f"the weight {weight} reached a model that cannot read it; this is a bug")
     if not weight:
         return ranking
     scores = z_scores(ranking.scores) + weight * z_scores(window.first_stage)
-    return replace(ranking, scores=tuple(scores.tolist()), first_stage_weight=weight)
+    return replace(ranking, scores=tuple(scores.tolist()), weight=weight)
 
 
 def candidate_scores(candidates: Sequence[Passage]) -> Sequence[float]:

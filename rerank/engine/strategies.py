@@ -7,7 +7,7 @@ depend on a model, so it can be tested with numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -73,32 +73,6 @@ class Strategy(Protocol):
         ...
 
     def __str__(self) -> str: ...
-
-
-class Walk:
-    """Drives the schedule of a strategy, round by round.
-
-    Attributes:
-        round: the next one; None after the last.
-        order: the final order once there is no further round, before the one that was given.
-    """
-
-    round: Round | None
-
-    def __init__(self, strategy: Strategy, order: Sequence[int]) -> None:
-        self.order = order
-        self._schedule = strategy.schedule(order)
-        self._step(lambda: next(self._schedule))
-
-    def advance(self, rankings: Sequence[WindowRanking]) -> None:
-        """Goes on to the next round with one ranking per window of this one."""
-        self._step(lambda: self._schedule.send(rankings))
-
-    def _step(self, step: Callable[[], Round]) -> None:
-        try:
-            self.round = step()
-        except StopIteration as end:
-            self.round, self.order = None, end.value
 
 
 @dataclass(frozen=True)
@@ -220,56 +194,53 @@ def has_stride(strategy: Strategy) -> bool:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A model that orders all candidates by a strategy. A request has one step, or up to three: a cascade.
+class RankStage:
+    """A model that orders all candidates by a strategy. A request has one stage, or up to three: a cascade.
 
-    In a cascade, the preranker orders all candidates by its own strategy, which may be a cascade of two steps; then the
-    request's model orders the top window, which is the strategy Single.
+    In a cascade, the preranker orders all candidates by its own strategy, which may be a cascade of two stages; then
+    the request's model orders the top window, which is the strategy Single.
 
     Attributes:
-        first_stage_weight: weight of the scores before the step, of the first stage or the preranker, see
-            `rerank.engine.scores`. 0: none; a kind: the model finds the weight by the list.
+        weight: of the scores before the stage, of the first stage or the preranker, see `rerank.engine.scores`. 0:
+            none; a kind: the model finds the weight by the list.
         has_scores: whether the model scores passages, so that other scores can be added.
     """
 
     model: str
     strategy: Strategy
-    first_stage_weight: FirstStageWeight = 0.0
+    weight: FirstStageWeight = 0.0
     has_scores: bool = True
 
-    def as_run(self, n: int) -> Step:
-        """The step as it orders n candidates: without a weight that cannot count."""
-        return replace(self, first_stage_weight=0.0) if self.warning(n) else self
+    def as_run(self, n: int) -> RankStage:
+        """The stage as it orders n candidates: without a weight that cannot count."""
+        return replace(self, weight=0.0) if self.warning(n) else self
 
     def warning(self, n: int) -> str:
         """Says why the weight cannot count in the order of n candidates; empty if it can, or is 0."""
-        windows, left_out = (
-            self.strategy.cost(n).max_windows,
-            f"first_stage_weight {_as_text(self.first_stage_weight)} is left out",
-        )
-        if not self.first_stage_weight:
+        if not self.weight:
             return ""
+        left_out, windows = f"{_as_text(self.weight)} is left out", self.strategy.cost(n).max_windows
         if not self.has_scores:
-            return f"{left_out}: {self.model} gives an order without scores"
+            return f"first_stage_weight {left_out}: {self.model} gives an order without scores"
         if windows <= 1:
             return ""
         return (
-            f"{left_out}: {self.strategy} reads {n} candidates in up to {windows} windows, whose scores cannot be "
-            f"compared; use the strategy single, or at most {self.strategy.window_size} candidates"
+            f"first_stage_weight {left_out}: {self.strategy} reads {n} candidates in up to {windows} windows, whose "
+            f"scores cannot be compared; use the strategy single, or at most {self.strategy.window_size} candidates"
         )
 
 
-#: The steps of a request: one, and before it in a cascade those of the preranker.
-Steps: TypeAlias = tuple[Step, ...]
+#: The stages of a request: one, and before it in a cascade those of the preranker.
+Stages: TypeAlias = tuple[RankStage, ...]
 
 
-def describe(steps: Steps) -> str:
-    """Describes the strategies of a request's steps, as traces and `ListModels` report them."""
-    *prerankers, last = steps
+def describe(stages: Stages) -> str:
+    """Describes the strategies of a request's stages, as traces and `ListModels` report them."""
+    *prerankers, last = stages
     text = str(last.strategy)
     if prerankers:
         text = f"cascade({prerankers[-1].model}: {describe(tuple(prerankers))} > {last.strategy.window_size})"
-    return f"{text} + {_as_text(last.first_stage_weight)} first stage" if last.first_stage_weight else text
+    return f"{text} + {_as_text(last.weight)} first stage" if last.weight else text
 
 
 def _as_text(weight: FirstStageWeight) -> str:

@@ -46,17 +46,17 @@ class LastTokenReader:
     Args:
         model: a transformer without a head, or with a small one, which is computed at all positions.
         autocast: compute in bfloat16 where autocast considers it safe, for float32 weights.
-        reads_vectors: sequences are input vectors, not token ids.
+        from_vectors: sequences are input vectors, not token ids.
 
     Attributes:
-        reads_together: sequences share a forward pass.
+        supports_batching: sequences share a forward pass.
         gpu_batch_tokens: the most tokens of a pass on a GPU; 0 on a CPU.
         between_layers: called on a CPU before each layer of a model that has `layers`; it may read other sequences.
     """
 
-    def __init__(self, model: PreTrainedModel, autocast: bool = False, reads_vectors: bool = False) -> None:
-        self._model, self._autocast, self._reads_vectors = model, autocast, reads_vectors
-        self.reads_together = not _depends_on_length(model)
+    def __init__(self, model: PreTrainedModel, autocast: bool = False, from_vectors: bool = False) -> None:
+        self._model, self._autocast, self._from_vectors = model, autocast, from_vectors
+        self.supports_batching = not _depends_on_length(model)
         self.gpu_batch_tokens = 0
         self.between_layers: Callable[[], None] = lambda: None
         self._last_positions: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -82,14 +82,14 @@ class LastTokenReader:
         return DecodeState(self._forward, self._model.config, sequences, steps)
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        if not self.reads_together:
+        if not self.supports_batching:
             return batches_by_length(lengths, 0)
         if self.gpu_batch_tokens:
             return batches_of_equal_length([self._padded_length(one) for one in lengths], self.gpu_batch_tokens)
         return batches_by_length(lengths, CPU_BATCH_TOKENS)
 
     def _padded_length(self, length: int) -> int:
-        if not (self.gpu_batch_tokens and self.reads_together):
+        if not (self.gpu_batch_tokens and self.supports_batching):
             return length
         return gpu_length(length, self._longest)
 
@@ -137,7 +137,7 @@ class LastTokenReader:
         length = self._padded_length(min(_WARM_UP_TOKENS, self._longest))
         read = partial(self.read, [self._example(length)])
         self.gpu_batch_tokens = fitting_tokens(read, length, self._model.device, self.gpu_batch_tokens)
-        if self.reads_together and self._cache is not None:
+        if self.supports_batching and self._cache is not None:
             self._graphs = CudaGraphs(self._outputs)
             for length in {self._padded_length(some) for some in range(1, min(_WARM_UP_TOKENS, self._longest) + 1)}:
                 self.read([self._example(length)])
@@ -150,7 +150,7 @@ class LastTokenReader:
     def _example(self, length: int) -> torch.Tensor:
         ids = torch.zeros(length, dtype=torch.long, device=self._model.device)
         embed: Any = self._model.get_input_embeddings()
-        return embed(ids).detach() if self._reads_vectors else ids
+        return embed(ids).detach() if self._from_vectors else ids
 
     def _pause_between_layers(self) -> None:
         """Lets short requests run between the layers, and reads the last positions only in the last layer's MLP."""

@@ -11,7 +11,7 @@ from itertools import chain
 from rerank.config.served import RerankServers
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.remote_server import OnServer
+from rerank.rankers.remote_server import RemoteRanker
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: The largest window of a pointwise API.
@@ -20,7 +20,7 @@ _MOST_PASSAGES = 10_000
 _SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
 
 
-class ApiRanker(OnServer):
+class ApiRanker(RemoteRanker):
     """Ranks a window by the scores of a rerank API: in one call, or in several of a pointwise one with a smaller limit.
 
     Args:
@@ -46,6 +46,7 @@ class ApiRanker(OnServer):
             max_window_size=window_size if is_listwise else _MOST_PASSAGES,
             score_kind=ScoreKind.WINDOW_SCORE if is_listwise else pointwise,
             reads_instruction=servers.instruction,
+            max_in_flight=servers.max_in_flight,
             relevance="" if is_listwise or not self._api.gives_probabilities else "score",
         )
 
@@ -57,8 +58,11 @@ class ApiRanker(OnServer):
         texts = (window.query.text, *(passage.text for passage in window.passages))
         return replace(window, tokens=sum(2 + len(text) // 4 for text in texts))
 
-    async def rank_window(self, window: Window) -> WindowRanking:
-        """Returns the scores as the API returns them. See `RemoteRanker`."""
+    async def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        """Returns the scores as the API returns them."""
+        return [await self._score(window) for window in parts]
+
+    async def _score(self, window: Window) -> WindowRanking:
         query, texts = window.query, [passage.text for passage in window.passages]
         size = len(texts) if self._servers.scores == "listwise" else self._api.max_passages
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]

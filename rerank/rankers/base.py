@@ -1,12 +1,13 @@
-"""Defines the protocols between the engine and the models."""
+"""Defines what a ranker is for the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast
 
+from rerank.errors import RankerFailure
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
@@ -26,19 +27,25 @@ class RankerInfo:
     score_kind: ScoreKind
     #: False for a ranker that keeps the order without reading the passages.
     reads_passages: bool = True
-    #: True if several windows, or pieces of them, run through the model together.
-    reads_together: bool = False
+    #: True if several windows, or parts of them, run through the model together.
+    supports_batching: bool = False
+    #: True if it can pause between two layers, so that a more urgent batch runs there, see `call_between_layers`.
+    supports_preemption: bool = False
+    #: True if it keeps what it computed of texts for later requests, see `with_cached`.
+    has_cache: bool = False
+    #: The most windows at a time on the server that runs the model; 0: the model runs in this process.
+    max_in_flight: int = 0
     #: The most tokens of a passage's text that `prepare` reads; the work for longer texts is estimated by it.
     max_passage_tokens: int = 1_000_000
     #: The most tokens of a window.
     max_window_tokens: int = 1_000_000
     #: True if a passage enters a window as its vector, whatever its length, and `prepare` computes missing vectors.
-    reads_vectors: bool = False
+    needs_vectors: bool = False
     #: True if the ranker reads the score of a passage's sparse vector, and `prepare` computes it.
-    reads_sparse: bool = False
+    needs_sparse: bool = False
     #: True if the ranker adds the scores of the first stage to its own; otherwise the engine does.
     adds_first_stage: bool = False
-    #: The most passages of a window whose missing vectors `rank` computes.
+    #: The most passages of a window whose missing vectors `score` computes.
     max_encoded_passages: int = 0
     #: The most tokens that the model reads together on a GPU; 0 on a CPU.
     gpu_batch_tokens: int = 0
@@ -52,23 +59,51 @@ class RankerInfo:
     #: What the model computes in: float32 or bfloat16; empty where that is not known here.
     precision: str = ""
 
-    @property
-    def reads_alone(self) -> bool:
-        """True if what is read of a passage depends on no other passage, so that a list may be longer."""
-        return self.score_kind.is_pointwise or self.adds_first_stage
-
     def is_ready(self, passage: Passage) -> bool:
         """Returns True if `prepare` has nothing to compute for the passage."""
-        if self.reads_sparse:
+        if self.needs_sparse:
             return passage.sparse is not None
-        return self.reads_vectors and passage.vector is not None
+        return self.needs_vectors and passage.vector is not None
 
 
-class WindowEncoder(Protocol):
-    """Prepares windows for a model. The engine calls both methods on threads of their own, concurrently."""
+class Part(Protocol):
+    """A part of a window that waits in the queue by itself, so that callers take turns between the parts."""
+
+    @property
+    def window(self) -> Window: ...
+
+    @property
+    def tokens(self) -> int:
+        """The positions that the model reads and writes for the part."""
+        ...
+
+
+class Ranker(ABC):
+    """Orders windows of passages, by a model in this process or on a server; `info` says what it can do.
+
+    The engine calls `prepare` and `encode` on one thread, and `score` on another, concurrently.
+
+    Attributes:
+        problem: why it cannot rank at the moment; empty if it can.
+        reference: for each window of the self-test its scores by the model as transformers loads and runs it, or those
+            of its choices, see `choice_scores`; None: there is no such model.
+    """
 
     info: RankerInfo
+    problem: str = ""
+    reference: tuple[tuple[float, ...], ...] | None = None
 
+    async def open(self) -> None:  # noqa: B027  (a model in this process is ready)
+        """Checks the servers and watches them from now on; returns also if none of them can be used."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Leaves the servers."""
+
+    def with_cached(self, passage: Passage) -> Passage:
+        """Returns the passage with what earlier requests computed of its text, see `RankerInfo.has_cache`."""
+        return passage
+
+    @abstractmethod
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Computes what the windows of a request share, such as sanitized text and vectors.
 
@@ -77,94 +112,60 @@ class WindowEncoder(Protocol):
         Raises:
             InvalidRequest: the query is longer than the model can read.
         """
-        ...
 
+    @abstractmethod
     def encode(self, window: Window) -> Window:
         """Renders a window of prepared passages as model input, see Window. Called once per window.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
         """
-        ...
 
+    @abstractmethod
+    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None] | Awaitable[Sequence[WindowRanking | None]]:
+        """Scores parts of encoded windows, possibly of several.
 
-class Ranker(WindowEncoder, Protocol):
-    """Orders windows of passages. The pieces of a window wait in the queue one by one, so that callers take turns.
-
-    A piece is a window, or one of its batches, and has `tokens`.
-    """
-
-    def read(self, pieces: Sequence[Any]) -> list[Any]:
-        """Returns one result per piece, possibly of several windows. The engine calls it on a thread of its own.
+        Returns:
+            For the last part of a window its ranking, with one finite score per passage; None for the others. If the
+            model runs on a server, this is awaited, and the server stops its work if it is cancelled.
 
         Raises:
-            MemoryError: the pieces do not fit into the device's memory together; the engine tries fewer at once.
-        """
-        ...
-
-    def ranking(self, window: Window, results: Sequence[Any]) -> WindowRanking:
-        """Returns the ranking of a window, one finite score per passage, from the results of its pieces."""
-        ...
-
-
-@runtime_checkable
-class PausingRanker(Protocol):
-    """A ranker that can pause in the middle of a batch, so that a more urgent one runs there."""
-
-    info: RankerInfo
-
-    def call_between_layers(self, function: Callable[[], None]) -> None:
-        """Makes `read` call the function before each layer of the model. It may call `read` again."""
-        ...
-
-
-@runtime_checkable
-class CachingRanker(Protocol):
-    """A ranker whose encoders keep what they computed of texts for later requests."""
-
-    def with_cached_vector(self, passage: Passage) -> Passage:
-        """Returns the passage with what earlier requests computed of its text."""
-        ...
-
-
-@runtime_checkable
-class RemoteRanker(WindowEncoder, Protocol):
-    """A ranker whose model runs in an inference server: the engine awaits the windows concurrently.
-
-    Attributes:
-        max_in_flight: the most windows at a time.
-        problem: why windows cannot be ranked at the moment; empty if they can.
-    """
-
-    max_in_flight: int
-
-    @property
-    def problem(self) -> str: ...
-
-    async def open(self) -> None:
-        """Checks the servers and watches them from now on; returns also if none of them can be used."""
-        ...
-
-    async def close(self) -> None: ...
-
-    async def rank_window(self, window: Window) -> WindowRanking:
-        """Returns the ranking of a window. If it is cancelled, the server stops its work on it.
-
-        Raises:
+            MemoryError: the parts do not fit into the device's memory together; the engine tries fewer at once.
             ModelServerUnavailable: no server answered.
             ModelServerUnfit: a server refused the request, or answered without the scores.
         """
-        ...
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:  # noqa: B027
+        """Makes `score` call the function before each layer of the model. It may call `score` again.
+
+        See `RankerInfo.supports_preemption`.
+        """
+
+    def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]] | None:
+        """Returns for each encoded window a row of scores a choice, as if passages were chosen in their order.
+
+        For a ranker whose scores are ranks because it chooses one passage after the other: a choice between two that
+        hardly differ hangs by rounding, and with it all later ones. None: it does not choose so.
+        """
+        return None
 
 
 def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRanking]:
-    """Encodes windows and ranks them in one batch, without an engine.
+    """Encodes windows and ranks them in one batch, without an engine; for a model in this process.
 
     Raises:
         RankerFailure: the ranker did not return one finite score per passage.
     """
     encoded = [ranker.encode(window) for window in windows]
-    results = iter(ranker.read(list(chain.from_iterable(window.pieces for window in encoded))))
-    rankings = [ranker.ranking(window, list(islice(results, len(window.pieces)))) for window in encoded]
+    scored = iter(cast(Sequence[WindowRanking | None], ranker.score([part for one in encoded for part in one.parts])))
+    rankings = [last_of([next(scored) for _ in window.parts]) for window in encoded]
     check_rankings(rankings, encoded, ranker.info.precision)
     return rankings
+
+
+def last_of(scored: Sequence[WindowRanking | None]) -> WindowRanking:
+    """Returns the ranking of a window from what its parts gave. Raises: RankerFailure if none gave it."""
+    ranking = next((one for one in reversed(scored) if one is not None), None)
+    if ranking is None:
+        raise RankerFailure("the ranker gave no ranking with the last part of a window; this is a bug")
+    return ranking

@@ -20,7 +20,7 @@ from rerank.models.memory import fitting_tokens
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.truncate import beginning, ending, first_tokens
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
 
 _MOST_PASSAGES = 1000
@@ -39,14 +39,17 @@ class PairBatch:
     Attributes:
         places: of the passages in the window.
         tokens: of all pairs.
+        scores: place → score of the passages that were scored so far; all batches of the window share it.
     """
 
+    window: Window
     places: tuple[int, ...]
     pairs: tuple[Pair, ...]
     tokens: int
+    scores: dict[int, float]
 
 
-class CrossEncoderRanker:
+class CrossEncoderRanker(Ranker):
     """Scores passages by a cross-encoder.
 
     Args:
@@ -69,7 +72,7 @@ class CrossEncoderRanker:
             template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
             max_window_size=_MOST_PASSAGES,
             score_kind=ScoreKind.POINTWISE_PROBABILITY if scorer.gives_probabilities else ScoreKind.POINTWISE,
-            reads_together=True,
+            supports_batching=True,
             relevance="score",
             max_passage_tokens=scorer.max_tokens,
             max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
@@ -128,24 +131,22 @@ class CrossEncoderRanker:
         cut = [len(pair["input_ids"]) > self._scorer.max_tokens for pair in uncut]
         truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
         lengths = [len(pair["input_ids"]) for pair in pairs]
+        scores = dict[int, float]()
         batches = tuple(
-            PairBatch(tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows))
+            PairBatch(window, tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows), scores)
             for rows in batches_by_length(lengths, self._batch_tokens)
         )
-        return replace(window, tokens=sum(lengths), truncated=truncated, batches=batches)
+        return replace(window, tokens=sum(lengths), truncated=truncated, divided=batches)
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[PairBatch]) -> list[list[float]]:
-        """Returns the scores of each batch."""
-        return [self._scorer.scores(batch.pairs) for batch in pieces]
+    def score(self, parts: Sequence[PairBatch]) -> list[WindowRanking | None]:
+        """Scores batches of pairs, and puts the scores of a window in the order of its passages."""
+        return [self._score(batch) for batch in parts]
 
-    def ranking(self, window: Window, results: Sequence[Sequence[float]]) -> WindowRanking:
-        """Puts the scores of the batches in the order of the passages."""
-        scores = [0.0] * len(window.passages)
-        for batch, found in zip(window.pieces, results, strict=True):
-            for place, score in zip(batch.places, found, strict=True):
-                scores[place] = score
-        return WindowRanking(tuple(scores))
+    def _score(self, batch: PairBatch) -> WindowRanking | None:
+        batch.scores.update(zip(batch.places, self._scorer.scores(batch.pairs), strict=True))
+        n = len(batch.window.passages)
+        return WindowRanking(tuple(batch.scores[place] for place in range(n))) if len(batch.scores) == n else None
 
     def _read_part(self, text: str) -> str:
         """Cuts off what can never be read: the end of a text, or its beginning where the tokenizer truncates there."""

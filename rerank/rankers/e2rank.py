@@ -21,6 +21,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import pick_precision
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template
+from rerank.rankers.base import Ranker
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
@@ -81,7 +82,7 @@ def by_cosine(vector: Vector, passages: Sequence[Passage]) -> WindowRanking:
     return WindowRanking(tuple(cosines.tolist()), query_vector=vector)
 
 
-class E2RankRanker(E2RankPrompts):
+class E2RankRanker(E2RankPrompts, Ranker):
     """Ranks windows by E2Rank, with an encoder whose weights also read the prompts.
 
     Args:
@@ -118,14 +119,15 @@ class E2RankRanker(E2RankPrompts):
         self._reader = LastTokenReader(encoder.transformer_in(picked), autocast=picked == "bfloat16")
         self.info = replace(
             self.describe(encoder.id.name, encoder.id.sha256),
-            reads_together=self._reader.reads_together,
+            supports_batching=self._reader.supports_batching,
+            has_cache=reads_index,
             max_passage_tokens=encoder.max_text_tokens,
-            reads_vectors=reads_index,
+            needs_vectors=reads_index,
             gpu_batch_tokens=self._reader.gpu_batch_tokens,
             precision=picked,
         )
 
-    def with_cached_vector(self, passage: Passage) -> Passage:
+    def with_cached(self, passage: Passage) -> Passage:
         return self._encoder.vector_cache.with_cached_vector(passage) if self._reads_index else passage
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -138,11 +140,8 @@ class E2RankRanker(E2RankPrompts):
         return Prepared(super().prepare(query, ()).query, tuple(encoded), truncated)
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[Window]) -> list[Vector]:
-        """Returns the unit vector of each prompt: the state of its last token."""
-        prompts = [torch.tensor(prompt, device=self._encoder.device) for piece in pieces for prompt in piece.prompts]
-        return list(torch.nn.functional.normalize(self._reader.read(prompts).float(), dim=-1).cpu().numpy())
-
-    def ranking(self, window: Window, results: Sequence[Vector]) -> WindowRanking:
-        """Returns the cosines of the prompt's vector with those of the passages."""
-        return by_cosine(results[0], window.passages)
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        """Ranks windows by the cosines of the prompt's unit vector, the state of its last token, with the passages'."""
+        prompts = [torch.tensor(prompt, device=self._encoder.device) for window in parts for prompt in window.prompts]
+        vectors = torch.nn.functional.normalize(self._reader.read(prompts).float(), dim=-1).cpu().numpy()
+        return [by_cosine(vector, window.passages) for vector, window in zip(vectors, parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Stand for models that are not served, or not yet: they have a description, and every call fails."""
+"""Placeholders for models that failed to load or are not loaded yet: every call raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from rerank.errors import CheckpointError, ModelLoading, SelfTestFailed
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Query, ScoreKind, Window
 
 #: Larger than any window that a request may ask for.
@@ -15,7 +15,7 @@ _ANY_WINDOW = 1_000_000
 
 
 @dataclass
-class FailedRanker:
+class FailedRanker(Ranker):
     """Stands for a model that cannot be loaded or failed its self-test. All its methods raise `error`.
 
     Attributes:
@@ -41,10 +41,7 @@ class FailedRanker:
     def encode(self, window: Window) -> NoReturn:
         raise self.error
 
-    def read(self, pieces: Sequence[Window]) -> NoReturn:
-        raise self.error
-
-    def ranking(self, window: Window, results: Sequence[object]) -> NoReturn:
+    def score(self, parts: Sequence[Window]) -> NoReturn:
         raise self.error
 
 

@@ -22,6 +22,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.templates import Template
+from rerank.rankers.base import Ranker
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import ScoreKind, Window, WindowRanking
@@ -67,13 +68,12 @@ class FirstPrompts(TextPrompts):
         token_ids = (*prompt.token_ids, self.identifiers.bracket_id)
         return replace(window, prompts=(token_ids,), tokens=len(token_ids), truncated=prompt.truncated)
 
-    def ranking(self, window: Window, results: Sequence[torch.Tensor]) -> WindowRanking:
-        """Ranks a window of n passages by log-probabilities, in float32, from one row of at least n logits."""
-        n, (logits,) = len(window.passages), results
-        return WindowRanking(tuple(torch.log_softmax(logits[:n], dim=0).tolist()))
+    def ranking(self, window: Window, logits: torch.Tensor) -> WindowRanking:
+        """Ranks a window of n passages by log-probabilities, in float32, from at least n logits."""
+        return WindowRanking(tuple(torch.log_softmax(logits[: len(window.passages)], dim=0).tolist()))
 
 
-class FirstRanker(FirstPrompts):
+class FirstRanker(FirstPrompts, Ranker):
     """Ranks windows by the identifier logits of a causal LM.
 
     Args:
@@ -86,9 +86,6 @@ class FirstRanker(FirstPrompts):
         CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
         ConfigError: there is no such template.
         SelfTestFailed: the model fails on the windows of the self-test.
-
-    Attributes:
-        reference: see `rerank.rankers.self_test.ReferencedRanker`.
     """
 
     def __init__(
@@ -111,15 +108,17 @@ class FirstRanker(FirstPrompts):
         self.info = replace(
             self.describe(model_id(checkpoint), lm.revision),
             precision=lm.precision,
-            reads_together=self._reader.reads_together,
+            supports_batching=self._reader.supports_batching,
+            supports_preemption=True,
             gpu_batch_tokens=self._reader.gpu_batch_tokens,
         )
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[Window]) -> list[torch.Tensor]:
-        """Returns the logits of the identifiers for each window."""
-        prompts = [torch.tensor(prompt, device=self._device) for window in pieces for prompt in window.prompts]
-        return list(self._reader.read(prompts).cpu())
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        """Ranks windows by the logits of their identifiers."""
+        prompts = [torch.tensor(prompt, device=self._device) for window in parts for prompt in window.prompts]
+        rows = self._reader.read(prompts).cpu()
+        return [self.ranking(window, row) for window, row in zip(parts, rows, strict=True)]
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         self._reader.between_layers = function
@@ -133,5 +132,5 @@ class FirstRanker(FirstPrompts):
                 encoded = super().encode(window)
                 ids = torch.tensor(encoded.prompts, device=self._device)  # (1, T)
                 logits = model(input_ids=ids, use_cache=False).logits[0, -1, list(self.identifiers.token_ids)]
-                rows.append(self.ranking(encoded, [logits.float().cpu()]).scores)
+                rows.append(self.ranking(encoded, logits.float().cpu()).scores)
         return tuple(rows)

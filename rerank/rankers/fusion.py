@@ -8,7 +8,7 @@ so far, as in relevance feedback, and the cosine is taken again: no forward pass
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -19,7 +19,7 @@ from rerank.config import FusionModel
 from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.fused_scores import (
     CheapSignals,
     Floats,
@@ -46,14 +46,19 @@ class TextBatch:
         beginnings: text → its beginning, which is read.
         truncated: texts that are longer than the encoder reads.
         tokens: that are read.
+        vectors: text → vector of those that were encoded so far; all batches of the window share it.
+        texts: how many it has in the end.
     """
 
+    window: Window
     beginnings: Mapping[str, str]
     truncated: frozenset[str]
     tokens: int
+    vectors: dict[str, Vector]
+    texts: int
 
 
-class FusionRanker:
+class FusionRanker(Ranker):
     """Ranks windows of passages by a fusion of signals.
 
     Args:
@@ -79,10 +84,11 @@ class FusionRanker:
             template_sha256="",
             max_window_size=settings.window_size,
             score_kind=ScoreKind.WINDOW_SCORE,
-            reads_together=True,  # the texts of several windows run through the encoder together
+            supports_batching=True,  # the texts of several windows run through the encoder together
+            has_cache=True,
             max_passage_tokens=encoder.max_text_tokens,
-            reads_vectors=True,
-            reads_sparse=sparse_encoder is not None,
+            needs_vectors=True,
+            needs_sparse=sparse_encoder is not None,
             adds_first_stage=True,
             relevance="cosine" if encoder.relevance else "",
             max_encoded_passages=settings.cosine_depth or settings.window_size,
@@ -90,7 +96,7 @@ class FusionRanker:
             precision=encoder.pick_dtype("auto"),
         )
 
-    def with_cached_vector(self, passage: Passage) -> Passage:
+    def with_cached(self, passage: Passage) -> Passage:
         passage = self._stems.with_cached_stems(self._encoder.vector_cache.with_cached_vector(passage))
         return passage if self._sparse is None else self._sparse.cache.with_cached_vector(passage)
 
@@ -106,42 +112,46 @@ class FusionRanker:
 
     def encode(self, window: Window) -> Window:
         """Groups the texts whose vectors are missing into batches of like lengths."""
-        batches = self._batches(dict.fromkeys(self._missing(window)))
-        return replace(window, tokens=sum(batch.tokens for batch in batches), batches=batches)
+        batches = self._batches(window, list(dict.fromkeys(self._missing(window))))
+        return replace(window, tokens=sum(batch.tokens for batch in batches), divided=batches)
 
-    def read(self, pieces: Sequence[TextBatch]) -> list[Mapping[str, Vector]]:
-        """Returns the vectors of the texts of each batch, which are kept for later requests."""
-        read = {text: beginning for batch in pieces for text, beginning in batch.beginnings.items()}
-        vector_of = dict(zip(read, self._encoder.encode_passages(list(read.values()), "auto"), strict=True))
-        for batch in pieces:
+    def score(self, parts: Sequence[TextBatch]) -> list[WindowRanking | None]:
+        """Encodes batches of texts, whose vectors are kept for later requests, and ranks the windows that have all."""
+        read = {text: beginning for batch in parts for text, beginning in batch.beginnings.items()}
+        vectors = self._encoder.encode_passages(list(read.values()), "auto") if read else ()
+        vector_of = dict(zip(read, vectors, strict=True))
+        for batch in parts:
             for text in batch.beginnings:
                 self._encoder.vector_cache.put(text, vector_of[text], text in batch.truncated)
-        return [{text: vector_of[text] for text in batch.beginnings} for batch in pieces]
+        return [self._score(batch, vector_of) for batch in parts]
 
-    def ranking(self, window: Window, results: Sequence[Mapping[str, Vector]]) -> WindowRanking:
+    def _score(self, batch: TextBatch, vector_of: Mapping[str, Vector]) -> WindowRanking | None:
+        batch.vectors.update((text, vector_of[text]) for text in batch.beginnings)
+        return self._ranking(batch.window, batch.vectors) if len(batch.vectors) == batch.texts else None
+
+    def _ranking(self, window: Window, vectors: Mapping[str, Vector]) -> WindowRanking:
         """Returns the fused scores of the passages, with their cosines."""
         cheap = self._cheap_signals(window)
-        weight = weight_by_list(self._settings, window.first_stage_weight, cheap)
-        scores, cosines = self._fused(window, cheap, weight, _joined(results))
-        return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()), first_stage_weight=weight)
+        weight = weight_by_list(self._settings, window.weight, cheap)
+        scores, cosines = self._fused(window, cheap, weight, vectors)
+        return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()), weight=weight)
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""
         passages = [window.passages[place] for place in self._best(window, self._cheap_scores(window))]
         return [passage.text for passage in passages if passage.vector is None]
 
-    def _batches(self, texts: Iterable[str]) -> tuple[TextBatch, ...]:
-        """Divides texts into batches of so many tokens as a model reads at once."""
+    def _batches(self, window: Window, texts: Sequence[str]) -> tuple[TextBatch, ...]:
+        """Divides texts into batches of as many tokens as the encoder reads at once; without texts, one is empty."""
         limit, beginnings = self._encoder.max_text_tokens, {text: self._encoder.beginning(text) for text in texts}
         counts = dict(zip(beginnings, self._encoder.token_counts(list(beginnings.values())), strict=True))
         read = {text: min(count, limit) for text, count in counts.items()}
-        batches = list[TextBatch]()
-        for rows in batches_by_length(list(read.values()), self._batch_tokens):
-            some = [list(read)[row] for row in rows]
+        vectors, batches = dict[str, Vector](), list[TextBatch]()
+        for rows in batches_by_length(list(read.values()), self._batch_tokens) if texts else [[]]:
+            some = [texts[row] for row in rows]
             truncated = frozenset(text for text in some if counts[text] > limit)
-            batches.append(
-                TextBatch({text: beginnings[text] for text in some}, truncated, sum(read[text] for text in some))
-            )
+            of_batch, tokens = {text: beginnings[text] for text in some}, sum(read[text] for text in some)
+            batches.append(TextBatch(window, of_batch, truncated, tokens, vectors, len(texts)))
         return tuple(batches)
 
     def _best(self, window: Window, scores: Floats) -> npt.NDArray[np.intp]:
@@ -167,7 +177,7 @@ class FusionRanker:
     def _cheap_scores(self, window: Window) -> Floats:
         """Returns the (n,) scores by which the passages whose cosine is read are chosen."""
         signals = self._cheap_signals(window)
-        weight = weight_by_list(self._settings, window.first_stage_weight, signals)
+        weight = weight_by_list(self._settings, window.weight, signals)
         return cheap_scores(self._settings, weight, signals)
 
     def _fused(
@@ -187,7 +197,3 @@ class FusionRanker:
         fused = fused_scores(self._settings, weight, signals)
         cosines[best] = signals.cosines
         return with_unread(scores, best, fused), cosines
-
-
-def _joined(vectors: Iterable[Mapping[str, Vector]]) -> dict[str, Vector]:
-    return {text: vector for some in vectors for text, vector in some.items()}

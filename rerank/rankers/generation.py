@@ -26,6 +26,7 @@ from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template
+from rerank.rankers.base import Ranker
 from rerank.rankers.permutations import answer_in, parse_permutation
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Decoded, ScoreKind, Window, WindowRanking
@@ -96,9 +97,9 @@ class GenerationPrompts(TextPrompts):
         """Returns the most tokens that the model writes about n passages."""
         return self._thinking_tokens + self.answer_tokens(n)
 
-    def ranking(self, window: Window, results: Sequence[Answer]) -> WindowRanking:
+    def ranking(self, window: Window, written: Answer) -> WindowRanking:
         """Scores n passages by minus their rank in the model's text. Without an answer they keep their order."""
-        n, ((text, decoded),) = len(window.passages), results
+        n, (text, decoded) = len(window.passages), written
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
             return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True, decoded=decoded)
@@ -124,7 +125,7 @@ class GenerationPrompts(TextPrompts):
         return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + self._slack_tokens
 
 
-class GenerationRanker(GenerationPrompts):
+class GenerationRanker(GenerationPrompts, Ranker):
     """Ranks windows by the permutation that a causal LM generates greedily.
 
     Args:
@@ -160,9 +161,9 @@ class GenerationRanker(GenerationPrompts):
         self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
-    def read(self, pieces: Sequence[Window]) -> list[Answer]:
-        """Returns the text that is generated for each window. Padding would change texts, so windows run one by one."""
-        return [self._answer(window.prompts[0], len(window.passages)) for window in pieces]
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        """Ranks windows by the text that is generated. Padding would change texts, so windows run one by one."""
+        return [self.ranking(one, self._answer(one.prompts[0], len(one.passages))) for one in parts]
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> Answer:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
-class IdentityRanker:
+class IdentityRanker(Ranker):
     """Reads no passage and keeps the order of every window."""
 
     info = RankerInfo(
@@ -20,7 +19,7 @@ class IdentityRanker:
         max_window_size=1_000_000,
         score_kind=ScoreKind.RANK,
         reads_passages=False,
-        reads_together=True,
+        supports_batching=True,
         max_passage_tokens=0,
         max_window_tokens=0,
     )
@@ -29,10 +28,7 @@ class IdentityRanker:
         return Prepared(query, tuple(passages))
 
     def encode(self, window: Window) -> Window:
-        return replace(window, batches=())  # there is nothing to read
+        return window
 
-    def read(self, pieces: Sequence[Window]) -> list[None]:
-        return []
-
-    def ranking(self, window: Window, results: Sequence[None]) -> WindowRanking:
-        return WindowRanking(tuple(float(-place) for place in range(len(window.passages))))
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        return [WindowRanking(tuple(float(-place) for place in range(len(one.passages)))) for one in parts]

@@ -26,7 +26,7 @@ from rerank.models.loading import pick_device
 from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choice_scores, choices, dynamic, one_step
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
@@ -47,7 +47,7 @@ from rerank.types import (
 _SLACK_TOKENS = 2
 
 
-class PERankRanker:
+class PERankRanker(Ranker):
     """Ranks windows of passage vectors by PE-Rank.
 
     Args:
@@ -64,9 +64,6 @@ class PERankRanker:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
         ConfigError: there is no such template.
         SelfTestFailed: the transformer fails on the windows of the self-test.
-
-    Attributes:
-        reference: see `rerank.rankers.self_test.ReferencedRanker`.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class PERankRanker:
         self.reference = self._plain_scores(loaded.transformer, max_window_size)
         compute_in(loaded.transformer, picked)
         autocast = uses_autocast(loaded.transformer, picked)
-        self._reader = LastTokenReader(loaded.transformer, autocast, reads_vectors=True)
+        self._reader = LastTokenReader(loaded.transformer, autocast, from_vectors=True)
         self.info = RankerInfo(
             kind="pe-rank",
             model_id=model_id(checkpoint),
@@ -111,17 +108,19 @@ class PERankRanker:
             reads_instruction=prompt.reads_instruction,
             max_window_size=max_window_size,
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
-            reads_together=self._reader.reads_together,
+            supports_batching=self._reader.supports_batching,
+            supports_preemption=True,
+            has_cache=True,
             max_passage_tokens=encoder.max_text_tokens,
             max_window_tokens=loaded.context_tokens,
-            reads_vectors=True,
+            needs_vectors=True,
             relevance="cosine" if encoder.relevance else "",
             gpu_batch_tokens=self._reader.gpu_batch_tokens,
             warning=loaded.warning,
             precision=picked,
         )
 
-    def with_cached_vector(self, passage: Passage) -> Passage:
+    def with_cached(self, passage: Passage) -> Passage:
         return self._encoder.vector_cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -145,16 +144,17 @@ class PERankRanker:
 
     @translate_out_of_memory()
     @torch.inference_mode()
-    def read(self, pieces: Sequence[Window]) -> list[tuple[tuple[float, ...], Decoded]]:
-        """Returns log-probabilities over the passages of each window, or minus their ranks in dynamic decoding."""
-        inputs, passages = self._inputs(pieces)
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        """Ranks windows by log-probabilities over their passages, or by minus their ranks in dynamic decoding."""
+        inputs, passages = self._inputs(parts)
         if self._dynamic:
-            return dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in pieces])
-        return [(scores, Decoded()) for scores in one_step(self._reader.read(inputs), passages)]
-
-    def ranking(self, window: Window, results: Sequence[tuple[tuple[float, ...], Decoded]]) -> WindowRanking:
-        ((scores, decoded),) = results
-        return WindowRanking(scores, cosines=_cosines(window), decoded=decoded)
+            found = dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in parts])
+        else:
+            found = [(scores, Decoded()) for scores in one_step(self._reader.read(inputs), passages)]
+        return [
+            WindowRanking(scores, cosines=_cosines(window), decoded=decoded)
+            for window, (scores, decoded) in zip(parts, found, strict=True)
+        ]
 
     @torch.inference_mode()
     def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:

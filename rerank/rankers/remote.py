@@ -33,7 +33,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.e2rank import E2RankPrompts, by_cosine
 from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
-from rerank.rankers.remote_server import OnServer
+from rerank.rankers.remote_server import RemoteRanker
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Passage, Prepared, Query, Vector, Window, WindowRanking
 
@@ -71,8 +71,8 @@ class RemoteModel:
     self_test: Callable[[Ranker], None]
 
 
-class _RemotePromptRanker(OnServer, Generic[P]):
-    """Sends the windows of a ranker to its server; see `rerank.rankers.base.RemoteRanker`.
+class _RemotePromptRanker(RemoteRanker, Generic[P]):
+    """Sends the windows of a ranker to its server.
 
     Args:
         model: the model and its servers.
@@ -86,7 +86,8 @@ class _RemotePromptRanker(OnServer, Generic[P]):
         self._make_prompts = make_prompts
         self._context_tokens = model.tokenizer.model_max_length
         self._prompts = make_prompts(self._context_tokens)
-        self.info = self._prompts.describe(model.served_by.model, model.revision)
+        info = self._prompts.describe(model.served_by.model, model.revision)
+        self.info = replace(info, max_in_flight=model.served_by.max_in_flight)
         super().__init__(model.name, model.served_by, model.api_key)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -95,11 +96,11 @@ class _RemotePromptRanker(OnServer, Generic[P]):
     def encode(self, window: Window) -> Window:
         return self._prompts.encode(window)
 
-    async def rank_window(self, window: Window) -> WindowRanking:
-        return await self._watched.call(partial(self.rank_checked, window))
+    async def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        return [await self._watched.call(partial(self.score_checked, window)) for window in parts]
 
     @abstractmethod
-    async def rank_checked(self, window: Window) -> WindowRanking:
+    async def score_checked(self, window: Window) -> WindowRanking:
         """Returns the ranking of a window by a server that fits, or is being checked.
 
         Raises: NoAnswer, ModelServerUnfit.
@@ -114,7 +115,7 @@ class _RemotePromptRanker(OnServer, Generic[P]):
         await self._check_name_and_length()
         await self._check_tokenizer()
         await self._check_answers()
-        on_server = _ForSelfTest(self._for_self_test(), asyncio.get_running_loop())
+        on_server = _SelfTestAdapter(self._for_self_test(), asyncio.get_running_loop())
         try:
             await asyncio.to_thread(self._model.self_test, on_server)
         except SelfTestFailed as error:
@@ -176,11 +177,11 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
         limit = min(self.info.max_window_size, self._api.most_token_ids)
         self.info = replace(self.info, max_window_size=limit)
 
-    async def rank_checked(self, window: Window) -> WindowRanking:
+    async def score_checked(self, window: Window) -> WindowRanking:
         """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
         (prompt,) = window.prompts
         row = await self._row(prompt, len(window.passages))
-        return self._prompts.ranking(window, [torch.tensor(row, dtype=torch.float32)])
+        return self._prompts.ranking(window, torch.tensor(row, dtype=torch.float32))
 
     async def _check_answers(self) -> None:
         """Asks for all identifiers at once."""
@@ -207,10 +208,10 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
 class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
     """Ranks by the permutation that a served model generates."""
 
-    async def rank_checked(self, window: Window) -> WindowRanking:
+    async def score_checked(self, window: Window) -> WindowRanking:
         n = len(window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
-        return self._prompts.ranking(window, [self._prompts.answer(await self._ask(post, self._api.text))])
+        return self._prompts.ranking(window, self._prompts.answer(await self._ask(post, self._api.text)))
 
     async def _check_answers(self) -> None:
         """Checks nothing, because the self-test generates."""
@@ -242,7 +243,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         if (end := model.tokenizer.get_vocab().get(end_token)) is None:
             raise CheckpointError(f"the tokenizer of model {model.name} does not have the token {end_token!r}")
         self._end, self._splitter = end, splitter_of(model.tokenizer)
-        self.info = replace(self.info, reads_vectors=encoder is not None)
+        self.info = replace(self.info, needs_vectors=encoder is not None)
 
     def encode(self, window: Window) -> Window:
         """Renders the prompt, and tokenizes the passages without a vector."""
@@ -257,7 +258,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         prompts = (*encoded.prompts, *((*tokens, self._end) for tokens in ids))
         return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
 
-    async def rank_checked(self, window: Window) -> WindowRanking:
+    async def score_checked(self, window: Window) -> WindowRanking:
         """Ranks a window by cosines; see `by_cosine`."""
         of_prompt, *of_texts = await self._vectors(window.prompts)
         new = iter(of_texts)
@@ -295,23 +296,23 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         return list(vectors / lengths)
 
 
-class _ForSelfTest:
+class _SelfTestAdapter(Ranker):
     """A served ranker whose server is being checked, for the self-test, which runs on a thread."""
 
     def __init__(self, ranker: _RemotePromptRanker[Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.info = ranker.info
-        self.prepare = ranker.prepare
-        self.encode = ranker.encode
-        self._rank = ranker.rank_checked
+        self.info, self._ranker = ranker.info, ranker
         self._loop = loop
         self._asked: Future[list[WindowRanking]] | None = None
         self._has_stopped = False
 
-    def ranking(self, window: Window, results: Sequence[WindowRanking]) -> WindowRanking:
-        return results[0]
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return self._ranker.prepare(query, passages)
 
-    def read(self, pieces: Sequence[Window]) -> list[WindowRanking]:
-        self._asked = asyncio.run_coroutine_threadsafe(self._rank_all(pieces), self._loop)
+    def encode(self, window: Window) -> Window:
+        return self._ranker.encode(window)
+
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        self._asked = asyncio.run_coroutine_threadsafe(self._score_all(parts), self._loop)
         if self._has_stopped:
             self._asked.cancel()
         return self._asked.result()
@@ -322,5 +323,5 @@ class _ForSelfTest:
         if self._asked is not None:
             self._asked.cancel()
 
-    async def _rank_all(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        return list(await asyncio.gather(*map(self._rank, windows)))
+    async def _score_all(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        return list(await asyncio.gather(*map(self._ranker.score_checked, windows)))

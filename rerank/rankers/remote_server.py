@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,12 +11,13 @@ from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import Server, client_of
 from rerank.inference_servers.watched import WatchedServer
+from rerank.rankers.base import Ranker
 
 T = TypeVar("T")
 
 
-class OnServer(ABC):
-    """A ranker whose model a server runs; see `rerank.rankers.base.RemoteRanker`.
+class RemoteRanker(Ranker):
+    """A ranker whose model a server runs.
 
     Args:
         name: of the model in the configuration.
@@ -26,13 +27,12 @@ class OnServer(ABC):
     """
 
     def __init__(self, name: str, settings: Servers, api_key: str, health: str = "/health") -> None:
-        self.max_in_flight = settings.max_in_flight
         self._client = client_of(settings.url, api_key)
         self._server = Server(settings.url, self._client, health)
         self._watched = WatchedServer(name, self._server, self._check)
 
     @property
-    def problem(self) -> str:
+    def problem(self) -> str:  # type: ignore[override]
         return self._watched.problem
 
     async def open(self) -> None:

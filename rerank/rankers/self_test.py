@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError, RankerFailure, SelfTestFailed, is_panic
 from rerank.models.out_of_memory import translate_out_of_memory
-from rerank.rankers.base import Ranker, WindowEncoder, rank_windows
+from rerank.rankers.base import Ranker, rank_windows
 from rerank.types import Passage, Query, ScoreKind, Window
 from rerank.util.files import atomic_file
 
@@ -79,30 +79,6 @@ CUDA_TOLERANCE = Tolerance("float32", absolute=1e-2, deviations=1e-2)
 BFLOAT16_TOLERANCE = Tolerance("bfloat16", absolute=0.1, deviations=0.65)
 #: Scores of a window alone, in a batch and by transformers, all with weights in float8, differ by .1 to .2 deviations.
 FLOAT8_TOLERANCE = replace(BFLOAT16_TOLERANCE, precision="float8")
-
-
-@runtime_checkable
-class ReferencedRanker(Protocol):
-    """A ranker that knows what its scores must be.
-
-    Attributes:
-        reference: for each window of the self-test its scores by the model as transformers loads and runs it, for a
-            ChoosingRanker those of its choices; None: there is no such model.
-    """
-
-    reference: Scores | None
-
-
-@runtime_checkable
-class ChoosingRanker(Protocol):
-    """A ranker that, if its scores are ranks, chooses one passage after the other.
-
-    A choice between two that hardly differ hangs by rounding, and with it all later ones.
-    """
-
-    def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:
-        """Returns for each encoded window a row of scores a choice, as if passages were chosen in their order."""
-        ...
 
 
 class Golden(BaseModel):
@@ -181,7 +157,7 @@ def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path) -
         temporary.write_text(golden.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
-def windows_of(ranker: WindowEncoder, max_window_size: int) -> list[Window]:
+def windows_of(ranker: Ranker, max_window_size: int) -> list[Window]:
     """Returns the windows of the self-test, one of each size that the model reads, each from another passage on."""
     passages = [Passage(f"self-test-{number}", text) for number, text in enumerate(_TEXTS)]
     prepared = ranker.prepare(Query(_QUERY), passages)
@@ -221,7 +197,7 @@ def _scores(ranker: Ranker, allowed: Tolerance) -> Scores:
         _check_equal(_BATCH, _ALONE, alone, batched, allowed)
     if choices is not None:
         _check_equal(_BATCH, _ALONE, *choices, allowed)
-    if isinstance(ranker, ReferencedRanker) and ranker.reference is not None:
+    if ranker.reference is not None:
         found = alone if choices is None else choices[0]
         _check_equal("scores differ from those of transformers by", _PLAIN, ranker.reference, found, allowed)
     return alone
@@ -229,11 +205,11 @@ def _scores(ranker: Ranker, allowed: Tolerance) -> Scores:
 
 def _choice_scores(ranker: Ranker, windows: Sequence[Window]) -> tuple[Scores, Scores] | None:
     """Returns the scores of choices in the windows alone and in one batch; None if the ranker makes no choices."""
-    if not isinstance(ranker, ChoosingRanker) or ranker.info.score_kind is not ScoreKind.RANK:
-        return None
     encoded = [ranker.encode(window) for window in windows]
-    alone = chain.from_iterable(ranker.choice_scores([window])[0] for window in encoded)
-    return tuple(alone), tuple(chain.from_iterable(ranker.choice_scores(encoded)))
+    if ranker.info.score_kind is not ScoreKind.RANK or (batched := ranker.choice_scores(encoded)) is None:
+        return None
+    alone = chain.from_iterable(chain.from_iterable(ranker.choice_scores([window]) or ()) for window in encoded)
+    return tuple(alone), tuple(chain.from_iterable(batched))
 
 
 def _check_equal(what: str, way_out: str, expected: Scores, found: Scores, allowed: Tolerance) -> None:

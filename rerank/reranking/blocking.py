@@ -16,7 +16,7 @@ from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.errors import InvalidRequest, Overloaded, RerankError, UsageError
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.rankers.base import Ranker, RemoteRanker
+from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult, load_reranker
 from rerank.types import (
@@ -76,7 +76,7 @@ class Reranker:
             self._loop.close()
 
     @property
-    def rankers(self) -> Mapping[str, Ranker | RemoteRanker]:
+    def rankers(self) -> Mapping[str, Ranker]:
         """The rankers of the models by name, for code that runs windows without the engine."""
         return self._reranker.rankers
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rerank.engine.job import RankJob
+from rerank.engine.request import Request
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import RankerInfo
 from rerank.reranking.unordered import shared_words
@@ -62,17 +62,17 @@ class ChunkedDocuments:
     unread: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, job: RankJob, infos: Sequence[RankerInfo], encoder: Encoder) -> InSlices[ChunkedDocuments]:
+    def of(cls, request: Request, infos: Sequence[RankerInfo], encoder: Encoder) -> InSlices[ChunkedDocuments]:
         """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` chunks.
 
         Args:
-            infos: the rankers of the request's steps.
+            infos: the rankers of the request's stages.
             encoder: tokenizes the texts.
         """
-        tokens = chunk_tokens(infos, len(encoder.token_ends(job.query.text)))
+        tokens = chunk_tokens(infos, len(encoder.token_ends(request.query.text)))
         of_documents, unread = list[list[Chunk]](), set[str]()
-        for place, document in enumerate(job.candidates):
-            chunks = yield from _divide(document, place, tokens, job.options.max_chunks_per_doc, encoder)
+        for place, document in enumerate(request.candidates):
+            chunks = yield from _divide(document, place, tokens, request.options.max_chunks_per_doc, encoder)
             last = chunks[-1].span
             if last and document.prefix_chars + last[1] < len(document.text):
                 unread.add(document.doc_id)
@@ -80,20 +80,20 @@ class ChunkedDocuments:
             yield
         if not _reads_all_chunks(infos) and any(len(chunks) > 1 for chunks in of_documents):
             texts = [chunk.candidate.text for chunks in of_documents for chunk in chunks]
-            shared = iter((yield from shared_words(job.query.text, texts)))
+            shared = iter((yield from shared_words(request.query.text, texts)))
             of_documents = [[max(chunks, key=lambda _: next(shared))] for chunks in of_documents]  # the first of equals
-        return cls(job.candidates, tuple(itertools.chain.from_iterable(of_documents)), frozenset(unread))
+        return cls(request.candidates, tuple(itertools.chain.from_iterable(of_documents)), frozenset(unread))
 
     @property
     def candidates(self) -> tuple[Passage, ...]:
         """The chunks, as candidates."""
         return tuple(chunk.candidate for chunk in self.chunks)
 
-    def job(self, job: RankJob) -> RankJob:
+    def request(self, request: Request) -> Request:
         """The request that ranks the chunks: all of them, because the best ones may be of one document."""
         is_divided = len(self.chunks) > len(self.documents)
-        options = replace(job.options, top_n=0) if is_divided else job.options
-        return replace(job, candidates=self.candidates, options=options)
+        options = replace(request.options, top_n=0) if is_divided else request.options
+        return replace(request, candidates=self.candidates, options=options)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
         """Ranks the documents by their best chunks, and returns the first `top_n` (0: all) of them."""

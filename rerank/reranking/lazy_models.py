@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from rerank.config import ModelConfig
-from rerank.engine.engine import Engine
-from rerank.engine.stage import now_s
+from rerank.engine.engine import Engine, now_s
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import ModelRegistry
 from rerank.util.memory import free_memory

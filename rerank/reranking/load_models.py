@@ -41,7 +41,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
-from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.e2rank import E2RankPrompts, E2RankRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
@@ -115,7 +115,7 @@ class ModelLoader:
             ranker = _load(located, self.encoder, self.device, self.sparse_encoder)
             _check_window(located, ranker.info)
             info = _described(located, ranker.info)
-            if not isinstance(ranker, RemoteRanker):
+            if not ranker.info.max_in_flight:
                 _self_test(ranker, located, self.device)
             return LoadedModel(ranker, info)
         except BaseException as error:  # a panic of Rust's code, for one, is not an Exception
@@ -159,9 +159,7 @@ def _check_window(model: ModelConfig, info: RankerInfo) -> None:
         )
 
 
-def _load(
-    model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder
-) -> Ranker | RemoteRanker:
+def _load(model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder) -> Ranker:
     if isinstance(model, E2RankModel) and model.served_by:
         return _load_served_e2rank(model, encoder)
     if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
@@ -295,7 +293,7 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
     return FirstRanker(model.path, template, settings.identifiers, device, model.precision, settings.passage_tokens)
 
 
-def load_remote(model: FirstModel | GenerationModel | ApiModel) -> RemoteRanker:
+def load_remote(model: FirstModel | GenerationModel | ApiModel) -> Ranker:
     """Makes the ranker of a model that servers run; none of them is contacted.
 
     Raises:

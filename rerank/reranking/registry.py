@@ -1,4 +1,4 @@
-"""Registry of the models that are served: it resolves a request's options into the steps that its models take."""
+"""Registry of the models that are served: it resolves a request's options into the stages that its models rank."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from rerank.config import ModelConfig
 from rerank.config.cascades import preranker_problem
-from rerank.engine.strategies import Step, Steps, describe, strategy_of
+from rerank.engine.strategies import RankStage, Stages, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
-from rerank.rankers.base import Ranker, RankerInfo, RemoteRanker
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.reranking.relevance import check_min_relevance, gives_relevance
 from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
@@ -24,7 +24,7 @@ class LoadedModel:
         gpu_memory_bytes: by how much it grew on GPUs, with what it keeps to read the first batches.
     """
 
-    ranker: Ranker | RemoteRanker
+    ranker: Ranker
     info: RankerInfo
     load_s: float = 0.0
     memory_bytes: int = 0
@@ -72,12 +72,12 @@ class ModelRegistry:
     def __init__(
         self,
         models: Sequence[ModelConfig],
-        rankers: Mapping[str, Ranker | RemoteRanker],
+        rankers: Mapping[str, Ranker],
         infos: Mapping[str, RankerInfo] | None = None,
     ) -> None:
         self._models = {model.name: model for model in models}
         unloaded = {name: UnloadedRanker(name, model.ranker) for name, model in self._models.items()}
-        self.rankers: dict[str, Ranker | RemoteRanker] = {**unloaded, **rankers}
+        self.rankers: dict[str, Ranker] = {**unloaded, **rankers}
         self.infos = {name: ranker.info for name, ranker in self.rankers.items()} | dict(infos or {})
         self._costs = dict.fromkeys(self._models, (0.0, 0, 0))
         self._complete()
@@ -99,28 +99,28 @@ class ModelRegistry:
     def _complete(self) -> None:
         """Makes what depends on the descriptions of all models."""
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
-        self._default_steps = {name: self._steps(name, RankOptions()) for name in self._models}
+        self._default_stages = {name: self._stages(name, RankOptions()) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
         """Lists the configured models, the default one first."""
         return [
-            self._describe(*default_step, number == 0)
-            for number, default_step in enumerate(self._default_steps.items())
+            self._describe(*default_stage, number == 0)
+            for number, default_stage in enumerate(self._default_stages.items())
         ]
 
-    def _describe(self, name: str, steps: Steps, is_default: bool) -> ModelDescription:
-        gives, is_loaded = gives_relevance(steps, self.infos), not isinstance(self.rankers[name], UnloadedRanker)
+    def _describe(self, name: str, stages: Stages, is_default: bool) -> ModelDescription:
+        gives, is_loaded = gives_relevance(stages, self.infos), not isinstance(self.rankers[name], UnloadedRanker)
         info = self.infos[name] if is_loaded else replace(self.infos[name], reads_instruction=False)  # it is not known
-        shown = name, info, describe(steps), is_default, self._problem(name), gives, is_loaded
+        shown = name, info, describe(stages), is_default, self._problem(name), gives, is_loaded
         return ModelDescription(*shown, *self._costs[name])
 
     def unloaded_models_of(self, options: RankOptions) -> list[str]:
         """Returns the models of a request that are not loaded. Raises: NotFound, InvalidRequest; see `resolve`."""
-        steps = self._steps(self._name(options), options)
-        return [step.model for step in steps if isinstance(self.rankers[step.model], UnloadedRanker)]
+        stages = self._stages(self._name(options), options)
+        return [stage.model for stage in stages if isinstance(self.rankers[stage.model], UnloadedRanker)]
 
-    def resolve(self, options: RankOptions, instruction: str = "") -> Steps:
-        """Makes the steps of a request, completed from the defaults of its model, which is that of the last step.
+    def resolve(self, options: RankOptions, instruction: str = "") -> Stages:
+        """Makes the stages of a request, completed from the defaults of its model, which is that of the last stage.
 
         Raises:
             NotFound: there is no such model.
@@ -133,12 +133,12 @@ class ModelRegistry:
         self._check_served(name, options)
         if instruction and not self.infos[name].reads_instruction:
             raise self._instruction_not_read(name)
-        steps = self._steps(name, options)
-        for step in steps:
-            self._check_served(step.model, options)
+        stages = self._stages(name, options)
+        for stage in stages:
+            self._check_served(stage.model, options)
         if options.min_relevance is not None:
-            check_min_relevance(options.min_relevance, steps, self.infos, self._default_steps)
-        return steps
+            check_min_relevance(options.min_relevance, stages, self.infos, self._default_stages)
+        return stages
 
     def _name(self, options: RankOptions) -> str:
         name = options.model or next(iter(self._models))
@@ -164,8 +164,7 @@ class ModelRegistry:
 
     def _own_problem(self, name: str) -> str:
         """Says why the model itself cannot rank; empty if it can."""
-        ranker = self.rankers[name]
-        return ranker.problem if isinstance(ranker, RemoteRanker | FailedRanker) else ""
+        return self.rankers[name].problem
 
     def _check_served(self, name: str, options: RankOptions) -> None:
         ranker = self.rankers[name]
@@ -189,7 +188,7 @@ class ModelRegistry:
             {"model": name},
         )
 
-    def _steps(self, name: str, options: RankOptions) -> Steps:
+    def _stages(self, name: str, options: RankOptions) -> Stages:
         default, limit = self._models[name], self.infos[name].max_window_size
         size = options.window_size or self._window_sizes[name]
         if size > limit:
@@ -206,15 +205,15 @@ class ModelRegistry:
             weight = default.weight_for(FirstStageKind(weight or FirstStageKind.AUTO))
         info = self.infos[name]
         weight = weight if info.reads_passages else 0.0
-        step = Step(name, strategy, weight, has_scores=not weight or info.score_kind is not ScoreKind.RANK)
-        return (*self._preranker_steps(name, options), step) if kind is StrategyKind.CASCADE else (step,)
+        stage = RankStage(name, strategy, weight, has_scores=not weight or info.score_kind is not ScoreKind.RANK)
+        return (*self._preranker_stages(name, options), stage) if kind is StrategyKind.CASCADE else (stage,)
 
-    def _preranker_steps(self, model: str, options: RankOptions) -> Steps:
-        """Makes the steps of a cascade's preranker: its default strategy, which may be a cascade of two models."""
+    def _preranker_stages(self, model: str, options: RankOptions) -> Stages:
+        """Makes the stages of a cascade's preranker: its default strategy, which may be a cascade of two models."""
         preranker = options.preranker or self._models[model].preranker
         if problem := preranker_problem(preranker, model, self._models):
             raise InvalidRequest("strategy.preranker", problem, {"preranker": preranker})
-        return self._steps(preranker, RankOptions(first_stage_weight=options.first_stage_weight))
+        return self._stages(preranker, RankOptions(first_stage_weight=options.first_stage_weight))
 
 
 def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:

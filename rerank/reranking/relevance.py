@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rerank.config.encoder import RelevanceCurve
-from rerank.engine.strategies import Steps, describe
+from rerank.engine.strategies import Stages, describe
 from rerank.errors import InvalidRequest
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Ranking, ScoreKind, WindowTrace
@@ -18,19 +18,21 @@ def probability(log_odds: float) -> float:
     return 1 / (1 + math.exp(-min(700.0, max(-700.0, log_odds))))
 
 
-def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
-    """Returns True if the last step's model scores by probability, or a step reads cosines that have a curve."""
-    return infos[steps[-1].model].relevance == "score" or any(infos[step.model].relevance == "cosine" for step in steps)
+def gives_relevance(stages: Stages, infos: Mapping[str, RankerInfo]) -> bool:
+    """Returns True if the last stage's model scores by probability, or a stage reads cosines that have a curve."""
+    return infos[stages[-1].model].relevance == "score" or any(
+        infos[stage.model].relevance == "cosine" for stage in stages
+    )
 
 
 def check_min_relevance(
-    value: float, steps: Steps, infos: Mapping[str, RankerInfo], defaults: Mapping[str, Steps]
+    value: float, stages: Stages, infos: Mapping[str, RankerInfo], defaults: Mapping[str, Stages]
 ) -> None:
-    """Raises: InvalidRequest if the value is not a probability, or these steps give no relevance.
+    """Raises: InvalidRequest if the value is not a probability, or these stages give no relevance.
 
     Args:
         infos: of all models by name.
-        defaults: the default steps of all models by name.
+        defaults: the default stages of all models by name.
     """
     if not 0 <= value <= 1:  # also true for nan
         raise InvalidRequest(
@@ -38,12 +40,12 @@ def check_min_relevance(
             f"{value} is not between 0 and 1; use a probability, such as 0.5",
             {"value": str(value), "limit": "0 to 1"},
         )
-    if gives_relevance(steps, infos):
+    if gives_relevance(stages, infos):
         return
-    name = steps[-1].model
+    name = stages[-1].model
     others = [other for other, of_other in defaults.items() if other != name and gives_relevance(of_other, infos)]
     if gives_relevance(defaults[name], infos):
-        problem = f"{describe(steps)} gives no relevance, as no step reads a cosine; leave strategy and preranker out"
+        problem = f"{describe(stages)} gives no relevance, as no stage reads a cosine; leave strategy and preranker out"
     else:
         ways = [f"use a model that gives it ({', '.join(others)})"] if others else []
         ways += ["leave it out"]
@@ -61,7 +63,7 @@ def with_relevance(
     Equal texts share what is known of one of them.
 
     Args:
-        info: of the model of the last step.
+        info: of the model of the last stage.
         curve: of the service's encoder; None: it has none.
         passages: those of the request, in the order of the positions.
     """

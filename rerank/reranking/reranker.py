@@ -16,13 +16,13 @@ import torch
 from rerank.config import ServiceConfig
 from rerank.config.models import reads_sparse
 from rerank.engine.engine import Engine
-from rerank.engine.job import CallerShare, RankJob, timeout_at
+from rerank.engine.request import CallerShare, Request, timeout_at
 from rerank.engine.worker import SharedWorker
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.vector_cache import VectorCache
-from rerank.rankers.base import Ranker, RemoteRanker
+from rerank.rankers.base import Ranker
 from rerank.rankers.failed import FailedRanker
 from rerank.readers.candidates import passage_of
 from rerank.reranking.lazy_models import LazyModels
@@ -132,7 +132,7 @@ class AsyncReranker:
         return self._encoder.vector_cache
 
     @property
-    def rankers(self) -> Mapping[str, Ranker | RemoteRanker]:
+    def rankers(self) -> Mapping[str, Ranker]:
         """The rankers of the models by name, for code that runs windows without the engine."""
         return self._models.rankers
 
@@ -167,10 +167,10 @@ class AsyncReranker:
         query = Query.of(query)
         weighted = _with_weight(options, self.config.first_stage_weight)
         await self._load(weighted, deadline_s)
-        steps = self._models.resolve(weighted, query.instruction)
-        with self._lazy.using([step.model for step in steps]):
-            job = RankJob(query, await self._with_texts(candidates), steps, options, deadline_s, share)
-            return chosen(await self._steps.rank(job), options)
+        stages = self._models.resolve(weighted, query.instruction)
+        with self._lazy.using([stage.model for stage in stages]):
+            request = Request(query, await self._with_texts(candidates), stages, options, deadline_s, share)
+            return chosen(await self._steps.rank(request), options)
 
     async def _load(self, options: RankOptions, deadline_s: float) -> None:
         """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
@@ -208,14 +208,14 @@ class AsyncReranker:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
         weighted = _with_weight(options, FirstStageKind.AUTO)
         await self._load(weighted, deadline_s)
-        steps = self._models.resolve(weighted, asked.instruction)
+        stages = self._models.resolve(weighted, asked.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and not first_stage.reads_vectors:
             problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
             raise InvalidRequest("feedback", f"{problem}, or no feedback")
         if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
-            self._check_makes_vectors(steps[-1].model)
+            self._check_makes_vectors(stages[-1].model)
 
         async def retrieve(query: Query, deadline_s: float) -> tuple[Query, Found]:
             try:
@@ -227,15 +227,15 @@ class AsyncReranker:
                 raise DeadlineExceeded(problem) from error
 
         async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
-            return await self._steps.rank(replace(job, candidates=found, options=options, deadline_s=deadline_s))
+            return await self._steps.rank(replace(request, candidates=found, options=options, deadline_s=deadline_s))
 
-        with self._lazy.using([step.model for step in steps]):
+        with self._lazy.using([stage.model for stage in stages]):
             start_s = time.perf_counter()
             encoded, candidates = await retrieve(asked, deadline_s)
             first_stage_ms = (time.perf_counter() - start_s) * 1000
-            job = RankJob(encoded, candidates, steps, options, deadline_s, share)
+            request = Request(encoded, candidates, stages, options, deadline_s, share)
             if feedback is None:
-                ranking, report = await self._steps.rank(job), None
+                ranking, report = await self._steps.rank(request), None
             else:
                 update = partial(self._searches.call, share.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, update)
@@ -244,7 +244,7 @@ class AsyncReranker:
 
     def _check_makes_vectors(self, model: str) -> None:
         """Raises: InvalidRequest if a model does not make vectors of queries for the index."""
-        makers = [name for name, info in self._models.infos.items() if info.kind == "e2rank" and info.reads_vectors]
+        makers = [name for name, info in self._models.infos.items() if info.kind == "e2rank" and info.needs_vectors]
         if model not in makers:
             way_out = (
                 f"use {' or '.join(makers)}" if makers else "serve an E2Rank model as encoder and as ranker e2rank"

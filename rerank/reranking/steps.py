@@ -1,17 +1,16 @@
-"""The steps of the reranker, in their order: which job the engine gets, and what becomes of its ranking."""
+"""The steps of the reranker, in their order: which request the engine gets, and what becomes of its ranking."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob, timeout_at
+from rerank.engine.request import Request, timeout_at
 from rerank.engine.worker import SharedWorker
 from rerank.models.encoder import Encoder
-from rerank.rankers.base import CachingRanker
+from rerank.rankers.base import Ranker
 from rerank.reranking.chunks import ChunkedDocuments
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
@@ -34,54 +33,57 @@ class RerankerSteps:
     def __init__(self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker) -> None:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
 
-    async def rank(self, job: RankJob) -> Ranking:
+    async def rank(self, request: Request) -> Ranking:
         """Ranks the candidates among which `chosen` chooses.
 
         The order of candidates that have none comes from their texts (`rerank.reranking.unordered`). Long documents are
         ranked by their best chunks (`rerank.reranking.chunks`).
         """
-        given = job = replace(job, options=without_top_n(job.options))
+        given = request = replace(request, options=without_top_n(request.options))
         unordered = chunked = None
-        if not job.options.ordered:
-            unordered = await self._run(job, UnorderedList.of(job.query.text, job.candidates), _CHARS_READ_PER_MS)
-            job = unordered.job(job)
-        if job.options.max_chunks_per_doc > 1 and (chunked := await self._chunked(job)) is not None:
-            job = chunked.job(job)
-        if caching := self._caching_rankers(job):
-            known = _with_cached_vectors(job.candidates, caching)
-            job = replace(job, candidates=tuple(await self._run(job, known, _CHARS_READ_PER_MS)))
-        ranking = await self._engine.run(job)
-        infos = {step.model: self._models.infos[step.model] for step in job.steps}
+        if not request.options.ordered:
+            grouping = UnorderedList.of(request.query.text, request.candidates)
+            unordered = await self._run(request, grouping, _CHARS_READ_PER_MS)
+            request = unordered.request(request)
+        if request.options.max_chunks_per_doc > 1 and (chunked := await self._chunked(request)) is not None:
+            request = chunked.request(request)
+        if caching := self._caching_rankers(request):
+            known = _with_cached_vectors(request.candidates, caching)
+            request = replace(request, candidates=tuple(await self._run(request, known, _CHARS_READ_PER_MS)))
+        ranking = await self._engine.run(request)
+        infos = {stage.model: self._models.infos[stage.model] for stage in request.stages}
         if writers := {model for model, info in infos.items() if info.kind == "generation"}:
             ranking = with_share_of_repairs(ranking, writers)
-        ranking = with_relevance(ranking, infos[job.steps[-1].model], self._encoder.relevance, job.candidates)
+        ranking = with_relevance(ranking, infos[request.stages[-1].model], self._encoder.relevance, request.candidates)
         if chunked is not None:
             ranking = chunked.ranking(ranking, given.options.top_n)
         if unordered is not None:
             ranking = unordered.ranking(ranking, given.options)
         return ranking
 
-    async def _chunked(self, job: RankJob) -> ChunkedDocuments | None:
+    async def _chunked(self, request: Request) -> ChunkedDocuments | None:
         """Divides the documents; None if the deadline comes first, and the request ends as a late one does."""
-        infos = [self._models.infos[step.model] for step in job.steps]
-        margin_s = job.options.answer_margin_s if job.options.allow_partial else 0.0
+        infos = [self._models.infos[stage.model] for stage in request.stages]
+        margin_s = request.options.answer_margin_s if request.options.allow_partial else 0.0
         try:
-            async with timeout_at(job.deadline_s - margin_s):
-                return await self._run(job, ChunkedDocuments.of(job, infos, self._encoder), _CHARS_DIVIDED_PER_MS)
+            async with timeout_at(request.deadline_s - margin_s):
+                return await self._run(
+                    request, ChunkedDocuments.of(request, infos, self._encoder), _CHARS_DIVIDED_PER_MS
+                )
         except TimeoutError:
             return None
 
-    def _caching_rankers(self, job: RankJob) -> list[CachingRanker]:
+    def _caching_rankers(self, request: Request) -> list[Ranker]:
         """The rankers that know vectors which earlier requests computed of the same texts."""
         if not self._encoder.vector_cache.max_bytes:
             return []
-        rankers = [self._models.rankers[step.model] for step in job.steps]
-        return [cast(CachingRanker, ranker) for ranker in rankers if _is_caching(type(ranker))]
+        rankers = [self._models.rankers[stage.model] for stage in request.stages]
+        return [ranker for ranker in rankers if ranker.info.has_cache]
 
-    async def _run(self, job: RankJob, work: InSlices[T], chars_per_ms: int) -> T:
+    async def _run(self, request: Request, work: InSlices[T], chars_per_ms: int) -> T:
         """Runs work on the texts of a request, which is done at once if it is short."""
-        chars = sum(len(candidate.text) for candidate in job.candidates)
-        return await self._texts.run(job.share.name, work, chars / chars_per_ms)
+        chars = sum(len(candidate.text) for candidate in request.candidates)
+        return await self._texts.run(request.share.name, work, chars / chars_per_ms)
 
 
 def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking:
@@ -100,11 +102,6 @@ def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking
     return replace(ranking, trace=replace(trace, generated=generated, model_warning=told))
 
 
-@cache
-def _is_caching(ranker_type: type) -> bool:
-    return issubclass(ranker_type, CachingRanker)
-
-
 def without_top_n(options: RankOptions) -> RankOptions:
     """Asks for all candidates if some of them are left out afterwards."""
     return options if options.min_relevance is None else replace(options, top_n=0)
@@ -117,11 +114,11 @@ def chosen(ranking: Ranking, options: RankOptions) -> Ranking:
     return at_least(ranking, options.min_relevance, options.top_n)
 
 
-def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[CachingRanker]) -> InSlices[list[Passage]]:
+def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[Ranker]) -> InSlices[list[Passage]]:
     found = list[Passage]()
     for passage in passages:
         for ranker in rankers:
-            passage = ranker.with_cached_vector(passage)
+            passage = ranker.with_cached(passage)
         found.append(passage)
         yield
     return found

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from rerank.engine.job import RankJob
+from rerank.engine.request import Request
 from rerank.engine.scores import warning_of_scores
 from rerank.types import Completeness, InSlices, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, Trace
 from rerank.util.words import words
@@ -66,12 +66,12 @@ class UnorderedList:
         """One candidate of each text, in reading order: the first of its group, with its vector and best score."""
         return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
 
-    def job(self, job: RankJob) -> RankJob:
+    def request(self, request: Request) -> Request:
         """The request that ranks `distinct`: ordered by scores, or without the weight of a first stage."""
         if self.has_scores:
-            return replace(job, candidates=self.distinct, options=replace(job.options, ordered=True))
-        first, *others = job.steps
-        return replace(job, candidates=self.distinct, steps=(replace(first, first_stage_weight=0.0), *others))
+            return replace(request, candidates=self.distinct, options=replace(request.options, ordered=True))
+        first, *others = request.stages
+        return replace(request, candidates=self.distinct, stages=(replace(first, weight=0.0), *others))
 
     def ranking(self, of_distinct: Ranking, options: RankOptions) -> Ranking:
         """Makes the ranking of all candidates from that of `distinct`, for a request with these options."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import accumulate
 
-from rerank.engine.job import CallerShare
+from rerank.engine.request import CallerShare
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.service.limits import SMALL_MESSAGE, CallInFlight, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest

@@ -14,7 +14,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from rerank import __version__
-from rerank.engine.job import ModelStage, Stage, Work
+from rerank.engine.request import ModelPhase, Phase
+from rerank.engine.scheduler import Work
 from rerank.errors import Overloaded, reason_of
 from rerank.models.vector_cache import VectorCache
 from rerank.reranking.reranker import AsyncReranker, SearchResult
@@ -59,9 +60,9 @@ class Metrics:
         self._calls.count(call)
         self._measure_queue()
 
-    def on_batch(self, stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
+    def on_batch(self, phase: ModelPhase, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
         """Counts a batch of the engine."""
-        self._batches.count(stage, batch, seconds)
+        self._batches.count(phase, batch, seconds)
         self._measure_queue()
 
     def _measure_queue(self) -> None:
@@ -164,14 +165,14 @@ class _BatchMetrics:
         )
         self._tokens_after_end = counter("tokens_after_cancellation", "Tokens of such requests in these batches.")
 
-    def count(self, stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
-        labels = stage.model, stage.stage.value
+    def count(self, phase: ModelPhase, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
+        labels = phase.model, phase.phase.value
         self._seconds.labels(*labels).observe(seconds)
         self._tokens.labels(*labels).observe(sum(work.tokens for work in batch))
-        if stage.stage is Stage.RANK:
-            self._windows.labels(stage.model).observe(len(batch))
+        if phase.phase is Phase.RANK:
+            self._windows.labels(phase.model).observe(len(batch))
         if ended := [work for work in batch if work.future.cancelled()]:
-            self._after_end.labels(*labels).inc(len({work.job for work in ended}))
+            self._after_end.labels(*labels).inc(len({work.request for work in ended}))
             self._tokens_after_end.labels(*labels).inc(sum(work.tokens for work in ended))
 
 

@@ -19,7 +19,8 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-from rerank.engine.job import Completed, ModelStage, Stage
+from rerank.engine.request import ModelPhase, Phase
+from rerank.engine.scheduler import Completed
 from rerank.service.record import CallRecord
 from rerank.telemetry.logs import costs
 from rerank.util.proxies import channel_options
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 #: Seconds to send the last spans after the drain.
 _FLUSH_S = 2.0
 _SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
-_SPAN_NAMES = {Stage.PREPARE: "prepare", Stage.RANK: "window"}
+_SPAN_NAMES = {Phase.PREPARE: "prepare", Phase.RANK: "window"}
 
 
 class Tracing:
@@ -68,14 +69,14 @@ class Tracing:
             answer, excluded_urls="/health$", tracer_provider=self._provider, exclude_spans=["receive", "send"]
         )
 
-    def on_results(self, stage: ModelStage, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
-        """Adds a span for each piece of work, from the beginning of its batch to its end, to the span of the call."""
+    def on_results(self, phase: ModelPhase, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
+        """Adds a span for each part of the work, as long as its batch, to the span of the call."""
         if not trace.get_current_span().is_recording():  # a call that is not sampled
             return
         for done in results:
             start_s = submitted_s + done.queue_ms / 1000
-            attributes = {"rerank.model": stage.model, "rerank.queue_ms": done.queue_ms}
-            self._add(_SPAN_NAMES[stage.stage], start_s, start_s + done.batch_ms / 1000, attributes)
+            attributes = {"rerank.model": phase.model, "rerank.queue_ms": done.queue_ms}
+            self._add(_SPAN_NAMES[phase.phase], start_s, start_s + done.batch_ms / 1000, attributes)
 
     def on_end(self, call: CallRecord) -> None:
         """Adds the first stage of a search, and what the reply says about its cost, to the span of the call."""

@@ -96,7 +96,7 @@ def test_baseline_is_the_sum_of_z_scores_of_its_name(name: str, weight: float, e
     query, first_stage = Query("how long does a flea live"), (10.0, 9.0, 8.0, 7.0)
     prepared = ranking.prepare(query, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
     of_first_stage = model.weight_for(FirstStageKind.AUTO)
-    window = Window(prepared.query, prepared.passages, first_stage=first_stage, first_stage_weight=of_first_stage)
+    window = Window(prepared.query, prepared.passages, first_stage=first_stage, weight=of_first_stage)
     (ranked,) = rank_windows(ranking, [window])
     cosines = encoder.encode_passages(texts, "auto") @ encoder.encode_queries([query.text])[0]
     expected = weight * z_scores(first_stage) + z_scores(cosines)

@@ -48,7 +48,7 @@ def test_cosines_are_those_of_the_reference(tmp_path: Path, side: Literal["left"
     folder = write_qwen_model(tmp_path / "e2rank", side)
     encoder = Encoder(EncoderConfig(name=str(folder), pooling="lasttoken", end_token=END), "cpu")
     ranker = E2RankRanker(encoder, True, "e2rank", INSTRUCTION, 20, "float32")
-    assert ranker.info.reads_together
+    assert ranker.info.supports_batching
     windows = []
     for query, texts in LISTS:
         passages = [Passage(str(number), text) for number, text in enumerate(texts)]

@@ -28,5 +28,5 @@ def test_prompt_has_a_mark_for_each_turn_and_its_logits_rank() -> None:
     prepared = ranker.prepare(Query("how do birds find their way"), passages)
     encoded = ranker.encode(Window(prepared.query, prepared.passages))
     assert encoded.prompts[0].count(TURN) == 3  # system, user and assistant
-    ranking = ranker.ranking(encoded, ranker.read([encoded]))
+    (ranking,) = ranker.score([encoded])
     assert sorted(ranking.permutation) == [0, 1]

@@ -54,7 +54,7 @@ def test_result_states_how_it_encodes_and_ranks(
     assert not np.allclose(encoder.encode_passages(["tides"]), before.encode_passages(["tides"]), atol=1e-3)
     assert named_model(f"a={final}") == {"name": "a", "ranker": "e2rank", "path": str(final)}
     ranker = load_ranker(with_path(E2RankModel(name="a", ranker="e2rank"), encoder), encoder, "cpu")
-    assert ranker.info.reads_vectors
+    assert ranker.info.needs_vectors
     assert ranker.prepare(Query("tides"), []).query.instruction == "rank them"
     assert f"--encoder {final}" in capsys.readouterr().out
 

@@ -20,7 +20,7 @@ from rerank.rankers.e2rank import E2RankRanker
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.self_test import ChoosingRanker, tolerance
+from rerank.rankers.self_test import tolerance
 from rerank.types import Passage, Precision, Query, ScoreKind, Window
 from scripts.bench.models import LlamaSize
 from scripts.bench.proof.precision import order_tau
@@ -135,7 +135,7 @@ def _scores(ranker: Ranker, windows: Sequence[Window], together: bool) -> Scores
     ready = [Window(item.query, item.passages) for item in prepared]
     groups = [ready] if together else [[window] for window in ready]
     rankings = [ranking for group in groups for ranking in rank_windows(ranker, group)]
-    if isinstance(ranker, ChoosingRanker) and ranker.info.score_kind is ScoreKind.RANK:
+    if isinstance(ranker, PERankRanker) and ranker.info.score_kind is ScoreKind.RANK:
         encoded = [[ranker.encode(window) for window in group] for group in groups]
         choices = [choice for group in encoded for window in ranker.choice_scores(group) for choice in window]
         rows = [np.array(choice) for choice in choices if len(choice) > 1]

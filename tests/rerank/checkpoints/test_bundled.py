@@ -48,5 +48,5 @@ def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_notice
 def test_first_passes_its_self_test_in_bfloat16() -> None:
     model = FirstModel(name="first", ranker="first", precision="bfloat16")
     ranker = load_first(model, "cpu")
-    assert (ranker.info.precision, ranker.info.reads_together) == ("bfloat16", True)
+    assert (ranker.info.precision, ranker.info.supports_batching) == ("bfloat16", True)
     check(ranker, scoring_settings(model), bundled.FIRST, tolerance("cpu", "bfloat16"))

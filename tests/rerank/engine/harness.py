@@ -16,8 +16,8 @@ from typing import Any
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
+from rerank.engine.request import Request
+from rerank.engine.strategies import Cost, RankStage, Round, Schedule, Sliding, Strategy, reordered
 from rerank.types import Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, numbered_passages
 
@@ -53,7 +53,7 @@ class ObservedRanker(NumberRanker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads: dict[str, set[int]] = {"prepare": set(), "encode": set(), "rank": set()}
+        self.threads: dict[str, set[int]] = {"prepare": set(), "encode": set(), "score": set()}
         self.prepared = 0
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -65,9 +65,9 @@ class ObservedRanker(NumberRanker):
         self.threads["encode"].add(threading.get_ident())
         return super().encode(window)
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        self.threads["rank"].add(threading.get_ident())
-        return super().rank(windows)
+    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
+        self.threads["score"].add(threading.get_ident())
+        return super().score(parts)
 
 
 def shuffled(n: int, seed: int = 0) -> list[float]:
@@ -81,10 +81,10 @@ def request_for(
     model: str = "number",
     options: RankOptions = RankOptions(),  # noqa: B008  (frozen)
     deadline_s: float = math.inf,
-) -> RankJob:
+) -> Request:
     """A request whose candidates have these numbers as relevance."""
     candidates = tuple(numbered_passages(numbers))
-    return RankJob(Query(query), candidates, (Step(model, strategy),), options, deadline_s)
+    return Request(Query(query), candidates, (RankStage(model, strategy),), options, deadline_s)
 
 
 def engine_for(ranker: NumberRanker, config: EngineConfig = LARGE_BATCHES) -> Engine:

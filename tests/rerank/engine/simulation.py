@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from rerank.engine.estimate import expected_work
-from rerank.engine.job import ModelStage, QueuedJob, RankJob, Stage
 from rerank.engine.queue import FairQueue
-from rerank.engine.strategies import Sliding, Step
+from rerank.engine.request import CallerShare, ModelPhase, Phase
+from rerank.engine.request import Request as EngineRequest
+from rerank.engine.strategies import RankStage, Sliding
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query, ScoreKind
 
 MODEL = "model"
-RANKING = ModelStage(Stage.RANK, MODEL)
+RANKING = ModelPhase(Phase.RANK, MODEL)
 STRATEGY = Sliding(20, 10)
 INFO = RankerInfo("simulated", "", "", "", STRATEGY.window_size, ScoreKind.RANK, max_passage_tokens=0)
 #: Numbers of candidates that take one, two and nine windows.
@@ -102,7 +102,7 @@ class NextWindow:
     """The next window of a request, as it waits in the engine's queue."""
 
     of: Request
-    job: QueuedJob
+    request: EngineRequest
     tokens: int
 
 
@@ -111,36 +111,39 @@ class EngineScheduler:
 
     def __init__(self, device: Device) -> None:
         self._queue: FairQueue[NextWindow] = FairQueue(RANKING, device.max_batch_tokens)
-        self._jobs: dict[Request, QueuedJob] = {}
+        self._requests: dict[Request, EngineRequest] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
         """Queues the request's first window."""
         candidates = (Passage("", ""),) * request.candidates
-        asked = RankJob(Query(""), candidates, (Step(MODEL, STRATEGY),))
-        self._jobs[request] = job = QueuedJob(request.caller)
-        job.expect(expected_work(asked, {MODEL: INFO}))
+        stages, share = (RankStage(MODEL, STRATEGY),), CallerShare(request.caller)
+        self._requests[request] = asked = EngineRequest(Query(""), candidates, stages, share=share)
+        asked.begin({MODEL: INFO})
+        asked.begin_stage(stages[0], INFO)
         self._submit(request)
 
     def _submit(self, request: Request) -> None:
-        job, tokens = self._jobs[request], request.windows[request.ran]
-        job.add_windows(MODEL, [tokens])
-        self._queue.add(NextWindow(request, job, tokens))
+        asked, tokens = self._requests[request], request.windows[request.ran]
+        asked.add_windows(1, tokens)
+        self._queue.add(NextWindow(request, asked, tokens))
 
     def next_batch(self, now_s: float) -> list[Request]:
         """The requests whose next windows form a batch. Those whose deadline has passed have ended."""
-        for late in [request for request in self._jobs if request.deadline_s < now_s]:
+        for late in [request for request in self._requests if request.deadline_s < now_s]:
             self._end(late)
         return [window.of for window in self._queue.next_batch()]
 
     def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
         """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
-        windows = [NextWindow(one, self._jobs[one], one.windows[one.ran]) for one in running if one in self._jobs]
+        windows = [
+            NextWindow(one, self._requests[one], one.windows[one.ran]) for one in running if one in self._requests
+        ]
         return self.next_batch(now_s) if self._queue.may_preempt(windows, preempted_by) else []
 
     def complete(self, batch: Sequence[Request]) -> None:
         """Queues the next windows of the requests of a batch that has run."""
         for request in batch:
-            if request not in self._jobs:
+            if request not in self._requests:
                 continue
             if request.ran == len(request.windows):
                 self._end(request)
@@ -148,7 +151,7 @@ class EngineScheduler:
                 self._submit(request)
 
     def _end(self, request: Request) -> None:
-        self._queue.discard(self._jobs.pop(request))
+        self._queue.discard(self._requests.pop(request))
 
 
 def simulate(requests: Sequence[Request], scheduler: EngineScheduler | Fifo, device: Device) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.strategies import Single, Sliding, Step
+from rerank.engine.strategies import RankStage, Single, Sliding
 from rerank.errors import Overloaded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
@@ -28,10 +28,10 @@ class FailsAt(NumberRanker):
         super().__init__()
         self._number, self._error = number, error
 
-    def rank(self, windows: Sequence) -> list:  # type: ignore[type-arg]
+    def score(self, parts: Sequence) -> list:  # type: ignore[type-arg]
         if len(self.ranked) >= self._number:
             raise self._error
-        return super().rank(windows)
+        return super().score(parts)
 
 
 @pytest.mark.parametrize("windows_done", [0, 3])
@@ -67,7 +67,7 @@ async def test_full_queue_answers_at_once_with_the_first_stage() -> None:
 
 async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine_for(NumberRanker()) as engine:
-        monkeypatch.setattr(engine, "_run_step", lambda step, job, progress: 1 / 0)
+        monkeypatch.setattr(engine, "_run_stage", lambda request, stage: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await engine.run(request_for([1, 2], options=FIRST_STAGE))
 
@@ -77,8 +77,8 @@ async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its
     """The scores of the one window that held all passages would be those of another model."""
     numbers = shuffled(n)
     failed = FailedRanker("failed", NumberRanker().info, "its scores are wrong")
-    steps = (Step("number", Single(30)), Step("failed", Single(20)))
-    request = replace(request_for(numbers, options=FIRST_STAGE), steps=steps)
+    stages = (RankStage("number", Single(30)), RankStage("failed", Single(20)))
+    request = replace(request_for(numbers, options=FIRST_STAGE), stages=stages)
     async with Engine({"number": NumberRanker(), "failed": failed}, ONE_BY_ONE) as engine:
         ranking = await engine.run(request)
     scores = [number_in(row.passage.text) for row in ranking.ranked]

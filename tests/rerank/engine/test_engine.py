@@ -55,10 +55,10 @@ async def test_empty_list_runs_no_window(strategy: Strategy) -> None:
 @pytest.mark.parametrize("config", [LARGE_BATCHES, ONE_BY_ONE, EngineConfig(max_batch_tokens=500)], ids=str)
 async def test_concurrent_requests_get_the_rankings_that_they_get_alone(config: EngineConfig) -> None:
     strategies: list[Strategy] = [SLIDING, Sliding(5, 2), Single(20), Blocks(7)]
-    requests = [request_for(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
+    asked = [(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
     async with engine_for(NumberRanker(), config) as engine:
-        together = await asyncio.gather(*(engine.run(request) for request in requests))
-        alone = [await engine.run(request) for request in requests]
+        together = await asyncio.gather(*(engine.run(request_for(*one)) for one in asked))
+        alone = [await engine.run(request_for(*one)) for one in asked]
     assert [ranking.ranked for ranking in together] == [ranking.ranked for ranking in alone]
     assert [ranking.trace.windows for ranking in together] == [ranking.trace.windows for ranking in alone]
 
@@ -70,17 +70,18 @@ async def test_windows_of_several_requests_share_a_batch() -> None:
     assert ranker.batches == [1, 23]
 
 
-async def test_each_method_of_a_ranker_has_its_own_thread() -> None:
+async def test_ranker_prepares_and_encodes_on_one_thread_and_scores_on_another() -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
         await asyncio.gather(*(engine.run(request_for(shuffled(50))) for _ in range(8)))
-    assert [len(threads) for threads in ranker.threads.values()] == [1, 1, 1]
-    assert len(set[int]().union({threading.get_ident()}, *ranker.threads.values())) == 4
+    prepare, encode, score = ranker.threads.values()
+    assert (prepare, len(prepare), len(score)) == (encode, 1, 1)
+    assert len({threading.get_ident()} | prepare | score) == 3
 
 
 async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
     ranker = NumberRanker()
-    ranker.info = replace(ranker.info, reads_together=False)
+    ranker.info = replace(ranker.info, supports_batching=False)
     async with engine_for(ranker, EngineConfig()) as engine:
         await engine.run(request_for(shuffled(30), Blocks(5)))
     assert ranker.batches == [1] * 6

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.job import ModelStage, RankJob, Stage
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Phase, Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.errors import Overloaded, RankerFailure, ShuttingDown
 from rerank.types import Passage, Prepared, Query, Window, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
@@ -41,17 +41,17 @@ class SmallRanker(HeldRanker):
         self._most_windows = most_windows
         self.tried: list[int] = []
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        self.tried.append(len(windows))
-        if len(windows) > self._most_windows:
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        self.tried.append(len(parts))
+        if len(parts) > self._most_windows:
             raise MemoryError("tried to allocate 2.00 GiB")
-        return super().rank(windows)
+        return super().score(parts)
 
 
-def poisoned() -> RankJob:
+def poisoned() -> Request:
     """A request on which BrokenRanker fails."""
     candidates = (Passage("d0", "poison"), Passage("d1", "relevance 1"))
-    return RankJob(Query("poisoned"), candidates, (Step("number", Single(2)),))
+    return Request(Query("poisoned"), candidates, (RankStage("number", Single(2)),))
 
 
 def raises(windows: Sequence[Window]) -> list[WindowRanking]:
@@ -89,7 +89,7 @@ async def test_failure_affects_only_its_own_window(
 
     numbers = shuffled(50)
     async with held_engine(LARGE_BATCHES, HeldBrokenRanker(answer_and_count)) as (engine, ranker):
-        tasks = start(*(engine.run(job) for job in (poisoned(), request_for(numbers)) * 2))
+        tasks = start(*(engine.run(one) for _ in range(2) for one in (poisoned(), request_for(numbers))))
         await wait_for_queue(engine, 4)
         ranker.release.set()
         await asyncio.wait(tasks)
@@ -139,7 +139,7 @@ async def test_full_queue_refuses_and_says_when_to_come_again() -> None:
         assert caught.value.metadata == {"exceeded": "max_queue_tokens", "queued_tokens": "20", "limit": "1000"}
         assert caught.value.retry_after_s == 1.0
         for _ in range(2):  # the first one is not counted
-            engine._throughput.observe(ModelStage(Stage.RANK, "number"), 10, 1.0)
+            engine._models["number"].rate(Phase.RANK).observe(10, 1.0)
         with pytest.raises(Overloaded) as caught:
             await engine.run(request_for(shuffled(300), Blocks(100)))
         assert caught.value.retry_after_s == pytest.approx(2.0)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine import model_threads, stage
+from rerank.engine import scheduler
 from rerank.engine.engine import Engine
 from rerank.errors import RankerFailure
 from rerank.types import Passage, Prepared, Query, Window, WindowRanking
@@ -36,24 +36,23 @@ class HangingRanker(NumberRanker):
         self._do("encode", window.query)
         return super().encode(window)
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        self._do("rank", windows[0].query)
-        return super().rank(windows)
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        self._do("score", parts[0].query)
+        return super().score(parts)
 
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LIMIT_S", "_UNKNOWN_LIMIT_S", "_CLOSE_S"):
-        monkeypatch.setattr(stage, name, 0.2)
-    monkeypatch.setattr(model_threads, "_ENCODE_LIMIT_S", 0.2)
+        monkeypatch.setattr(scheduler, name, 0.2)
 
 
-@pytest.mark.parametrize("method", ["prepare", "encode", "rank"])
+@pytest.mark.parametrize("method", ["prepare", "encode", "score"])
 async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: str) -> None:
-    ranker = HangingRanker(method)
+    ranker, phase = HangingRanker(method), "rank" if method == "score" else "prepare"
     async with Engine({"number": ranker, "other": NumberRanker()}, EngineConfig()) as engine:
         for query in ("hang", "q"):
-            with pytest.raises(RankerFailure, match=rf"{method} number has not ended after 0 s; restart[^;]*$"):
+            with pytest.raises(RankerFailure, match=rf"{phase} number has not ended after 0 s; restart[^;]*$"):
                 await engine.run(request_for([1, 2], query=query))
         assert list(engine.problems) == ["number"]
         assert positions(await engine.run(request_for([1, 2], model="other"))) == [1, 0]
@@ -62,7 +61,7 @@ async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: 
         assert positions(await engine.run(request_for([1, 2]))) == [1, 0]
 
 
-@pytest.mark.parametrize("method", ["prepare", "encode", "rank"])
+@pytest.mark.parametrize("method", ["prepare", "encode", "score"])
 async def test_engine_closes_although_a_model_hangs(method: str) -> None:
     ranker = HangingRanker(method)
     engine = Engine({"number": ranker}, EngineConfig())
@@ -76,7 +75,7 @@ async def test_engine_closes_although_a_model_hangs(method: str) -> None:
 
 
 async def test_panic_of_a_tokenizer_fails_its_request_only() -> None:
-    """It is no Exception, and ended the loop of its stage: the model gave no answer any more."""
+    """It is no Exception, and ended the loop of its scheduler: the model gave no answer any more."""
 
     class PanicException(BaseException):
         pass

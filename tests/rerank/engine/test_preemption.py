@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
+from rerank.engine.request import Request
 from rerank.errors import RankerFailure
 from rerank.types import Ranking, Window, WindowRanking
 from tests.fakes import HeldRanker
@@ -34,28 +35,29 @@ class PausingRanker(HeldRanker):
 
     def __init__(self) -> None:
         super().__init__()
+        self.info = replace(self.info, supports_preemption=True)
         self.pause: Callable[[], None] | None = None
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         self.pause = function
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        if windows[0].query.text == "bad":
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        if parts[0].query.text == "bad":
             raise ValueError("bad")
-        if len(windows[0].passages) < LONG:
+        if len(parts[0].passages) < LONG:
             time.sleep(0.02)
-            self.batches.append(len(windows))
-            self.ranked += windows
-            return [WindowRanking(tuple(map(float, range(len(window.passages))))) for window in windows]
+            self.batches.append(len(parts))
+            self.ranked += parts
+            return [WindowRanking(tuple(map(float, range(len(window.passages))))) for window in parts]
         self.entered.set()
         assert self.pause is not None
         while not self.release.is_set():
             self.pause()
             time.sleep(0.001)
-        return super().rank(windows)
+        return super().score(parts)
 
 
-def of_size(n: int, query: str = "q") -> RankJob:
+def of_size(n: int, query: str = "q") -> Request:
     return request_for(range(n), Blocks(100), query=query)
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engine.job import ModelStage, QueuedJob, Stage
 from rerank.engine.queue import FairQueue
+from rerank.engine.request import CallerShare, ModelPhase, Phase, Request
+from rerank.types import Query
 
-MODEL = ModelStage(Stage.RANK, "model")
+MODEL = ModelPhase(Phase.RANK, "model")
 MAX_BATCH_TOKENS = 100
 
 
@@ -23,7 +24,7 @@ class Entry:
     """Numbered work of a request, such as one window."""
 
     number: int
-    job: QueuedJob
+    request: Request
     tokens: int
 
 
@@ -35,8 +36,13 @@ requests_of_entries = st.lists(st.lists(st.integers(1, 150), min_size=1, max_siz
 
 def entry(number: int, tokens: int, remaining: float | None = None, caller: str = "") -> Entry:
     """A window of a request with `remaining` tokens; by default, those of this window."""
-    work = {MODEL: float(tokens if remaining is None else remaining)}
-    return Entry(number, QueuedJob(caller, work), tokens)
+    return Entry(number, request(float(tokens if remaining is None else remaining), caller), tokens)
+
+
+def request(remaining: float, caller: str = "") -> Request:
+    made = Request(Query(""), (), (), share=CallerShare(caller))
+    made.remaining[MODEL] = remaining
+    return made
 
 
 def entries_for(rows: Sequence[int]) -> list[Entry]:
@@ -45,7 +51,7 @@ def entries_for(rows: Sequence[int]) -> list[Entry]:
 
 def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[Entry]:
     counter = itertools.count()
-    jobs = [(QueuedJob(remaining={MODEL: float(sum(row))}), row) for row in rows]
+    jobs = [(request(float(sum(row))), row) for row in rows]
     return [Entry(next(counter), job, tokens) for job, row in jobs for tokens in row]
 
 
@@ -92,8 +98,8 @@ def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> 
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
     long, short = entry(0, 100, remaining=500), entry(1, 100, remaining=200)
     queue = filled([long, short])
-    long.job.subtract(MODEL, 400)
-    queue.refresh(long.job)
+    long.request.subtract(MODEL, 400)
+    queue.refresh(long.request)
     assert order(queue) == [0, 1]
 
 
@@ -101,8 +107,8 @@ def test_work_that_proves_to_be_more_lowers_the_priority() -> None:
     """The places from before, when less was expected of it, are still in the heap."""
     grown, other = entry(0, 60, remaining=60), entry(1, 80)
     queue = filled([grown, other])
-    queue.discard(grown.job)
-    grown.job.remaining[MODEL] = 200
+    queue.discard(grown.request)
+    grown.request.remaining[MODEL] = 200
     queue.add(grown)
     assert order(queue) == [1, 0]
 
@@ -124,13 +130,13 @@ def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], d
     entries = entries_of_requests(rows)
     queue = filled(entries)
     some = data.draw(st.lists(st.sampled_from(entries), max_size=3) if entries else st.just([]))
-    discarded = {id(one.job) for one in some}
+    discarded = {id(one.request) for one in some}
     ran = numbers(queue.next_batch())
     for one in some:
-        queue.discard(one.job)
+        queue.discard(one.request)
     later = order(queue)
-    kept = [one.number for one in entries if id(one.job) not in discarded]
-    assert not {one.number for one in entries if id(one.job) in discarded} & {*later}
+    kept = [one.number for one in entries if id(one.request) not in discarded]
+    assert not {one.number for one in entries if id(one.request) in discarded} & {*later}
     assert {*kept} <= {*ran, *later}
     assert len(queue) == 0
 
@@ -155,7 +161,7 @@ def test_a_batch_costs_the_same_whatever_waits() -> None:
 
 def callers_of(queue: FairQueue[Entry]) -> list[str]:
     """The callers of the entries in the order in which they run."""
-    return [one.job.caller for batch in drained(queue) for one in batch]
+    return [one.request.share.name for batch in drained(queue) for one in batch]
 
 
 def test_callers_take_turns_by_tokens() -> None:
@@ -181,7 +187,7 @@ def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind() ->
     """A caller whose long request had waited had 4,700 tokens of short ones before those of an honest one."""
     queue = filled([entry(0, 2000, caller="behind"), *(entry(number, 100, caller="served") for number in range(1, 11))])
     for _ in range(10):
-        assert [one.job.caller for one in queue.next_batch()] == ["served"]
+        assert [one.request.share.name for one in queue.next_batch()] == ["served"]
     for number in range(11, 61):
         queue.add(entry(number, 10, caller="behind"))
     queue.add(entry(61, 5, caller="new"))

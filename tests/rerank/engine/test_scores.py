@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
+from rerank.engine.request import Request
 from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_first_stage
-from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
+from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDown
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 from tests.rerank.engine.harness import LARGE_BATCHES, positions
@@ -27,35 +27,35 @@ def slow_z_scores(scores: Sequence[float]) -> list[float]:
     return [(score - fmean(scores)) / deviation if deviation else 0.0 for score in scores]
 
 
-async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], *steps: Step) -> Ranking:
+async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], *stages: RankStage) -> Ranking:
     """The ranking of candidates with these numbers as relevance and these scores of the first stage."""
     pairs = zip(numbered_passages(numbers), first_stage, strict=True)
-    return await run(tuple(replace(passage, score=score) for passage, score in pairs), *steps)
+    return await run(tuple(replace(passage, score=score) for passage, score in pairs), *stages)
 
 
-async def run(candidates: tuple[Passage, ...], *steps: Step, stride: int = 0) -> Ranking:
+async def run(candidates: tuple[Passage, ...], *stages: RankStage, stride: int = 0) -> Ranking:
     async with Engine({"number": NumberRanker(), "preranker": ByLength()}, LARGE_BATCHES) as engine:
-        return await engine.run(RankJob(Query("q"), candidates, steps, RankOptions(stride=stride)))
+        return await engine.run(Request(Query("q"), candidates, stages, RankOptions(stride=stride)))
 
 
-def step(strategy: Strategy, weight: float = 0.0, has_scores: bool = True) -> Step:
-    return Step("number", strategy, weight, has_scores)
+def step(strategy: Strategy, weight: float = 0.0, has_scores: bool = True) -> RankStage:
+    return RankStage("number", strategy, weight, has_scores)
 
 
 def interpolate(ranking: WindowRanking, first_stage: Sequence[float], weight: float) -> WindowRanking:
-    window = Window(Query("q"), (), first_stage=tuple(first_stage), first_stage_weight=weight)
+    window = Window(Query("q"), (), first_stage=tuple(first_stage), weight=weight)
     return with_first_stage(ranking, window)
 
 
-def preranker(strategy: Strategy, weight: float = 0.0) -> Step:
-    return Step("preranker", strategy, weight)
+def preranker(strategy: Strategy, weight: float = 0.0) -> RankStage:
+    return RankStage("preranker", strategy, weight)
 
 
 class ByLength(NumberRanker):
     """A preranker that scores a passage by the length of its doc_id."""
 
-    def rank(self, windows: Sequence[object]) -> list[WindowRanking]:
-        return [WindowRanking(tuple(float(len(p.doc_id)) for p in w.passages)) for w in windows]  # type: ignore[attr-defined]
+    def score(self, parts: Sequence[object]) -> list[WindowRanking]:
+        return [WindowRanking(tuple(float(len(p.doc_id)) for p in w.passages)) for w in parts]  # type: ignore[attr-defined]
 
 
 pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=1, max_size=20)
@@ -129,14 +129,14 @@ async def test_preranker_counts_by_its_scores() -> None:
     assert positions(await run(candidates, preranker(Single(20)), step(Single(20)))) == [2, 0, 1]
     ranking = await run(candidates, preranker(Single(20)), step(Single(20), 9.0))
     assert positions(ranking) == [1, 2, 0]
-    assert ranking.trace.first_stage_weight == 0.0, "of the first step"
+    assert ranking.trace.first_stage_weight == 0.0, "of the first stage"
     assert ranking.score_kind is ScoreKind.RANK
 
 
 async def test_first_stage_counts_in_the_order_of_the_preranker() -> None:
     """The preranker keeps the first-stage order, so the window of two holds the first two candidates."""
-    steps = preranker(Single(20), 99.0), step(Single(2))
-    ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], *steps)
+    stages = preranker(Single(20), 99.0), step(Single(2))
+    ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], *stages)
     assert positions(ranking) == [1, 0, 2]
     assert ranking.trace.first_stage_weight == 99.0
     assert ranking.trace.strategy == "cascade(preranker: single(20) + 99 first stage > 2)"

@@ -1,18 +1,17 @@
-"""What is read in pieces has the scores of the whole, and requests take turns between two pieces."""
+"""A window of several parts has the scores of the whole, and requests take turns between two parts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import pytest
 
 from rerank.config import EngineConfig
+from rerank.engine.costs import slices
 from rerank.engine.engine import Engine
-from rerank.engine.estimate import slices
 from rerank.engine.strategies import Single
 from rerank.types import Passage, ScoreKind, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, number_in
@@ -31,18 +30,19 @@ SINGLE = Single(1000)
 
 @dataclass(frozen=True)
 class Part:
-    """Some passages of a window, of 100 tokens each."""
+    """Some passages of a window, of 100 tokens each. All parts of the window share `scores`."""
 
-    query: str
-    texts: tuple[str, ...]
+    window: Window
+    places: range
+    scores: dict[int, float]
 
     @property
     def tokens(self) -> int:
-        return 100 * len(self.texts)
+        return 100 * len(self.places)
 
 
 class Pointwise(HeldRanker):
-    """Scores each passage alone, five in a piece."""
+    """Scores each passage alone, five in a part."""
 
     def __init__(self, free_batches: int = 1_000_000) -> None:
         super().__init__(free_batches)
@@ -50,18 +50,20 @@ class Pointwise(HeldRanker):
         self.parts: list[Part] = []
 
     def encode(self, window: Window) -> Window:
-        texts = [passage.text for passage in window.passages]
-        starts = range(0, len(texts), 5)
-        parts = tuple(Part(window.query.text, tuple(texts[start : start + 5])) for start in starts)
-        return replace(super().encode(window), batches=parts)
+        n, scores = len(window.passages), dict[int, float]()
+        parts = tuple(Part(window, range(start, min(start + 5, n)), scores) for start in range(0, n, 5))
+        return replace(super().encode(window), divided=parts)
 
-    def read(self, pieces: Sequence[Any]) -> list[Any]:
-        self.rank([])  # blocks
-        self.parts += pieces
-        return [[number_in(text) for text in part.texts] for part in pieces]
+    def score(self, parts: Sequence[Any]) -> list[WindowRanking | None]:
+        super().score([])  # blocks
+        self.parts += parts
+        return [self._score(part) for part in parts]
 
-    def ranking(self, window: Window, results: Sequence[Any]) -> WindowRanking:
-        return WindowRanking(tuple(chain.from_iterable(results)))
+    def _score(self, part: Part) -> WindowRanking | None:
+        passages = part.window.passages
+        part.scores.update((place, number_in(passages[place].text)) for place in part.places)
+        is_whole = len(part.scores) == len(passages)
+        return WindowRanking(tuple(part.scores[place] for place in range(len(passages)))) if is_whole else None
 
 
 def small_batches(ranker: NumberRanker) -> Engine:
@@ -69,7 +71,7 @@ def small_batches(ranker: NumberRanker) -> Engine:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100, 333])
-async def test_window_read_in_pieces_is_ordered_as_a_whole(n: int) -> None:
+async def test_window_of_several_parts_is_ordered_as_a_whole(n: int) -> None:
     numbers, ranker = shuffled(n), Pointwise()
     async with small_batches(ranker) as engine:
         ranking = await engine.run(request_for(numbers, SINGLE))
@@ -79,7 +81,7 @@ async def test_window_read_in_pieces_is_ordered_as_a_whole(n: int) -> None:
     assert (window.scores, ranking.trace.rounds, len(ranker.parts)) == (tuple(numbers), 1, -(-n // 5))
 
 
-async def test_pieces_of_several_requests_share_a_batch() -> None:
+async def test_parts_of_several_requests_share_a_batch() -> None:
     ranker = Pointwise(free_batches=0)
     async with small_batches(ranker) as engine:
         (first,) = start(engine.run(request_for([1, 2], SINGLE)))
@@ -91,7 +93,7 @@ async def test_pieces_of_several_requests_share_a_batch() -> None:
     assert len(ranker.batches) == 2
 
 
-async def test_short_request_overtakes_between_two_pieces() -> None:
+async def test_short_request_overtakes_between_two_parts() -> None:
     ranker = Pointwise(free_batches=1)
     async with small_batches(ranker) as engine:
         (long,) = start(engine.run(request_for(shuffled(500), SINGLE, query="long")))
@@ -100,7 +102,7 @@ async def test_short_request_overtakes_between_two_pieces() -> None:
         await wait_for(lambda: engine.queued_requests == 2 and "short" in {w.query.text for w in ranker.encoded})
         ranker.release.set()
         await asyncio.gather(short, long)
-    assert [part.query for part in ranker.parts].index("short") < 5
+    assert [part.window.query.text for part in ranker.parts].index("short") < 5
 
 
 def texts_of(*texts: str) -> list[Passage]:
@@ -119,4 +121,4 @@ def texts_of(*texts: str) -> list[Passage]:
 def test_slices_hold_every_passage_once_and_equal_texts_together(
     passages: list[Passage], expected: list[list[int]]
 ) -> None:
-    assert slices(passages, lambda passage: len(passage.text), 4) == expected
+    assert slices(passages, [len(passage.text) for passage in passages], 4) == expected

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.strategies import Cost, Positions, Round, Single, Sliding, Strategy, TopDown, Walk, reordered
+from rerank.engine.strategies import Cost, Positions, Round, Single, Sliding, Strategy, TopDown, reordered
 from rerank.errors import InvalidRequest
 from rerank.types import WindowRanking
-from tests.fakes import run_schedule
+from tests.fakes import drive_schedule, run_schedule
 from tests.rerank.engine.schedules import (
     SINGLE,
     SLIDING,
@@ -197,13 +197,14 @@ def order_with_top_n(
     strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, top_n: int
 ) -> list[int]:
     """The final order if each window is ranked only up to its round's `top_n`, and reversed after that."""
-    walk = Walk(strategy, range(n))
-    while walk.round is not None:
+
+    def rank(round_: Round) -> list[WindowRanking]:
         rankings = []
-        for window in walk.round.windows:
+        for window in round_.windows:
             best = WindowRanking(tuple(scores_of(window))).permutation
-            kept = walk.round.top_n(window, top_n) or len(window)
+            kept = round_.top_n(window, top_n) or len(window)
             order = [*best[:kept], *reversed(best[kept:])]
             rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
-        walk.advance(rankings)
-    return list(walk.order)
+        return rankings
+
+    return drive_schedule(strategy, rank, range(n))[1]

@@ -6,8 +6,8 @@ from typing import Any
 
 from rerank.checkpoints import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Sliding, Step, Strategy
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
 from rerank.types import Passage, Query
 
 QUERY = Query("how do birds find their way")
@@ -49,11 +49,11 @@ def generation(url: str, **by: Any) -> GenerationModel:
     )
 
 
-def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> RankJob:
+def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> Request:
     """A request for the model `zephyr` over the first n texts; by default in sliding windows."""
     candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(TEXTS[:n]))
-    step = Step("zephyr", strategy or Sliding(WINDOW, WINDOW // 2))
-    return RankJob(QUERY, candidates, (step,), **settings)
+    step = RankStage("zephyr", strategy or Sliding(WINDOW, WINDOW // 2))
+    return Request(QUERY, candidates, (step,), **settings)
 
 
 #: Name → model at a URL, and the request that is recorded with it.

@@ -17,7 +17,7 @@ from rerank.config import E2RankModel, EncoderConfig, EngineConfig
 from rerank.engine.engine import Engine
 from rerank.errors import ModelServerUnfit
 from rerank.models.encoder import Encoder
-from rerank.rankers.base import Ranker, RemoteRanker
+from rerank.rankers.base import Ranker
 from rerank.reranking.load_models import E2RANK_END_TOKEN, ModelLoader
 from rerank.types import Ranking
 from tests.rerank.inference_servers.cases import request, served_by
@@ -55,7 +55,7 @@ def replies_of(folder: Path, scale: float = 1.0, at: int = -1) -> Callable[[str,
     return reply
 
 
-async def ranked(ranker: Ranker | RemoteRanker) -> Ranking:
+async def ranked(ranker: Ranker) -> Ranking:
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         return await engine.run(request(None))
 

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.config import ApiModel, RerankServers, load_config
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.errors import DeadlineExceeded, ModelServerUnfit
 from rerank.inference_servers import server, watched
 from rerank.inference_servers.api import Post
@@ -119,9 +119,9 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
         now[0] = ENDLESS[name]
         noting = asyncio.create_task(note_pauses())
         start_s = time.perf_counter()
-        steps = (Step("zephyr", Single(1000)),)
+        steps = (RankStage("zephyr", Single(1000)),)
         deadline_s = asyncio.get_running_loop().time() + 1.0
-        asked = [RankJob(QUERY, candidates, steps, deadline_s=deadline_s) for _ in range(30)]
+        asked = [Request(QUERY, candidates, steps, deadline_s=deadline_s) for _ in range(30)]
         outcomes = await asyncio.gather(*map(engine.run, asked), return_exceptions=True)
         noting.cancel()
     assert all(isinstance(outcome, ModelServerUnfit | DeadlineExceeded) for outcome in outcomes), outcomes

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.config import EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
+from rerank.engine.request import Request
 from rerank.engine.strategies import Single
 from rerank.models.encoder import Encoder
 from rerank.models.smollm2 import locate_causal_lm
@@ -18,12 +18,12 @@ from tests.rerank.inference_servers.cases import WINDOW, adapter, generation, pl
 from tests.rerank.inference_servers.stand_in import StandIn
 
 
-async def ranked(model: FirstModel | GenerationModel, work: RankJob) -> Ranking:
+async def ranked(model: FirstModel | GenerationModel, work: Request) -> Ranking:
     async with Engine({"zephyr": load_remote(model)}, EngineConfig()) as engine:
         return await engine.run(work)
 
 
-async def ranked_here(model: FirstModel | GenerationModel, work: RankJob, encoder: Encoder) -> Ranking:
+async def ranked_here(model: FirstModel | GenerationModel, work: Request, encoder: Encoder) -> Ranking:
     """By the same model in this process."""
     path = Path(locate_causal_lm(str(model.path)))
     here = model.model_copy(update={"served_by": None, "path": path, "precision": "float32"})
@@ -47,9 +47,8 @@ async def test_scores_are_those_of_the_model_in_this_process(vllm: StandIn, enco
 
 @pytest.mark.slow
 async def test_generated_orders_are_those_of_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
-    work = request(Single(WINDOW), WINDOW)
-    served = await ranked(generation(vllm.url), work)
-    here = await ranked_here(generation(vllm.url), work, encoder)
+    served = await ranked(generation(vllm.url), request(Single(WINDOW), WINDOW))
+    here = await ranked_here(generation(vllm.url), request(Single(WINDOW), WINDOW), encoder)
     assert [result.position for result in served.ranked] == [result.position for result in here.ranked]
     assert served.trace.repairs == here.trace.repairs
 

@@ -13,8 +13,8 @@ import pytest
 
 from rerank.config import E2RankModel, EncoderConfig, EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import E2RANK_END_TOKEN, ModelLoader
 from rerank.types import Passage, Query, Ranking
@@ -47,7 +47,7 @@ async def test_scores_are_those_of_the_model_in_this_process(
 
     async def ranked(model: E2RankModel) -> Ranking:
         ranker = (loader if is_encoder or model.served_by is None else ModelLoader(encoder, "cpu")).load(model).ranker
-        work = RankJob(Query("how do birds find their way"), tuple(passages), (STEP,))
+        work = Request(Query("how do birds find their way"), tuple(passages), (STEP,))
         async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
             return await engine.run(work)
 
@@ -58,4 +58,4 @@ async def test_scores_are_those_of_the_model_in_this_process(
     assert max(expected.trace.windows[0].scores) - min(expected.trace.windows[0].scores) > 0.01
 
 
-STEP = Step("zephyr", Single(100))
+STEP = RankStage("zephyr", Single(100))

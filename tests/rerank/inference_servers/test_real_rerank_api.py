@@ -22,8 +22,8 @@ import pytest
 
 from rerank.config import ApiModel, EngineConfig, RerankServers
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step, Strategy
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single, Strategy
 from rerank.reranking.load_models import load_remote
 from rerank.types import Passage, Query, Ranking
 from tests.rerank.inference_servers.random_rerankers import scores_here
@@ -61,7 +61,7 @@ async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings:
     model = ApiModel(name="api", ranker="api", served_by=RerankServers.model_validate(servers))
     candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(texts(n)))
     async with Engine({"api": load_remote(model)}, EngineConfig()) as engine:
-        return await engine.run(RankJob(Query(QUERY), candidates, (Step("api", strategy),)))
+        return await engine.run(Request(Query(QUERY), candidates, (RankStage("api", strategy),)))
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm-score"], ids=["rerank", "score"])

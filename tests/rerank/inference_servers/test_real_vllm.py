@@ -29,11 +29,11 @@ import pytest
 from rerank.checkpoints import bundled
 from rerank.config import EngineConfig, FirstModel
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
-from rerank.rankers.base import Ranker, RemoteRanker, rank_windows
+from rerank.rankers.base import Ranker, rank_windows
 from rerank.reranking.load_models import load_ranker, load_remote
 from rerank.types import Completeness, Passage, Query, Window
 from tests.rerank.inference_servers.cases import QUERY, adapter, generation
@@ -51,9 +51,9 @@ def passages(n: int, seed: int) -> list[Passage]:
     return [Passage(f"d{place}", " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for place in range(n)]
 
 
-def request_of(n: int, seed: int = 0, **settings: object) -> RankJob:
+def request_of(n: int, seed: int = 0, **settings: object) -> Request:
     candidates = tuple(passages(n, seed))
-    return replace(RankJob(QUERY, candidates, (Step("zephyr", Single(20)),)), **settings)  # type: ignore[arg-type]
+    return replace(Request(QUERY, candidates, (RankStage("zephyr", Single(20)),)), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def here() -> Ranker:
     return load_ranker(model, Encoder(device="cpu"), "cpu")
 
 
-def served(url: str, **settings: object) -> RemoteRanker:
+def served(url: str, **settings: object) -> Ranker:
     return load_remote(adapter(url, **settings))
 
 
@@ -94,7 +94,7 @@ async def test_scores_of_50_windows_are_those_of_the_model_in_this_process(url: 
         prepared = ranker.prepare(Query(f"{QUERY.text} {seed}"), passages(2 + seed % 19, seed))
         window = Window(prepared.query, prepared.passages)
         expected = (await asyncio.to_thread(rank_windows, here, [window]))[0].scores
-        found = (await ranker.rank_window(ranker.encode(window))).scores
+        found = (await ranker.score([ranker.encode(window)]))[0].scores  # type: ignore[misc,union-attr]
         gaps.append(max(abs(a - b) for a, b in zip(expected, found, strict=True)))
     await ranker.close()
     print(f"largest difference of a score over 50 windows: {max(gaps):.1e}")

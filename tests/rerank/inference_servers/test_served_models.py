@@ -14,14 +14,14 @@ from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.kinds import VllmApi
-from rerank.rankers.base import RemoteRanker
+from rerank.rankers.base import Ranker
 from rerank.reranking.load_models import load_remote
 from tests.rerank.inference_servers.cases import adapter, plain, request
 from tests.rerank.inference_servers.stand_in import StandIn
 
 
 @asynccontextmanager
-async def opened(model: ApiModel | FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, RemoteRanker]]:
+async def opened(model: ApiModel | FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, Ranker]]:
     ranker = load_remote(model)
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         yield engine, ranker

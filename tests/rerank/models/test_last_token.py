@@ -29,7 +29,7 @@ def test_sequences_share_a_pass_unless_positions_depend_on_its_length() -> None:
         reader = LastTokenReader(model)
         reader.between_layers = lambda: calls.append(None)  # noqa: B023
         reader.read(random_sequences())
-        passes[reader.reads_together] = len(calls) / model.config.num_hidden_layers
+        passes[reader.supports_batching] = len(calls) / model.config.num_hidden_layers
     assert passes == {True: 1, False: len(random_sequences())}
 
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from rerank.config import ApiModel, EngineConfig, HttpConfig, RerankServers
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Sliding, Step, Strategy
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.reranking.load_models import load_remote
@@ -43,9 +43,9 @@ def model_at(server: str, **settings: Any) -> ApiModel:
     return ApiModel(name="bge", ranker="api", served_by=RerankServers.model_validate(servers))
 
 
-def request_of(values: Sequence[int], strategy: Strategy | None = None, **step: Any) -> RankJob:
+def request_of(values: Sequence[int], strategy: Strategy | None = None, **step: Any) -> Request:
     candidates = tuple(Passage(f"d{value}", f"passage {value}") for value in values)
-    return RankJob(Query("q"), candidates, (Step("bge", strategy or Single(1000), **step),))
+    return Request(Query("q"), candidates, (RankStage("bge", strategy or Single(1000), **step),))
 
 
 def order(ranking: Ranking) -> list[int]:

@@ -49,14 +49,14 @@ def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which 
 
 
 def pairs_of(window: Window) -> list[Pair]:
-    found = {place: pair for batch in window.batches for place, pair in zip(batch.places, batch.pairs, strict=True)}
+    found = {place: pair for batch in window.parts for place, pair in zip(batch.places, batch.pairs, strict=True)}
     return [found[place] for place in sorted(found)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_scores_are_those_of_predict(folders: dict[str, Path], architecture: str) -> None:
     ranker, library = CrossEncoderRanker(folders[architecture], "cpu"), CrossEncoder(str(folders[architecture]))
-    lists = [[*texts(9), "w1 " * 600], texts(1), texts(3), []]  # one is longer than the model reads
+    lists = [[*texts(9), "w1 " * 600], texts(1), texts(3)]  # one is longer than the model reads
     rankings = rank_windows(ranker, [window(ranker, passages) for passages in lists])
     for passages, ranking in zip(lists, rankings, strict=True):
         expected = library.predict([("which w3", text) for text in passages], show_progress_bar=False)

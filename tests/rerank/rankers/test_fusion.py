@@ -31,7 +31,7 @@ def fusion(encoder: Encoder, sparse_encoder: SparseEncoder | None, **settings: A
 def window(ranker: FusionRanker, texts: list[str], first_stage: list[float] | None = None) -> Window:
     prepared = ranker.prepare(QUERY, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
     scores = tuple(first_stage or ())
-    return Window(prepared.query, prepared.passages, first_stage=scores, first_stage_weight=0.3 if scores else 0.0)
+    return Window(prepared.query, prepared.passages, first_stage=scores, weight=0.3 if scores else 0.0)
 
 
 def signals(of_list: Window, encoder: Encoder) -> Signals:
@@ -53,14 +53,14 @@ def test_scores_are_the_fusion_of_the_signals(
     ranker = fusion(encoder, sparse_encoder)
     draw = np.random.default_rng(3)
     for n in (1, 2, 5, len(TEXTS)):
-        of_list = replace(window(ranker, TEXTS[:n], draw.normal(size=n).tolist()), first_stage_weight=weight)
+        of_list = replace(window(ranker, TEXTS[:n], draw.normal(size=n).tolist()), weight=weight)
         (ranking,) = rank_windows(ranker, [of_list])
         found = signals(of_list, encoder)
         of_weight = weight_by_list(SETTINGS, weight, found.cheap)
         # in bfloat16, a vector depends on the batch of its text
         expected = fused_scores(SETTINGS, of_weight, found).tolist()
         assert ranking.scores == pytest.approx(expected, abs=0.05, rel=0.02), n
-        assert ranking.first_stage_weight == pytest.approx(of_weight)
+        assert ranking.weight == pytest.approx(of_weight)
 
 
 def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
@@ -68,8 +68,7 @@ def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
 ) -> None:
     ranker = fusion(encoder, sparse_encoder, cosine_depth=5)
     of_list = replace(
-        window(ranker, TEXTS, np.random.default_rng(3).normal(size=len(TEXTS)).tolist()),
-        first_stage_weight=FirstStageKind.AUTO,
+        window(ranker, TEXTS, np.random.default_rng(3).normal(size=len(TEXTS)).tolist()), weight=FirstStageKind.AUTO
     )
     (ranking,) = rank_windows(ranker, [of_list])
     cheap = signals(of_list, encoder).cheap
@@ -83,9 +82,9 @@ def test_list_in_a_language_without_known_words_keeps_its_first_stage(
     """No word of the query is in a text, so that the first stage has its whole weight."""
     ranker = fusion(encoder, sparse_encoder)
     texts = ["Блохи живут около года.", "Пустыни сухи.", "Киты живут в море.", "Ноты пишут на бумаге."]
-    of_list = replace(window(ranker, texts, [4.0, 3.0, 2.0, 1.0]), first_stage_weight=FirstStageKind.AUTO)
+    of_list = replace(window(ranker, texts, [4.0, 3.0, 2.0, 1.0]), weight=FirstStageKind.AUTO)
     (ranking,) = rank_windows(ranker, [of_list])
-    assert ranking.first_stage_weight == 1.25
+    assert ranking.weight == 1.25
 
 
 def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
@@ -95,7 +94,7 @@ def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, spars
     (cold,) = rank_windows(ranker, [of_list])
     for text in TEXTS:  # a later request with a greater depth leaves all vectors
         caching.vector_cache.put(text, caching.encode_passages([text])[0], False)
-    warm_list = replace(of_list, passages=tuple(map(ranker.with_cached_vector, of_list.passages)))
+    warm_list = replace(of_list, passages=tuple(map(ranker.with_cached, of_list.passages)))
     assert all(passage.vector_cached for passage in warm_list.passages)
     (warm,) = rank_windows(ranker, [warm_list])
     assert warm.permutation == cold.permutation
@@ -144,8 +143,8 @@ def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(
     """A request of 20 x 198,000 characters was counted whole, and the requests after it were refused."""
     ranker = fusion(encoder, sparse_encoder)
     encoded = ranker.encode(window(ranker, [f"{number} " + ". " * 99_000 for number in range(9)]))
-    assert encoded.tokens == sum(batch.tokens for batch in encoded.pieces) == 9 * encoder.max_text_tokens
-    assert [len(batch.beginnings) for batch in encoded.pieces] == [1] * 9
+    assert encoded.tokens == sum(batch.tokens for batch in encoded.parts) == 9 * encoder.max_text_tokens
+    assert [len(batch.beginnings) for batch in encoded.parts] == [1] * 9
 
 
 def test_query_longer_than_an_encoder_reads_is_truncated(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

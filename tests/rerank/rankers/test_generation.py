@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwiseRenderer
@@ -163,9 +163,9 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
     at_once = GenerationRanker(write_causal_lm(tmp_path / "lm", "qwen3", byte_level()), "first", LETTERS, "cpu")
     (encoded,) = (ranker.encode(make_window(3)),)
     assert encoded.tokens - len(encoded.prompts[0]) == 24 + at_once.new_tokens(3) + 64 - 8
-    ranking = ranker.ranking(encoded, ranker.read([encoded]))
+    (ranking,) = ranker.score([encoded])
     assert (ranking.is_unanswered, ranking.repairs, ranking.permutation) == (True, 0, (0, 1, 2))
-    request = RankJob(Query("q"), tuple(make_window(5).passages), (Step("g", Single(3)),))
+    request = Request(Query("q"), tuple(make_window(5).passages), (RankStage("g", Single(3)),))
     async with Engine({"g": ranker}, EngineConfig()) as engine:
         found = await engine.run(request)
     assert [result.position for result in found.ranked] == [0, 1, 2, 3, 4]

@@ -35,9 +35,9 @@ class Scorer(NumberRanker):
         self._score = score
         self.info = replace(self.info, precision="float32")
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        super().rank(windows)
-        return [WindowRanking(tuple(self._score(encoded, len(windows)))) for encoded in windows]
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        super().score(parts)
+        return [WindowRanking(tuple(self._score(encoded, len(parts)))) for encoded in parts]
 
 
 def run(ranker: Ranker, folder: Path | None = None) -> None:
@@ -60,7 +60,7 @@ def test_pe_rank_passes(tmp_path: Path, checkpoint: Path, encoder: Encoder, deco
 
 def test_ranker_that_reads_no_passages_is_not_tested() -> None:
     class Unused(IdentityRanker):
-        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
             raise AssertionError("ranked")
 
     run(Unused())

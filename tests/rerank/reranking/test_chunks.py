@@ -17,8 +17,8 @@ import pytest
 
 from rerank import InvalidRequest, Query, Ranking, RankOptions
 from rerank.config import Limits
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.models.encoder import Encoder
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
@@ -164,7 +164,7 @@ def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder: Encoder, mo
 
     documents = tuple(Passage(str(place), FILLER * 10_000) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
-    request = RankJob(Query(QUERY), documents, (Step("m", Single(20)),), options)
+    request = Request(Query(QUERY), documents, (RankStage("m", Single(20)),), options)
     monkeypatch.setattr(encoder, "token_ends", token_ends)
     divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder))
     assert sum(read) < 3 * 2 * 4096, "a slice of each document is enough"
@@ -176,7 +176,7 @@ def test_part_has_no_vector_of_the_document(encoder: Encoder) -> None:
     """An index holds a vector of the beginning of a document only."""
     of_document = np.ones(encoder.id.dimension, dtype=np.float32)
     document = Passage("a", LONG, 2.5, vector=of_document, vector_truncated=True)
-    request = RankJob(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
+    request = Request(Query(QUERY), (document,), (RankStage("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
     (chunk,) = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder)).candidates
     assert chunk.text in LONG
     assert (chunk.vector, chunk.vector_truncated, chunk.score) == (None, False, 2.5)
@@ -193,7 +193,9 @@ def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_rea
 ) -> None:
     monkeypatch.setattr(encoder, "token_ends", words)
     text = " ".join(f"w{place}" for place in range(length))
-    request = RankJob(Query("q"), (Passage("a", text),), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=most))
+    request = Request(
+        Query("q"), (Passage("a", text),), (RankStage("m", Single(20)),), RankOptions(max_chunks_per_doc=most)
+    )
     divided = finished(
         ChunkedDocuments.of(request, [replace(ShortSighted(ScoreKind.POINTWISE).info, max_passage_tokens=25)], encoder)
     )

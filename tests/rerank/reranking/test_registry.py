@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rerank.config import FirstModel, FusionModel, IdentityModel, PERankModel
-from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown
+from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.rankers.identity import IdentityRanker
@@ -51,7 +51,7 @@ def test_default_window_is_that_of_the_training_up_to_what_the_model_reads(
     ids=repr,
 )
 def test_options_are_completed_from_the_models_defaults(options: RankOptions, model: str, strategy: Strategy) -> None:
-    assert registry().resolve(options) == (Step(model, strategy),)
+    assert registry().resolve(options) == (RankStage(model, strategy),)
 
 
 def weighted_registry(**info: Any) -> ModelRegistry:
@@ -83,7 +83,7 @@ def weighted_registry(**info: Any) -> ModelRegistry:
 )
 def test_number_is_the_weight_and_a_model_decides_by_a_kind(options: RankOptions, weight: FirstStageWeight) -> None:
     (step,) = weighted_registry().resolve(options)
-    assert step.first_stage_weight == weight
+    assert step.weight == weight
 
 
 @pytest.mark.parametrize("weight", [-0.1, 100.1, math.inf, math.nan])
@@ -106,7 +106,7 @@ def cascade_registry(**failed: FailedRanker) -> ModelRegistry:
 
 
 def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
-    steps = Step("first", Sliding(30, 15), 0.25), Step("number", Single(10))
+    steps = RankStage("first", Sliding(30, 15), 0.25), RankStage("number", Single(10))
     assert cascade_registry().resolve(RankOptions()) == steps
     described = cascade_registry().describe()[0].default_strategy
     assert described == "cascade(first: sliding(30/15) + 0.25 first stage > 10)"
@@ -125,7 +125,7 @@ def chain(*prerankers: str) -> ModelRegistry:
 
 def test_preranker_may_be_a_cascade_of_two_models() -> None:
     registry = chain("m1", "m2", "")
-    expected = (Step("m2", Single(4)), Step("m1", Single(3)), Step("m0", Single(2)))
+    expected = (RankStage("m2", Single(4)), RankStage("m1", Single(3)), RankStage("m0", Single(2)))
     assert registry.resolve(RankOptions()) == expected
     assert registry.describe()[0].default_strategy == "cascade(m1: cascade(m2: single(4) > 3) > 2)"
 
@@ -136,7 +136,7 @@ def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
     assert registry.describe()[0].problem == "its preranker first is not served: scores are not finite"
     with pytest.raises(SelfTestFailed, match="model 'first' is not served"):
         registry.resolve(RankOptions())
-    assert registry.resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
+    assert registry.resolve(RankOptions(strategy="single")) == (RankStage("number", Single(10)),)
     assert [step.model for step in registry.resolve(RankOptions(on_failure="first_stage"))] == ["first", "number"]
 
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from rerank.config import FirstModel, IdentityModel, ServiceConfig
 from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig, RelevanceCurve
 from rerank.engine.engine import Engine
-from rerank.engine.job import RankJob
-from rerank.engine.strategies import Single, Step
+from rerank.engine.request import Request
+from rerank.engine.strategies import RankStage, Single
 from rerank.errors import DeadlineExceeded, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
@@ -38,8 +38,8 @@ class CosineRanker(NumberRanker):
         self.info = replace(self.info, relevance="cosine")
         self._depth = depth
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        return [self._with_cosines(ranking) for ranking in super().rank(windows)]
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        return [self._with_cosines(ranking) for ranking in super().score(parts)]
 
     def _with_cosines(self, ranking: WindowRanking) -> WindowRanking:
         known = set(ranking.permutation[: self._depth])
@@ -55,16 +55,16 @@ def pointwise(kind: ScoreKind) -> NumberRanker:
 
 
 async def ranked(
-    rankers: Mapping[str, Ranker], numbers: Sequence[float], steps: Sequence[Step], **options: Any
+    rankers: Mapping[str, Ranker], numbers: Sequence[float], steps: Sequence[RankStage], **options: Any
 ) -> Ranking:
     candidates = tuple(numbered_passages(numbers))
     return await of_candidates(rankers, candidates, steps, **options)
 
 
 async def of_candidates(
-    rankers: Mapping[str, Ranker], candidates: tuple[Passage, ...], steps: Sequence[Step], **options: Any
+    rankers: Mapping[str, Ranker], candidates: tuple[Passage, ...], steps: Sequence[RankStage], **options: Any
 ) -> Ranking:
-    request = RankJob(Query("q"), candidates, tuple(steps), RankOptions(**options))
+    request = Request(Query("q"), candidates, tuple(steps), RankOptions(**options))
     async with Engine(rankers, ServiceConfig().engine) as engine:
         ranking = await engine.run(request)
     return with_relevance(ranking, rankers[steps[-1].model].info, CURVE, candidates)
@@ -79,7 +79,7 @@ def logistic(x: float) -> float:
 
 
 async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
-    rankers, steps = {"m": CosineRanker()}, [Step("m", Single(10))]
+    rankers, steps = {"m": CosineRanker()}, [RankStage("m", Single(10))]
     in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)
     for item in in_list.ranked:
         number = float(item.passage.text.split()[-1])
@@ -89,22 +89,22 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
 @pytest.mark.parametrize("blank", ["", " \t\n"])
 async def test_blank_text_has_no_relevance(blank: str) -> None:
     class Blind(CosineRanker):
-        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-            scores = tuple(0.8 for _ in windows[0].passages)
+        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+            scores = tuple(0.8 for _ in parts[0].passages)
             return [self._with_cosines(WindowRanking(scores))]
 
     candidates = (Passage("d0", blank), Passage("d1", "a text"))
-    found = await of_candidates({"m": Blind()}, candidates, [Step("m", Single(10))])
+    found = await of_candidates({"m": Blind()}, candidates, [RankStage("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.8 - 2)), 0.0]
 
 
 async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_order() -> None:
     """The last model orders against the cosines: the relevance then rises along the order."""
     rankers = {"m": CosineRanker(), "last": NumberRanker()}
-    rankers["last"].rank = lambda windows: [  # type: ignore[method-assign]
-        WindowRanking(tuple(-score for score in result.scores)) for result in NumberRanker().rank(windows)
+    rankers["last"].score = lambda parts: [  # type: ignore[method-assign]
+        WindowRanking(tuple(-score for score in result.scores)) for result in NumberRanker().score(parts)
     ]
-    steps = [Step("m", Single(10)), Step("last", Single(2))]
+    steps = [RankStage("m", Single(10)), RankStage("last", Single(2))]
     found = await ranked(rankers, [0.2, 0.9, 0.5], steps)
     whole = relevances(found)
     assert whole == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.5, 0.9, 0.2)])
@@ -116,13 +116,15 @@ async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_ord
     [(ScoreKind.POINTWISE, [logistic(0.75), logistic(0.25)]), (ScoreKind.POINTWISE_PROBABILITY, [0.75, 0.25])],
 )
 async def test_pointwise_model_gives_its_own_to_what_it_read(kind: ScoreKind, expected: list[float]) -> None:
-    found = await ranked({"m": pointwise(kind)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
+    found = await ranked({"m": pointwise(kind)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))])
     assert [item.passage.doc_id for item in found.ranked] == ["d1", "d0", "d2"]
     assert relevances(found) == [*map(pytest.approx, expected), None]
 
 
 async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
-    found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
+    found = await ranked(
+        {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
+    )
     for least, expected in ((0.0, ["d1", "d0"]), (0.25, ["d1", "d0"]), (0.5, ["d1"]), (0.76, [])):
         kept = at_least(found, least)
         assert [item.passage.doc_id for item in kept.ranked] == expected
@@ -132,8 +134,8 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
 async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encoder) -> None:
     """The last model orders against the cosines, so that the first results are those that are left out."""
     against = CosineRanker()
-    against.rank = lambda windows: [  # type: ignore[method-assign]
-        replace(result, scores=tuple(-score for score in result.scores)) for result in CosineRanker().rank(windows)
+    against.score = lambda parts: [  # type: ignore[method-assign]
+        replace(result, scores=tuple(-score for score in result.scores)) for result in CosineRanker().score(parts)
     ]
     async with reranker_of(encoder, {"m": against}) as reranker:
         for top_n, expected in ((0, ["d0", "d3", "d1"]), (2, ["d0", "d3"]), (4, ["d0", "d3", "d1"])):
@@ -143,7 +145,9 @@ async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encod
 
 
 async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied() -> None:
-    found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
+    found = await ranked(
+        {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
+    )
     failed = replace(found, trace=replace(found.trace, failure=DeadlineExceeded, reason="the deadline came"))
     kept = at_least(failed, 0.5)
     assert [item.passage.doc_id for item in kept.ranked] == ["d1", "d2"], "d2 was not read"
@@ -154,19 +158,19 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
 
 
 async def test_passage_whose_cosine_was_not_read_has_no_relevance() -> None:
-    found = await ranked({"m": CosineRanker(depth=2)}, [0.2, 0.9, 0.5], [Step("m", Single(10))])
+    found = await ranked({"m": CosineRanker(depth=2)}, [0.2, 0.9, 0.5], [RankStage("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.9 - 2)), pytest.approx(logistic(6 * 0.5 - 2)), None]
 
 
 async def test_own_probability_is_not_mixed_with_the_relevance_of_a_preranker() -> None:
     rankers = {"m": CosineRanker(), "last": pointwise(ScoreKind.POINTWISE_PROBABILITY)}
-    steps = [Step("m", Single(10)), Step("last", Single(2))]
+    steps = [RankStage("m", Single(10)), RankStage("last", Single(2))]
     assert relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps)) == [0.9, 0.5, None]
 
 
 async def test_encoder_without_a_curve_gives_none() -> None:
     candidates = tuple(numbered_passages([0.2, 0.9]))
-    request = RankJob(Query("q"), candidates, (Step("m", Single(10)),), RankOptions())
+    request = Request(Query("q"), candidates, (RankStage("m", Single(10)),), RankOptions())
     async with Engine({"m": CosineRanker()}, ServiceConfig().engine) as engine:
         ranking = await engine.run(request)
     assert with_relevance(ranking, CosineRanker().info, None, candidates) == ranking
@@ -175,16 +179,16 @@ async def test_encoder_without_a_curve_gives_none() -> None:
 @pytest.mark.parametrize("extreme", [1e4, 1e30])
 async def test_extreme_score_gives_a_probability(extreme: float) -> None:
     class Extreme(NumberRanker):
-        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
             return [WindowRanking((extreme, -extreme))]
 
     ranker = Extreme()
     ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE, relevance="score")
-    assert relevances(await ranked({"m": ranker}, [1, 2], [Step("m", Single(2))])) == pytest.approx([1.0, 0.0])
+    assert relevances(await ranked({"m": ranker}, [1, 2], [RankStage("m", Single(2))])) == pytest.approx([1.0, 0.0])
 
 
 def test_model_gives_relevance_by_its_own_score_or_by_cosines_of_any_step() -> None:
-    steps = (Step("a", Single(2)), Step("b", Single(2)))
+    steps = (RankStage("a", Single(2)), RankStage("b", Single(2)))
     plain, cosine = NumberRanker().info, CosineRanker().info
     own = pointwise(ScoreKind.POINTWISE).info
     assert gives_relevance(steps, {"a": cosine, "b": plain})
@@ -236,9 +240,9 @@ def test_min_relevance_that_is_not_a_probability_is_refused(value: float) -> Non
         ),
         (
             RankOptions(strategy="sliding"),
-            "sliding.* gives no relevance, as no step reads a cosine; leave strategy and",
+            "sliding.* gives no relevance, as no stage reads a cosine; leave strategy and",
         ),
-        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step reads a cosine"),
+        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no stage reads a cosine"),
     ],
 )
 def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: RankOptions, message: str) -> None:

@@ -35,10 +35,10 @@ class PlaceRanker(NumberRanker):
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages), tuple(p.doc_id for p in passages if p.text == "relevance 3"))
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
         return [
             WindowRanking(tuple(number_in(p.text) - place for place, p in enumerate(encoded.passages)))
-            for encoded in windows
+            for encoded in parts
         ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rerank.config import HttpConfig, TelemetryConfig
-from rerank.engine.job import CallerShare
+from rerank.engine.request import CallerShare
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker

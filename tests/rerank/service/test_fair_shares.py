@@ -11,7 +11,8 @@ import grpc
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.client import Credentials
-from rerank.engine.job import ModelStage, Work
+from rerank.engine.request import ModelPhase
+from rerank.engine.scheduler import Work
 from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
@@ -28,8 +29,8 @@ def callers_seen(reranker: AsyncReranker) -> list[str]:
     """The caller of each window that is ranked from now on."""
     seen: list[str] = []
 
-    def on_batch(stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
-        seen.extend(work.job.caller for work in batch)
+    def on_batch(phase: ModelPhase, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
+        seen.extend(work.request.share.name for work in batch)
 
     reranker.engine.observe_batches(on_batch)
     return seen

@@ -59,7 +59,7 @@ FAILURES = {
 class SecretFailure(NumberRanker):
     """Raises what no caller may read."""
 
-    def rank(self, windows: list[Window]) -> list[WindowRanking]:  # type: ignore[override]
+    def score(self, parts: list[Window]) -> list[WindowRanking]:  # type: ignore[override]
         raise ValueError("secret of the model")
 
 

@@ -70,7 +70,7 @@ def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: Re
     assert value(service, "rerank_answers_total", model="number", completeness="full") == 1
     assert value(service, "rerank_batch_windows_sum", model="number") == execution.windows == 2
     assert value(service, "rerank_batch_tokens_sum", model="number", stage="rank") == execution.tokens
-    assert value(service, "rerank_batch_seconds_count", stage="prepare") == 1
+    assert value(service, "rerank_batch_seconds_count", stage="prepare") == 2, "all passages, and each window"
     assert value(service, "rerank_request_seconds_count", method="Rerank", model="number") == 1
     model_s = value(service, "rerank_request_part_seconds_sum", part="model", model="number")
     assert model_s == pytest.approx(execution.model_ms / 1000)

@@ -86,8 +86,8 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: En
     assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
     assert attributes(call)["rerank.request_id"] == "r-1"
     assert attributes(call)["rerank.windows"] == 2
-    inside = collector.named("prepare") + collector.named("window")
-    assert [span.name for span in inside] == ["prepare", "window", "window"]
+    inside = [span for pair in zip(*map(collector.named, ("prepare", "window")), strict=True) for span in pair]
+    assert [span.name for span in inside] == ["prepare", "window", "prepare", "window"]
     times = [call.start_time_unix_nano]
     for span in inside:
         assert (span.trace_id, span.parent_span_id) == (call.trace_id, call.span_id)

@@ -36,7 +36,7 @@ def test_scores_are_those_of_serving(
     settings = FusionModel(name="fusion", ranker="fusion", cosine_depth=depth)
     ranker = FusionRanker(settings, encoder, sparse_encoder)
     ready = ranker.prepare(ITEM.query, ITEM.passages)
-    window = Window(ready.query, ready.passages, first_stage=SCORES, first_stage_weight=weight)
+    window = Window(ready.query, ready.passages, first_stage=SCORES, weight=weight)
     (ranking,) = rank_windows(ranker, [window])
     found = served_scores(of_list(ITEM, encoder, sparse_encoder), settings, weight)
     # in bfloat16, a vector depends on the batch of its text

@@ -86,7 +86,7 @@ def assert_same_weights(result: Path, expected: dict[str, torch.Tensor]) -> None
 
 
 def saves(run: Path) -> dict[int, bool]:
-    """Step → True if the save is complete."""
+    """RankStage → True if the save is complete."""
     return {int(path.name.split("-")[1]): (path / COMPLETE_MARKER).is_file() for path in run.glob("checkpoint-*")}
 
 

@@ -1,20 +1,20 @@
-"""Concurrent calls of an inference server: limit, order, cancellation, failures and the measured rate."""
+"""Scheduler of work on a server: limit, order, cancellation, failures and the measured rate."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from rerank.engine.concurrent_calls import ConcurrentCalls
-from rerank.engine.job import ModelStage, QueuedJob, Stage
-from rerank.engine.stage import Observers
-from rerank.engine.throughput import Throughput
+from rerank.engine.request import ModelPhase, Phase, Request
+from rerank.engine.scheduler import Observers, Scheduler
 from rerank.errors import ModelServerUnavailable, ShuttingDown
+from rerank.types import Query
 
-STAGE = ModelStage(Stage.RANK, "zephyr")
+PHASE = ModelPhase(Phase.RANK, "zephyr")
 
 
 class SlowServer:
@@ -40,18 +40,20 @@ class SlowServer:
 
 
 @asynccontextmanager
-async def calls_of(
-    server: SlowServer, max_in_flight: int, throughput: Throughput | None = None
-) -> AsyncIterator[ConcurrentCalls[int, int]]:
-    rates = throughput or Throughput()
-    calls: ConcurrentCalls[int, int] = ConcurrentCalls(STAGE, server, rates, max_in_flight, Observers())
-    calls.open()
+async def calls_of(server: SlowServer, max_in_flight: int) -> AsyncIterator[Scheduler[int, int]]:
+    async def run_batch(inputs: Sequence[int], limit_s: float) -> tuple[list[int], float]:
+        start_s = time.perf_counter()
+        return [await server(work) for work in inputs], time.perf_counter() - start_s
+
+    calls = Scheduler(PHASE, run_batch, Observers(), max_in_flight=max_in_flight, can_cancel=True)
     yield calls
     await calls.close()
 
 
-def request(remaining: float = 0.0) -> QueuedJob:
-    return QueuedJob(remaining={STAGE: remaining})
+def request(remaining: float = 0.0) -> Request:
+    made = Request(Query(""), (), ())
+    made.remaining[PHASE] = remaining
+    return made
 
 
 async def test_results_keep_the_order_of_the_work() -> None:
@@ -113,10 +115,8 @@ async def test_closing_ends_queued_work_and_lets_calls_finish() -> None:
 
 async def test_measured_rate_is_that_of_all_calls_together() -> None:
     """Ten calls of 100 tokens that take 0.1 s side by side are 10,000 tokens per second, not 1,000."""
-    server, throughput = SlowServer(seconds=0.1), Throughput()
-    async with calls_of(server, max_in_flight=64, throughput=throughput) as calls:
+    async with calls_of(SlowServer(seconds=0.1), max_in_flight=64) as calls:
         for _ in range(3):
             await asyncio.gather(*(calls.run(request(), [1], [100]) for _ in range(10)))
-    tokens_per_s = throughput.tokens_per_s(STAGE)
-    assert tokens_per_s
-    assert 2_500 < tokens_per_s < 10_500
+    assert calls.rate.tokens_per_s
+    assert 2_500 < calls.rate.tokens_per_s < 10_500

@@ -1,0 +1,252 @@
+"""A request in the engine: what is asked, what of it waits in the queues, and what was done for it so far."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from rerank.engine.costs import ModelCost
+from rerank.engine.scores import candidate_scores, reciprocal_ranks, with_first_stage
+from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, describe
+from rerank.errors import RankerFailure
+from rerank.rankers.base import RankerInfo
+from rerank.types import FirstStageWeight, Passage, Prepared, Query, RankOptions, Window, WindowRanking, WindowTrace
+
+#: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
+Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
+
+
+def _unbounded(tokens: float) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class CallerShare:
+    """A caller's share of the engine. Callers that always wait have equal shares.
+
+    Attributes:
+        name: of the caller: that of its API key, or the address of its connection.
+        queueing: bounds the caller's tokens in work; by default they have no bound.
+    """
+
+    name: str = ""
+    queueing: Queueing = field(default=_unbounded, repr=False)
+
+
+class Phase(Enum):
+    """The two phases of a request's work for a model, each with a queue and a measured rate."""
+
+    #: Texts become model input: sanitized, tokenized, encoded as vectors, and rendered as windows.
+    PREPARE = "prepare"
+    #: The model reads the windows.
+    RANK = "rank"
+
+
+class ModelPhase(NamedTuple):
+    """One phase of the work for one model.
+
+    Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
+    the texts.
+    """
+
+    phase: Phase
+    model: str
+
+
+class RankedWindow(NamedTuple):
+    """A window as model input, its ranking, its time in the queue and the duration of its batches."""
+
+    window: Window
+    ranking: WindowRanking
+    queue_ms: float
+    model_ms: float
+
+
+@dataclass(eq=False)
+class Request:
+    """A request in the engine, which runs it once at a time.
+
+    Attributes:
+        stages: one, or up to three of a cascade; the last one is that of the request's own model.
+        options: of the answer; what they say about the model and its strategy is in `stages`.
+        deadline_s: on the event loop's clock; infinite without one.
+        remaining: estimated tokens that remain in each phase, including those that are running.
+        tags: in each phase where a part of it has run, the tag of its caller since then, see FairQueue.
+        came: in each phase, the tokens that had run there when the request was first queued.
+        costs: by model.
+        info: the ranker of the request's own model.
+        order: the positions that are ranked, in the best order so far.
+        blank: positions of the passages without a text, which no model reads and which stand last.
+        prepared: position → the passage as the model of the current stage reads it; so is `prepared_query`.
+        read: positions of the passages that were read by a model that reads passages.
+        unanswered: number of windows that kept their order, because the model did not end its thinking.
+        last: the ranking of the latest window, with what the first stage counts.
+        weight: that of the first stage in the first window.
+        last_weight: that of the first stage, or of the preranker, in the latest window.
+    """
+
+    query: Query
+    candidates: tuple[Passage, ...]
+    stages: Stages
+    options: RankOptions = field(default_factory=RankOptions)
+    deadline_s: float = math.inf
+    share: CallerShare = field(default_factory=CallerShare)
+
+    remaining: dict[ModelPhase, float] = field(init=False, default_factory=dict)
+    tags: dict[ModelPhase, float] = field(init=False, default_factory=dict)
+    came: dict[ModelPhase, float] = field(init=False, default_factory=dict)
+    costs: dict[str, ModelCost] = field(init=False, default_factory=dict)
+
+    info: RankerInfo = field(init=False)
+    order: Sequence[int] = field(init=False, default=())
+    blank: Sequence[int] = field(init=False, default=())
+    prepared: dict[int, Passage] = field(init=False, default_factory=dict)
+    prepared_query: Query = field(init=False)
+    prepare_ms: float = field(init=False, default=0.0)
+    queue_ms: float = field(init=False, default=0.0)
+    model_ms: float = field(init=False, default=0.0)
+    decode_ms: float = field(init=False, default=0.0)
+    rounds: int = field(init=False, default=0)
+    repairs: int = field(init=False, default=0)
+    truncated_doc_ids: set[str] = field(init=False, default_factory=set)
+    query_truncated: bool = field(init=False, default=False)
+    windows: list[WindowTrace] = field(init=False, default_factory=list)
+    read: set[int] = field(init=False, default_factory=set)
+    unanswered: int = field(init=False, default=0)
+    last: WindowRanking | None = field(init=False, default=None)
+    weight: float = field(init=False, default=0.0)
+    last_weight: float = field(init=False, default=0.0)
+    _stage: RankStage = field(init=False)
+    _stage_info: RankerInfo = field(init=False)
+    _stage_weight: FirstStageWeight = field(init=False)
+    _schedule: Schedule = field(init=False)
+
+    @property
+    def strategy(self) -> str:
+        """The stages in words."""
+        return describe(self.stages)
+
+    def window_bounds(self) -> Cost:
+        """Sums the least and the most windows of all stages."""
+        costs = [stage.strategy.cost(len(self.candidates)) for stage in self.stages]
+        return Cost(*map(sum, zip(*costs, strict=True)))
+
+    def begin(self, infos: Mapping[str, RankerInfo]) -> None:
+        """Estimates the work, and sets passages without a text apart, unless all are so or no model reads them.
+
+        Args:
+            infos: of the rankers by model.
+        """
+        if self.costs:
+            raise RankerFailure("the engine ran this request before; this is a bug")
+        self.info = infos[self.stages[-1].model]
+        for stage in self.stages:
+            cost = ModelCost.of(infos[stage.model], self.query, self.candidates, stage.strategy)
+            self.costs[stage.model] = cost
+            self.remaining[ModelPhase(Phase.RANK, stage.model)] = cost.rank
+            self.remaining[ModelPhase(Phase.PREPARE, stage.model)] = cost.prepare
+        self.order = range(len(self.candidates))
+        blank = [position for position in self.order if not self.candidates[position].text.strip()]
+        if blank and len(blank) < len(self.order) and any(infos[stage.model].reads_passages for stage in self.stages):
+            self.order = [position for position in self.order if position not in {*blank}]
+            self.blank = blank
+
+    def subtract(self, phase: ModelPhase, tokens: float) -> None:
+        """Subtracts work that is done."""
+        self.remaining[phase] = max(0.0, self.remaining.get(phase, 0.0) - tokens)
+
+    def remaining_tokens(self, phase: Phase) -> float:
+        """Sums the tokens that remain in a phase, of all models."""
+        return sum(tokens for model_phase, tokens in self.remaining.items() if model_phase.phase is phase)
+
+    def begin_stage(self, stage: RankStage, info: RankerInfo) -> None:
+        """Begins a stage, whose ranker is `info`."""
+        self._stage, self._stage_info = stage, info
+        self._stage_weight = stage.as_run(len(self.order)).weight
+        self._schedule = stage.strategy.schedule(self.order)
+        self.prepared, self.prepared_query = {}, self.query
+
+    def next_round(self, rankings: Sequence[WindowRanking] | None = None) -> Round | None:
+        """Goes on with the stage; None if its order is known.
+
+        Args:
+            rankings: one per window of the round before; None: it is the first one.
+        """
+        try:
+            round_ = next(self._schedule) if rankings is None else self._schedule.send(rankings)
+        except StopIteration as end:
+            self.order = end.value
+            return None
+        self.order = round_.order or self.order
+        return round_
+
+    def add_prepared(self, positions: Sequence[int], prepared: Prepared, queue_ms: float, prepare_ms: float) -> None:
+        """Adds the passages at these positions and the query as the model of the stage reads them, and their times."""
+        self.prepared.update(zip(positions, prepared.passages, strict=True))
+        self.prepared_query = prepared.query
+        self.truncated_doc_ids.update(prepared.truncated_doc_ids)
+        self.query_truncated |= prepared.query.is_truncated
+        self.queue_ms += queue_ms
+        self.prepare_ms += prepare_ms
+
+    def window(self, round_: Round, positions: Positions, query: Query, prepared: Mapping[int, Passage]) -> Window:
+        """Makes a window of the stage, of the query and the passages as its model reads them."""
+        top_n = round_.top_n(positions, self.options.top_n) if self._stage is self.stages[-1] else 0
+        scores = tuple(self._scores_before(positions)) if self._stage_weight else ()
+        return Window(query, tuple(prepared[position] for position in positions), top_n, scores, self._stage_weight)
+
+    def _scores_before(self, positions: Positions) -> Sequence[float]:
+        """Returns the scores of the first stage or the preranker before a stage.
+
+        A preranker counts by reciprocal ranks if its last window did not hold all these passages.
+        """
+        if self.last is None:
+            return candidate_scores([self.candidates[position] for position in positions])
+        if set(positions) <= set(self.windows[-1].positions):
+            score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
+            return [score_of[position] for position in positions]
+        return reciprocal_ranks(len(positions))
+
+    def add_windows(self, windows: int, tokens: int) -> None:
+        """Counts windows of the stage that were encoded and are ranked next."""
+        model = self._stage.model
+        self.remaining[ModelPhase(Phase.RANK, model)] = self.costs[model].add_windows(windows, tokens)
+
+    def add_round(self, round_: Round, ranked: Sequence[RankedWindow]) -> list[WindowRanking]:
+        """Adds a round of the stage, and returns its rankings, with what the first stage counts in them.
+
+        The windows waited and ran concurrently, so the round took as long as the slowest of them.
+        """
+        info, rankings = self._stage_info, [done.ranking for done in ranked]
+        if not info.adds_first_stage:
+            rankings = [with_first_stage(done.ranking, done.window) for done in ranked]
+        self.last_weight = rankings[-1].weight
+        if self.last is None:
+            self.weight = self.last_weight
+        slowest = max(ranked, key=lambda done: done.queue_ms + done.model_ms)
+        self.queue_ms += slowest.queue_ms
+        self.model_ms += slowest.model_ms
+        self.decode_ms += slowest.ranking.decoded.ms
+        for positions, ranking, done in zip(round_.windows, rankings, ranked, strict=True):
+            decoded = done.ranking.decoded
+            tokens = done.window.tokens_with(decoded)
+            read = (positions, ranking.permutation, tokens, done.ranking.scores, info.score_kind)
+            times = (done.queue_ms, done.model_ms, decoded.tokens)
+            where = (self.rounds, self._stage.model, done.window.truncated)
+            self.windows.append(WindowTrace(*read, *where, *times, done.ranking.cosines))
+            self.repairs += ranking.repairs
+            self.unanswered += ranking.is_unanswered
+            self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
+        self.rounds += 1
+        self.last = rankings[-1]
+        return rankings
+
+
+def timeout_at(deadline_s: float) -> asyncio.Timeout:
+    """Limits a block to this time of the event loop's clock; an infinite one is not a limit."""
+    return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)

@@ -1,0 +1,287 @@
+"""Scheduler: the queue of one phase of a model's work, and the batches of it that run, here or on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from rerank.engine.queue import FairQueue
+from rerank.engine.request import ModelPhase, Request
+from rerank.engine.worker import shutting_down
+from rerank.errors import RankerFailure, RerankError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: A batch that takes longer than this, and than this multiple of the expected time, is taken to hang; and how long it
+#: may take if no time is expected.
+_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0
+#: How long running batches may take when the engine closes.
+_CLOSE_S = 5.0
+#: A rate is an average over about this many of the latest seconds in which work ran.
+_AVERAGED_S = 2.0
+
+
+class Completed(NamedTuple, Generic[R]):
+    """A result, with its time in the queue and the duration of its batch."""
+
+    result: R
+    queue_ms: float
+    batch_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class Work(Generic[T, R]):
+    """A part of a request's work, such as one window, and the future of its result."""
+
+    input: T
+    request: Request
+    #: Its share of a batch's `max_batch_tokens`, 1 or more.
+    tokens: int
+    future: asyncio.Future[Completed[R]]
+    submitted_s: float
+
+    def fail(self, error: Exception) -> None:
+        """Ends the work with an error, unless its request has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+#: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
+BatchObserver: TypeAlias = Callable[[ModelPhase, Sequence[Work[Any, Any]], float], None]
+#: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
+ResultsObserver: TypeAlias = Callable[[ModelPhase, float, Sequence[Completed[Any]]], None]
+#: (inputs of a batch, seconds after which it is taken to hang) → one result each in order, and the duration in seconds.
+RunBatch: TypeAlias = Callable[[Sequence[T], float], Awaitable[tuple[Sequence[R], float]]]
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Functions that are called with the work of all models, on the event loop."""
+
+    on_batch: list[BatchObserver] = field(default_factory=list)
+    on_results: list[ResultsObserver] = field(default_factory=list)
+
+
+class Rate:
+    """Tokens per second of all batches together while any of them runs. Sizes slices, hang limits and retry times.
+
+    A batch counts by its duration: small ones, whose time is mostly a fixed cost, and those without anything to compute
+    hardly change the rate of large ones.
+
+    Attributes:
+        is_warm: a batch has run.
+    """
+
+    def __init__(self) -> None:
+        self.is_warm = False
+        #: Of the latest batches, of which earlier ones count less and less.
+        self._tokens, self._seconds = 0.0, 0.0
+
+    def observe(self, tokens: float, seconds: float) -> None:
+        """Records a batch. The first one warms the model up and is not counted."""
+        if not self.is_warm:
+            self.is_warm = True
+            return
+        keep = math.exp(-seconds / _AVERAGED_S)
+        self._tokens, self._seconds = keep * self._tokens + tokens, keep * self._seconds + seconds
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None before it is measured."""
+        return self._tokens / self._seconds if self._seconds else None
+
+
+class Scheduler(Generic[T, R]):
+    """Takes batches from a fair queue and runs them; all on the event loop.
+
+    If the model can be preempted, a short request runs in the middle of a long batch:
+
+        event loop                                  thread of the model
+        batch A (long) is given to the thread   →   A: layer 1
+        request B (short) is queued                    layer 2
+        B has less than half of A's work        →   B: all of its layers
+        B is answered                           ←      layer 3 of A
+
+    Args:
+        phase: of all its work.
+        run_batch: runs a batch on a thread, or on a server.
+        observers: called with its work.
+        max_batch_tokens: see FairQueue.
+        max_in_flight: the most batches at a time.
+        can_preempt: a batch that is given to `run_batch` meanwhile runs in the middle of the one that runs.
+        can_cancel: a batch ends if nobody waits for its results any more.
+    """
+
+    def __init__(
+        self,
+        phase: ModelPhase,
+        run_batch: RunBatch[T, R],
+        observers: Observers,
+        max_batch_tokens: int = 1,
+        max_in_flight: int = 1,
+        can_preempt: bool = False,
+        can_cancel: bool = False,
+    ) -> None:
+        self.phase = phase
+        self._run_batch, self._observers, self._max_in_flight = run_batch, observers, max_in_flight
+        self._can_preempt, self._can_cancel = can_preempt, can_cancel
+        self._queue: FairQueue[Work[T, R]] = FairQueue(phase, max_batch_tokens)
+        self._running: dict[asyncio.Task[None], Sequence[Work[T, R]]] = {}
+        #: Tokens that have run in the middle of the first of the running batches.
+        self._preempted_tokens = 0
+        self._closed = False
+        #: Its rate, of the time before `_rated_until_s`.
+        self.rate, self._rated_until_s = Rate(), 0.0
+
+    def __len__(self) -> int:
+        """The number of parts of work in the queue."""
+        return len(self._queue)
+
+    def refuse_new_work(self) -> None:
+        """From now on no work is accepted, and no batch begins."""
+        self._closed = True
+
+    async def close(self) -> None:
+        """Lets the running batches finish; queued work fails with ShuttingDown."""
+        self.refuse_new_work()
+        if self._running:
+            await asyncio.wait({*self._running}, timeout=_CLOSE_S)
+        for task in self._running:
+            task.cancel()  # of a model that hangs
+        while batch := self._queue.next_batch():
+            for work in batch:
+                work.fail(shutting_down())
+
+    async def run(self, request: Request, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
+        """Runs parts of a request and returns their results; `tokens[i]` is the size of part i.
+
+        At most one such call per request runs at a time. If the caller is cancelled or a part fails, those that have
+        not started do not run.
+
+        Raises: ShuttingDown; what the work raised, but RankerFailure for what is not a RerankError.
+        """
+        if self._closed:
+            raise shutting_down()
+        loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
+        futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
+        for item, size, future in zip(inputs, tokens, futures, strict=True):
+            self._queue.add(Work(item, request, size, future, submitted_s))
+        loop.call_soon(self._start_batches)  # after the other requests of this turn of the event loop
+        try:
+            results = await asyncio.gather(*futures)
+            for observer in self._observers.on_results:
+                observer(self.phase, submitted_s, results)
+            return results
+        finally:
+            self._queue.discard(request)
+            for future in futures:
+                future.cancel()  # if another one has failed
+            if self._can_cancel:
+                self._cancel_unawaited()
+
+    def _cancel_unawaited(self) -> None:
+        for task, batch in self._running.items():
+            if all(work.future.done() for work in batch):
+                task.cancel()
+
+    def _start_batches(self) -> None:
+        while self._may_start() and (batch := self._queue.next_batch()):
+            if not self._running:
+                self._rated_until_s, self._preempted_tokens = time.perf_counter(), 0
+            task = asyncio.create_task(self._run(batch, self.rate.is_warm))
+            self._running[task] = batch
+            task.add_done_callback(self._on_end)
+
+    def _may_start(self) -> bool:
+        if self._closed or len(self._running) < self._max_in_flight:
+            return not self._closed
+        first = next(iter(self._running.values()))
+        return self._can_preempt and len(self._running) == 1 and self._queue.may_preempt(first, self._preempted_tokens)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        is_first, batch = next(iter(self._running)) is task, self._running.pop(task)
+        self._preempted_tokens = 0 if is_first else self._preempted_tokens + sum(work.tokens for work in batch)
+        self._start_batches()
+
+    async def _run(self, batch: Sequence[Work[T, R]], is_warm: bool) -> None:
+        """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
+        inputs, tokens = [work.input for work in batch], sum(work.tokens for work in batch)
+        tokens_per_s = self.rate.tokens_per_s
+        limit_s = max(_LIMIT_S, _SLOWDOWN * tokens / tokens_per_s) if tokens_per_s else _UNKNOWN_LIMIT_S
+        try:
+            results, seconds = await self._run_batch(inputs, limit_s)
+        except asyncio.CancelledError:
+            for work in batch:
+                work.fail(shutting_down())
+            raise
+        except Exception as error:
+            await self._split(batch, error, is_warm)
+            return
+        self._measure(tokens, is_warm)
+        self._complete(batch, results, seconds)
+
+    async def _split(self, batch: Sequence[Work[T, R]], error: Exception, is_warm: bool) -> None:
+        if len(batch) == 1:
+            batch[0].fail(self._failure(batch[0], error))
+            return
+        if isinstance(error, MemoryError):
+            self._halve_max_batch_tokens(batch)
+        log.warning("a batch of %d failed (%r); running its parts one by one", len(batch), error)
+        for work in batch:
+            if not work.future.done():  # its request was cancelled
+                await self._run([work], is_warm)
+
+    def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
+        """Limits the batches to half of the one that ran out of memory."""
+        tokens = sum(work.tokens for work in batch)
+        self._queue.max_batch_tokens = limit = max(1, min(self._queue.max_batch_tokens, tokens) // 2)
+        phase, model = self.phase
+        log.warning(
+            "%s %s ran out of memory at %d tokens; limiting its batches to %d", phase.value, model, tokens, limit
+        )
+
+    def _measure(self, tokens: int, is_warm: bool) -> None:
+        """Adds a batch to the rate: its tokens, and the time since another batch, running beside it, was added."""
+        seconds = time.perf_counter() - self._rated_until_s
+        self._rated_until_s += seconds
+        if is_warm or not self.rate.is_warm:
+            self.rate.observe(tokens, seconds)
+
+    def _complete(self, batch: Sequence[Work[T, R]], results: Sequence[R], seconds: float) -> None:
+        """Resolves the futures of a batch that took `seconds`."""
+        ended_s = time.perf_counter()
+        for work, result in zip(batch, results, strict=True):
+            work.request.subtract(self.phase, work.tokens)
+            if not work.future.done():
+                queue_ms = (ended_s - work.submitted_s - seconds) * 1000
+                work.future.set_result(Completed(result, queue_ms, seconds * 1000))
+        for request in dict.fromkeys(work.request for work in batch):
+            self._queue.refresh(request)
+        for observer in self._observers.on_batch:
+            observer(self.phase, batch, seconds)
+
+    def _failure(self, work: Work[T, R], error: Exception) -> Exception:
+        if isinstance(error, RerankError):
+            return error
+        phase, model = self.phase
+        log.error("model %s failed to %s", model, phase.value, exc_info=error)
+        if isinstance(error, MemoryError):
+            reason = f"a window of {work.tokens} tokens exceeds the memory; use a smaller window_size"
+        else:
+            reason = reason_of(error)
+        failure = RankerFailure(f"model {model} failed to {phase.value}: {reason}")
+        failure.__cause__ = error
+        return failure
+
+
+def reason_of(error: Exception) -> str:
+    """Says why work failed: the message of a RankerFailure; any other exception is our bug."""
+    return str(error) if isinstance(error, RankerFailure) else f"{error!r}; this is a bug"
