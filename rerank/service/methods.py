@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import accumulate
 
 from rerank.engine.request import CallerShare
 from rerank.reranking.reranker import AsyncReranker, SearchResult
@@ -26,8 +25,11 @@ class RerankMethods:
     async def rerank(self, request: RerankRequest, call: CallInFlight) -> Ranking:
         """Orders the candidates of a request. Raises: RerankError."""
         limits = self._calls.limits
-        is_large = _is_large(request)
-        request = await self._reranker.convert(request.checked, limits) if is_large else request.checked(limits)
+        request = (
+            await self._reranker.convert(request.checked, limits)
+            if call.size > SMALL_MESSAGE
+            else request.checked(limits)
+        )
         async with self._calls.until_drained(ranks=True):
             return await self._reranker.rerank(
                 request.query, request.candidates, request.options, self._deadline(call), _share(call)
@@ -55,8 +57,3 @@ class RerankMethods:
 def _share(call: CallInFlight) -> CallerShare:
     """The share of the engine: its key has one, or its connection if calls need no key."""
     return CallerShare(call.sharer, call.caller.queueing)
-
-
-def _is_large(request: RerankRequest) -> bool:
-    sizes = (len(passage.text) + len(passage.title) for passage in request.candidates)
-    return any(chars > SMALL_MESSAGE for chars in accumulate(sizes))

@@ -94,6 +94,21 @@ async def half_bodies(target: Target) -> Counter[str]:
     return ends
 
 
+async def unfinished_bodies(target: Target) -> Counter[str]:
+    """64 connections that send 15 MB of a body without its last byte, and stay."""
+    body = b'{"query":"q","documents":["' + b"x" * (15 * _MB)
+    lines = ("POST /v2/rerank HTTP/1.1", "host: localhost", "content-type: application/json")
+    message = "\r\n".join([*lines, f"content-length: {len(body) + 1}", "", ""]).encode() + body
+
+    async def stay() -> str:
+        try:
+            return await asyncio.wait_for(_status(target.http_address, message), _LENGTH_S)
+        except TimeoutError:
+            return "open"
+
+    return Counter(await asyncio.gather(*(stay() for _ in range(64))))
+
+
 async def divided_requests(target: Target) -> Counter[str]:
     """32 requests at once with five documents of 198 kB in sentences of one letter, in up to 200 parts each."""
     return await _divided(target, "pe-rank", "a. " * (_CHARS // 3))

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from rerank.errors import reason_of
 from rerank.ports.http.apis.api import ParsedRequest, RerankAPI
-from rerank.ports.http.apis.options import fields_without_effect
+from rerank.ports.http.apis.requests import fields_without_effect
 from rerank.ports.http.apis.table import ByField, chosen, error_body
 from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.problem import problem_of

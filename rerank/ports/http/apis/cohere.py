@@ -11,8 +11,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field
 
 from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, Usage, to_json
-from rerank.ports.http.apis.documents import Documents, RankFields, as_object, candidates_of
-from rerank.ports.http.apis.options import Flag, Options, TopN, validated
+from rerank.ports.http.apis.requests import (
+    Documents,
+    Flag,
+    Options,
+    RankFields,
+    TopN,
+    as_object,
+    candidates_of,
+    validated,
+)
 from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Passage, Ranking, with_title

@@ -10,8 +10,16 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, Usage, to_json
-from rerank.ports.http.apis.documents import Document, Documents, RankFields, candidates_of
-from rerank.ports.http.apis.options import Flag, Options, TopN, validated
+from rerank.ports.http.apis.requests import (
+    Document,
+    Documents,
+    Flag,
+    Options,
+    RankFields,
+    TopN,
+    candidates_of,
+    validated,
+)
 from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.types import Ranking
 

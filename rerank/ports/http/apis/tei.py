@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field, RootModel
 
 from rerank.errors import InvalidRequest
 from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, to_json
-from rerank.ports.http.apis.documents import Texts, candidates_of
-from rerank.ports.http.apis.options import Flag, Options, TopN, validated
+from rerank.ports.http.apis.requests import Flag, Options, Texts, TopN, candidates_of, validated
 from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Ranking

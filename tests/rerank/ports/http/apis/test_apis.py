@@ -103,7 +103,8 @@ def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_thei
         {"doc_id": "b", "text": "0", "title": "5"},
     ]
     reply = http.post("/rerank", {"query": "q", "candidates": titled, "returnPassages": True}).json
-    assert [(row["doc_id"], row["text"]) for row in reply["results"]] == [("b", "5 0"), ("my file.pdf", "1")]
+    shown = [(row["doc_id"], row["title"], row["text"]) for row in reply["results"]]
+    assert shown == [("b", "5", "0"), ("my file.pdf", "", "1")]
     assert [row.get("first_stage_score") for row in reply["results"]] == [None, 0.5]
     assert reply["execution"]["model"] == "number"
 
