@@ -8,12 +8,21 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from rerank.util.pydantic_words import plain_words
+
 #: No sentence has so many characters.
 _LONGEST = 1000
 
 
 class Command(TyperCommand):
     """A command that the list of commands shows with its first sentence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:  # of a value, in the words of pydantic
+            error.message = plain_words(error.message)
+            raise
 
     def get_short_help_str(self, limit: int = 0) -> str:
         return super().get_short_help_str(_LONGEST)

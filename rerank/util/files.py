@@ -155,6 +155,22 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"{path} cannot be read: it is {kind}, not a file")
 
 
+def check_inputs(settings: object, names: Iterable[str]) -> None:
+    """Looks for the files and folders that settings name, before a library takes seconds to be imported.
+
+    Args:
+        names: attributes, each with a path, or without one if it is empty or not there; flags have the same names. The
+            path - is standard input.
+
+    Raises: ConfigError if there is nothing of that name.
+    """
+    for name in names:
+        path = getattr(settings, name, None)
+        if path and str(path) != "-" and not os.path.exists(path):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag}: there is no file or folder {path}{looked_for(Path(path))}")
+
+
 def is_lfs_pointer(content: bytes) -> bool:
     """True if a file begins as Git LFS leaves it in a checkout without the file's own content."""
     return content.startswith(_LFS)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rerank.names import did_you_mean
+from rerank.util.pydantic_words import plain_words
 
 #: Where a setting stands in the content of a file, such as ("models", 0, "path").
 Location: TypeAlias = tuple[int | str, ...]
@@ -17,7 +18,6 @@ Location: TypeAlias = tuple[int | str, ...]
 #: A file may be wrong in each of its lines; more problems are counted only.
 _MAX_PROBLEMS = 10
 _SHOWN_CHARS = 100
-_VALUE_ERROR = "Value error, "
 
 
 def problems_of(
@@ -72,7 +72,7 @@ def _text(problem: ErrorDetails, expected: object, quote: bool) -> str:
             choices = context["expected_tags"].replace("'", "")
             given = suggestion(context["tag"], choices.split(", "))
             return f"{context['discriminator'].strip(chr(39))} should be one of {choices}{given}"
-    text = problem["msg"].removeprefix(_VALUE_ERROR)
+    text = plain_words(problem["msg"])
     given = problem["input"]
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         return f"{text}, given {reprlib.repr(given)}" if quote else text

@@ -15,6 +15,7 @@ from rerank_training.first.training import load_base
 from rerank_training.lists.training_list import TrainingList
 from safetensors.torch import load_file, save_file
 
+from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.loading import load_causal_lm
@@ -177,6 +178,15 @@ def test_base_that_cannot_be_had_is_refused_before_the_lists_are_read(
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/nope"}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"org/nope is neither .*HF_HUB_OFFLINE"):
         first_run(tmp_path / "no inputs", tmp_path / "run", "--base", str(tmp_path))
+
+
+@pytest.mark.parametrize("base", [bundled.PE_RANK, None])
+def test_pe_rank_checkpoint_is_sent_to_its_own_training(base: Path | None, tmp_path: Path) -> None:
+    if base is None:  # as published, without a manifest
+        (base := tmp_path / "published").mkdir()
+        (base / "config.json").write_text('{"model_type": "embed_mistral", "encoder_name": "jina"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"--base .* is a PE-Rank checkpoint.*; train it by train-pe-rank"):
+        first_run(tmp_path / "no inputs", tmp_path / "run", "--base", str(base))
 
 
 def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_sources_that_are_missing_or_contradict_each_other_are_refused(given: di
     ("flags", "message"),
     [
         (["--cosine-depth", "1"], "--cosine-depth 1 ranks nothing; use 2 or more, or 0 for all passages"),
-        (["--depth", "1"], "Invalid value for '--depth': Input should be greater than or equal to 2"),
+        (["--depth", "1"], "Invalid value for '--depth': should be greater than or equal to 2"),
         (["--clicks", "c"], "No such option: --clicks"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import UNDERSCORES_TOO, flags
 from rerank.commands.run import run
+from rerank.util.files import check_inputs
 from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.fusion.arguments import FusionArguments
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 def _build_lists(settings: BuildListsSettings) -> None:
     """Make training lists for train-first and train-pe-rank: queries, passages, and the relevance of each passage."""
+    check_inputs(settings, ("requests", "qrels", "config"))
     from rerank_training.lists.building import build
 
     build(settings)
@@ -43,6 +45,7 @@ def _train_fusion(arguments: FusionArguments) -> None:
     It prints what they gain by cross-validation, and writes the settings of a service: with these weights if the gain
     is significant, otherwise with those of the default.
     """
+    check_inputs(arguments, ("index", "queries", "qrels", "lists"))
     from rerank_training.fusion.training import train_fusion
 
     train_fusion(arguments)

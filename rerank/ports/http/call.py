@@ -21,6 +21,7 @@ from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
 from rerank.service.limits import SMALL_MESSAGE, CallsInFlight, EndedByPort, request_id_of
 from rerank.util.json_values import has_more_values
+from rerank.util.pydantic_words import plain_words
 
 T = TypeVar("T")
 
@@ -201,7 +202,7 @@ def json_object(
     try:
         return _OBJECT.validate_json(text), []
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        problem = plain_words(error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"])
         if not text.strip():
             problem = "it is empty"
         if any(sign in problem for sign in _HALF) and (repaired := _without_halves(text)) is not None:

@@ -87,9 +87,9 @@ def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path,
         ("name: a", "the file is a list with one dash per entry"),
         ("- {name: a}", r"line 1: \[0\]\.sha256: the setting is missing"),
         (f"- {{name: a, sha256: {'0' * 64}, max_cals: 3}}", r"\[0\]\.max_cals: unknown .*; did you mean max_calls\?"),
-        ("- {name: a,\n   sha256: secret}", r"line 2: \[0\]\.sha256: String should match pattern"),
+        ("- {name: a,\n   sha256: secret}", r"line 2: \[0\]\.sha256: should have the form"),
         (f"- {{name: a, sha256: '{'0' * 64}'}}\n" * 2, "a has several entries"),
-        (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", r"\[0\]\.max_calls: Input should be greater than 0"),
+        (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", r"\[0\]\.max_calls: should be greater than 0"),
     ],
 )
 def test_invalid_file_is_refused_without_its_values(path: Path, text: str, message: str) -> None:

@@ -73,19 +73,19 @@ STRANGERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "template": (content("template.yaml", b"prefix: a\nprefix: b\n"), "SHA-256 of the template is"),
     "window of 1": (
         setting("rerank.json", "window_size", 1),
-        "window_size: Input should be greater than or equal to 2, given 1",
+        "window_size: should be greater than or equal to 2, given 1",
     ),
-    "window of 10^18": (setting("rerank.json", "window_size", 10**18), "Input should be less than or equal to 100000"),
+    "window of 10^18": (setting("rerank.json", "window_size", 10**18), "should be less than or equal to 100000"),
     "window of infinity": (content("rerank.json", b'{"window_size": 1e400}'), "window_size: "),
     "window of 500": (setting("rerank.json", "window_size", 500), "window_size 500 exceeds the 52 passages"),
     "manifest": (content("rerank.json", b"\xff{"), r"rerank\.json: line 1: the byte 0xFF is not UTF-8"),
     "manifest of PE-Rank": (
         pe_rank_with(setting("rerank.json", "window_size", "x")),
-        r"rerank\.json: window_size: Input should be a valid integer",
+        r"rerank\.json: window_size: expected a whole number",
     ),
     "manifest of a PE-Rank that cannot be read": (
         pe_rank_with(content("rerank.json", b'{"ranker": "pe-rank", "window_size": 9, "base": 5}')),
-        r"rerank\.json: base: Input should be a valid string, given 5",
+        r"rerank\.json: base: expected a text, given 5",
     ),
     "pipe as weights": (pipe_as_weights, r"model\.safetensors is a pipe or a device, not a file"),
     "endless chat template": (endless_template, "loading takes more than 1 s; copy the checkpoint again"),

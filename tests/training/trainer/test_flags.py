@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -55,8 +57,8 @@ def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
     [
         (["--windowsize", "3"], "No such option: --windowsize (Possible options: --min-window-size, --window-size)"),
         (["--window", "3"], "No such option: --window"),  # no abbreviation
-        (["--learning-rate", "fast"], "Invalid value for '--learning-rate': Input should be a valid number"),
-        (["--objective", "best"], "Invalid value for '--objective': Value error, 'best' is not one of 'lm', 'rank'"),
+        (["--learning-rate", "fast"], "Invalid value for '--learning-rate': expected a number"),
+        (["--objective", "best"], "Invalid value for '--objective': 'best' is not one of 'lm', 'rank'"),
     ],
 )
 def test_wrong_flag_or_value_is_named(flags: list[str], message: str) -> None:
@@ -99,3 +101,16 @@ def test_weights_of_an_encoder_are_not_left_out() -> None:
     settings.fsdp_plugin_args = {"cpu_ram_efficient_loading": True}
     with pytest.raises(ConfigError, match="would leave empty in all but one; remove it"):
         settings.check_loads_whole_models("distill-retriever")
+
+
+@pytest.mark.parametrize("command", ["train_first", "train_pe_rank", "train_e2rank"])
+@pytest.mark.parametrize("flag", ["--lists", "--eval-lists", "--qrels"])
+def test_file_that_is_not_there_is_named_before_torch_is_imported(command: str, flag: str, tmp_path: Path) -> None:
+    (lists := tmp_path / "lists.jsonl").touch()
+    given = {"--lists": str(lists), "--base": "b", "--output-dir": str(tmp_path / "run"), flag: "none.jsonl"}
+    code = f"import sys\nfrom rerank_training.commands import {command}\n"
+    code += f"try: {command}()\nfinally: print('torch' in sys.modules)"
+    words = [word for pair in given.items() for word in pair]
+    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "False\n")
+    assert f"error: {flag}: there is no file or folder none.jsonl (relative paths begin at" in ended.stderr

@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.checkpoints.bundled import SMOLLM2
-from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings
+from rerank.checkpoints.manifest import stated_ranker
+from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import with_adapter
 from rerank.models.complete import check_complete
@@ -91,7 +92,13 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
 
 
 def _check_base(base: str) -> None:
-    """Raises: ConfigError when the base, or that of an adapter, is neither a folder nor a model on the hub."""
+    """Raises: ConfigError for a PE-Rank checkpoint, and when the base, or that of an adapter, cannot be found."""
+    folder = Path(base)
+    if stated_ranker(folder) == "pe-rank" or "encoder_name" in read_settings(folder / "config.json"):
+        raise ConfigError(
+            f"--base {base} is a PE-Rank checkpoint, which reads vectors; train it by train-pe-rank, or give a causal "
+            f"language model, such as {SMOLLM2}"
+        )
     name = base_model_of(Path(base)) if (Path(base) / ADAPTER_FILE).is_file() else base
     if name != SMOLLM2:
         check_findable(name, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")

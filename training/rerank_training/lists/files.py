@@ -25,6 +25,7 @@ from rerank.readers.requests import CandidateList, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
 from rerank.util.files import atomic_file, report_disk_errors
+from rerank.util.pydantic_words import plain_words
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
 
@@ -146,7 +147,7 @@ def _from_row(row: Any) -> TrainingList:
         parsed = _ListRow.model_validate(row)
     except ValidationError as error:
         raise CollectionError(
-            "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            "; ".join(f"{'.'.join(map(str, e['loc']))}: {plain_words(e['msg'])}" for e in error.errors())
         ) from error
     passages = tuple(Passage(passage.doc_id, passage.text) for passage in parsed.passages)
     query = Query(parsed.query, parsed.query_id, parsed.instruction)

@@ -5,6 +5,7 @@ Neither --help nor a value of the wrong type waits for the import of torch and t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,15 @@ import typer
 
 from rerank.commands.app import Command, CommandApp
 from rerank.commands.flags import UNDERSCORES_TOO, flags
+from rerank.util.files import check_inputs
 from rerank_training.trainer.command import report_lost_process, run_training
 from rerank_training.trainer.flags import RunFlags
 
 if TYPE_CHECKING:
     from rerank_training.trainer.arguments import RunArguments
 
+#: Arguments with the paths of what a training reads.
+_INPUTS = ("lists", "eval_lists", "qrels", "queries", "index", "config")
 _TRUTH = {"true": True, "false": False}
 _MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --optim adafactor;
 --help-all shows them. A flag without a value may have true or false as its value."""
@@ -39,6 +43,8 @@ def training(
 
     def decorate(train: Callable[[Any, RunArguments], object]) -> partial[None]:
         def command(arguments: Any, run_flags: RunFlags, others: Any = None) -> object:
+            if "torch" not in sys.modules:  # where it is imported already, the training itself says what is not there
+                check_inputs(arguments, _INPUTS)
             from rerank_training.trainer.arguments import run_arguments  # imports torch and transformers
 
             return report_lost_process(lambda: train(arguments, run_arguments(run_flags, others)))

@@ -14,6 +14,7 @@ from rerank.names import did_you_mean
 from rerank.ports.http.apis.api import ParsedRequest
 from rerank.service.requests import RerankRequest
 from rerank.types import Passage, Query, Ranking, RankOptions
+from rerank.util.pydantic_words import plain_words
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
@@ -179,7 +180,7 @@ def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:
             name, hint = ".".join(filter(None, (_path(first["loc"]), first["ctx"]["name"]))), first["ctx"]["hint"]
             way_out = hint or " GET /openapi.json lists the fields that each path reads"
             raise InvalidRequest(name, f"this service does not know the field;{way_out}") from error
-        raise InvalidRequest(_path(first["loc"]), first["msg"].lower()) from error
+        raise InvalidRequest(_path(first["loc"]), plain_words(first["msg"])) from error
 
 
 def _path(location: tuple[int | str, ...]) -> str:

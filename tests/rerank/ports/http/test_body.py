@@ -149,8 +149,8 @@ def test_candidates_are_counted_before_they_are_looked_at(http: HttpClient, fiel
 @pytest.mark.parametrize(
     ("path", "fields", "message"),
     [
-        ("/v2/rerank", {"documents": [1] * 1000}, "documents[0]: input should be a valid string"),
-        ("/rerank", {"texts": ["a", *[1] * 999]}, "texts[1]: input should be a valid string"),
+        ("/v2/rerank", {"documents": [1] * 1000}, "documents[0]: expected a text"),
+        ("/rerank", {"texts": ["a", *[1] * 999]}, "texts[1]: expected a text"),
         ("/v2/rerank", {f"x{number}": 1 for number in range(30_000)}, "x0: this service does not know the field"),
         ("/v2/rerank", {"rank_fields": ["a"] * 101}, "rank_fields: 101 fields exceed the limit of 100; send at most"),
         ("/v2/rerank", {"rank_fields": [1] * 30_000}, "rank_fields: 30000 fields exceed the limit of 100; send at"),
