@@ -45,5 +45,17 @@ def test_device_without_float8_is_refused() -> None:
         pick_precision(random_model(DECODERS["llama"]), "float8")
 
 
+def test_narrow_model_in_float8_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("rerank.models.precision.check_float8", lambda _: None)
+    model = random_model(DECODERS["llama"])
+    assert pick_precision(model, "float8") == "float8"
+    assert "narrow models" in caplog.text
+    assert f"this has {model.config.hidden_size};" in caplog.text
+    caplog.clear()
+    model.config.hidden_size = 2048
+    pick_precision(model, "float8")
+    assert not caplog.text
+
+
 def test_encoder_beside_a_model_in_float8_computes_in_bfloat16() -> None:
     assert pick_encoder_dtype(torch.device("cpu"), "float8") == "bfloat16"
