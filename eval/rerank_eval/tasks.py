@@ -165,9 +165,10 @@ def _open(given: _Given, settings: _Settings) -> Task:
     notes += without_relevant(counted, rel)
     feedback, without_feedback = _feedback(given, settings)
     searched = given.first_stage.value if given.first_stage else Path(origin).name
+    named = () if searched.startswith(f"{name}.") else (name,)
     return Task(
         name=name,
-        title=f"{len(queries)} queries of {name}, {searched}, depth {settings.depth or 'all'}",
+        title=f"{len(queries)} queries of {', '.join((*named, searched))}, depth {settings.depth or 'all'}",
         queries=queries,
         lists=lists,
         first_stage=given.first_stage,

@@ -116,9 +116,7 @@ def models(
     for model in response.models:
         if note := model.problem or model.warning:
             console.note(f"{model.name}: {note}")
-    console.note(
-        "* answers requests that do not name a model; a status has the memory and time that loading the model took"
-    )
+    console.note("* answers requests that do not name a model")
     if response.HasField("index"):
         index = response.index
         console.note(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")

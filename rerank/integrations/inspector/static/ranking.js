@@ -86,8 +86,12 @@ function rowView(row, rank, was, open) {
         "span",
         { class: "figures" },
         move,
-        element("span", { class: "score" }, unseen("score "), score(row.score)),
-        row.relevance === undefined ? null : relevanceView(row.relevance),
+        element(
+          "span",
+          { class: "score" },
+          ...[unseen("score "), score(row.score)],
+          ...(row.relevance === undefined ? [] : [" · ", relevanceView(row.relevance)]),
+        ),
       ),
     ),
   );

@@ -52,7 +52,7 @@ function notesOf({ execution, feedback, passages }) {
   return [
     execution.reason && `Not all was reranked: ${execution.reason}.`,
     cut > 0 && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
-    execution.first_stage_weight && `The first stage counts with weight ${execution.first_stage_weight}.`,
+    execution.first_stage_weight && `The first stage counts with weight ${Number(execution.first_stage_weight.toFixed(2))}.`,
     execution.kendall_tau !== undefined && `Kendall's tau with the order of the first stage: ${execution.kendall_tau.toFixed(2)}.`,
     execution.model_warning && `About the model: ${execution.model_warning}.`,
     feedback?.reason && `Feedback: ${feedback.reason}.`,
