@@ -45,7 +45,7 @@ Matrix: TypeAlias = npt.NDArray[np.float32]
 #: rerank/models/precision.py. On a CPU only linear layers and attention are in bfloat16.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float8"]
 #: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
-InSlices: TypeAlias = Generator[None, None, T]
+SlicedWork: TypeAlias = Generator[None, None, T]
 
 
 @dataclass(frozen=True, slots=True)

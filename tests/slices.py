@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rerank.types import InSlices
+from rerank.types import SlicedWork
 
 T = TypeVar("T")
 
 
-def finished(work: InSlices[T]) -> T:
+def finished(work: SlicedWork[T]) -> T:
     while True:
         try:
             next(work)

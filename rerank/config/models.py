@@ -70,6 +70,10 @@ class ModelSettings(Settings):
         return self
 
 
+#: What says when a model runs and in which windows, which no score of a window depends on.
+SCHEDULE_SETTINGS = {*ModelSettings.model_fields, "first_stage_weight"}
+
+
 class CheckpointModel(ModelSettings):
     """Settings of a model with a checkpoint.
 
@@ -376,6 +380,6 @@ ModelConfig: TypeAlias = Annotated[
 ]
 
 
-def reads_sparse(model: ModelConfig) -> bool:
+def needs_sparse(model: ModelConfig) -> bool:
     """True if a model reads the vectors of the service's sparse encoder."""
     return isinstance(model, FusionModel) and model.sparse_weight > 0

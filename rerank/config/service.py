@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rerank.config.encoder import EncoderConfig
 from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelConfig, PERankModel
-from rerank.config.settings import Address, Positive, Settings, WeightOrKind
-from rerank.types import FirstStageKind, StrategyKind
+from rerank.config.settings import Address, Positive, Settings
+from rerank.errors import InvalidRequest
+from rerank.names import FirstStageKind, FirstStageWeight, StrategyKind, first_stage_weight
 
 #: gRPC counts milliseconds in 32 bits.
 Seconds = Annotated[float, Field(gt=0, le=1_000_000, strict=True)]
+
+
+def _weight(given: Any) -> FirstStageWeight:
+    try:
+        return first_stage_weight(given)
+    except InvalidRequest as error:
+        raise ValueError(error.description) from error
 
 
 class HttpConfig(Settings):
@@ -186,7 +194,7 @@ class ServiceConfig(Settings):
     index: Path | None = None
     encoder: EncoderConfig = EncoderConfig()
     sparse_encoder: str = "splade-tiny"
-    first_stage_weight: WeightOrKind = FirstStageKind.AUTO
+    first_stage_weight: Annotated[FirstStageWeight, BeforeValidator(_weight)] = FirstStageKind.AUTO
     device: str = "auto"
     models: tuple[ModelConfig, ...] = BUNDLED_MODELS
     engine: EngineConfig = EngineConfig()

@@ -15,7 +15,7 @@ from rerank.engine.scores import candidate_scores, reciprocal_ranks, with_first_
 from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, describe
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
-from rerank.types import FirstStageWeight, Passage, Prepared, Query, RankOptions, Window, WindowRanking, WindowTrace
+from rerank.types import Passage, Prepared, Query, RankOptions, Window, WindowRanking, WindowTrace
 
 #: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
 Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
@@ -123,7 +123,6 @@ class Request:
     last_weight: float = field(init=False, default=0.0)
     _stage: RankStage = field(init=False)
     _stage_info: RankerInfo = field(init=False)
-    _stage_weight: FirstStageWeight = field(init=False)
     _schedule: Schedule = field(init=False)
 
     @property
@@ -166,8 +165,7 @@ class Request:
 
     def begin_stage(self, stage: RankStage, info: RankerInfo) -> None:
         """Begins a stage, whose ranker is `info`."""
-        self._stage, self._stage_info = stage, info
-        self._stage_weight = stage.as_run(len(self.order)).weight
+        self._stage, self._stage_info = stage.as_run(len(self.order)), info
         self._schedule = stage.strategy.schedule(self.order)
         self.prepared, self.prepared_query = {}, self.query
 
@@ -196,9 +194,11 @@ class Request:
 
     def window(self, round_: Round, positions: Positions, query: Query, prepared: Mapping[int, Passage]) -> Window:
         """Makes a window of the stage, of the query and the passages as its model reads them."""
-        top_n = round_.top_n(positions, self.options.top_n) if self._stage is self.stages[-1] else 0
-        scores = tuple(self._scores_before(positions)) if self._stage_weight else ()
-        return Window(query, tuple(prepared[position] for position in positions), top_n, scores, self._stage_weight)
+        stage, passages = self._stage, tuple(prepared[position] for position in positions)
+        top_n = round_.top_n(positions, self.options.top_n) if stage.model == self.stages[-1].model else 0
+        return Window(
+            query, passages, top_n, tuple(self._scores_before(positions)) if stage.weight else (), stage.weight
+        )
 
     def _scores_before(self, positions: Positions) -> Sequence[float]:
         """Returns the scores of the first stage or the preranker before a stage.

@@ -11,13 +11,13 @@ import numpy as np
 
 from rerank.errors import RankerFailure
 from rerank.retrieval.hybrid import RRF_K, z_scores
-from rerank.types import FirstStageKind, Passage, Window, WindowRanking
+from rerank.types import Passage, Window, WindowRanking
 
 
 def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
     """Ranks a window by z(scores) + weight · z(first stage), where z is the z-score over the window."""
     weight = window.weight
-    if isinstance(weight, FirstStageKind):
+    if not isinstance(weight, float):
         raise RankerFailure(f"the weight {weight} reached a model that cannot read it; this is a bug")
     if not weight:
         return ranking

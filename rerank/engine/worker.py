@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from rerank.errors import RankerFailure, ShuttingDown, is_panic
-from rerank.types import InSlices
+from rerank.types import SlicedWork
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class SharedWorker:
         """Further work fails with ShuttingDown."""
         self._worker.end()
 
-    async def run(self, caller: str, work: InSlices[T], expected_ms: float) -> T:
+    async def run(self, caller: str, work: SlicedWork[T], expected_ms: float) -> T:
         """Runs work in slices, and returns its result. If it is cancelled, no further slice runs.
 
         Args:
@@ -157,7 +157,7 @@ class _Slice(NamedTuple, Generic[T]):
     result: T
 
 
-def _slice(work: InSlices[T], seconds: float) -> _Slice[T]:
+def _slice(work: SlicedWork[T], seconds: float) -> _Slice[T]:
     until_s = time.perf_counter() + seconds
     try:
         while time.perf_counter() < until_s:

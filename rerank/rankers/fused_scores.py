@@ -82,11 +82,9 @@ def weight_by_list(settings: FusionModel, asked: FirstStageWeight, signals: Chea
     return max(weight, settings.neural_weight) if asked is FirstStageKind.NEURAL else weight
 
 
-def cheap_scores(
-    settings: FusionModel, first_stage_weight: float, signals: CheapSignals, agreement: float = 1.0
-) -> Floats:
+def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, agreement: float = 1.0) -> Floats:
     """Returns the (n,) weighted sum of the z-scores of the signals that need no vector."""
-    scores = first_stage_weight * z_scores(signals.first_stage)
+    scores = weight * z_scores(signals.first_stage)
     scores += settings.lexical_weight * z_scores(signals.lexical)
     if signals.sparse is not None:
         scores += agreement * settings.sparse_weight * z_scores(signals.sparse)
@@ -105,9 +103,9 @@ def model_agreement(signals: Signals) -> float:
     return min(max(correlation / FULL_AGREEMENT, 0.0), 1.0)
 
 
-def fused_scores(settings: FusionModel, first_stage_weight: float, signals: Signals) -> Floats:
+def fused_scores(settings: FusionModel, weight: float, signals: Signals) -> Floats:
     """Returns the (n,) smoothed sum of all signals, with the cosine of the query that feedback has moved."""
-    others = cheap_scores(settings, first_stage_weight, signals.cheap, model_agreement(signals))
+    others = cheap_scores(settings, weight, signals.cheap, model_agreement(signals))
     fused = others + _z_scores_of_cosines(signals.cosines)
     if settings.feedback_weight and settings.feedback_passages:
         moved = _moved(signals, fused, settings.feedback_passages, settings.feedback_weight)

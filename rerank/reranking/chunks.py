@@ -19,7 +19,7 @@ from rerank.engine.request import Request
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import RankerInfo
 from rerank.reranking.unordered import shared_words
-from rerank.types import InSlices, Passage, RankedCandidate, Ranking, ScoreKind, Trace, with_title
+from rerank.types import Passage, RankedCandidate, Ranking, ScoreKind, SlicedWork, Trace, with_title
 
 #: The place of a chunk's first character, and the place after its last one.
 Span: TypeAlias = tuple[int, int]
@@ -62,7 +62,7 @@ class ChunkedDocuments:
     unread: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, request: Request, infos: Sequence[RankerInfo], encoder: Encoder) -> InSlices[ChunkedDocuments]:
+    def of(cls, request: Request, infos: Sequence[RankerInfo], encoder: Encoder) -> SlicedWork[ChunkedDocuments]:
         """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` chunks.
 
         Args:
@@ -137,7 +137,7 @@ def _reads_all_chunks(infos: Sequence[RankerInfo]) -> bool:
     return len(infos) == 1 and infos[0].score_kind.is_pointwise
 
 
-def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encoder: Encoder) -> InSlices[list[Chunk]]:
+def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encoder: Encoder) -> SlicedWork[list[Chunk]]:
     """Divides a document into chunks, without its vectors. Reads no more of it than they can hold.
 
     The title stands in front of each chunk, up to half of its tokens.
@@ -167,7 +167,7 @@ def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encod
     return chunks
 
 
-def _token_ends(text: str, encoder: Encoder, most: int) -> InSlices[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _token_ends(text: str, encoder: Encoder, most: int) -> SlicedWork[np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """Returns the end of each token of a text, of the first `most` or some more of them."""
     found, count = list[np.ndarray[tuple[int], np.dtype[np.int64]]](), 0
     for start in range(0, len(text), _SLICE_CHARS):

@@ -27,7 +27,7 @@ from rerank.config import (
     ModelConfig,
     PERankModel,
 )
-from rerank.config.models import E2RANK_INSTRUCTION
+from rerank.config.models import E2RANK_INSTRUCTION, SCHEDULE_SETTINGS
 from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
 from rerank.models.checkpoint_errors import LOADING, loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
@@ -178,10 +178,8 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
-    of_schedule = {"strategy", "window_size", "preranker", "first_stage_weight"}
-    of_schedule |= {"load", "unload_after_s"}
-    excluded = {"name", "path", "template", "precision", "profile", "served_by"} | of_schedule
-    return model.model_dump(mode="json", exclude=excluded)
+    excluded = {"path", "template", "precision", "profile", "served_by"}
+    return model.model_dump(mode="json", exclude=excluded | SCHEDULE_SETTINGS)
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:

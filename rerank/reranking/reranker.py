@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from rerank.config import ServiceConfig
-from rerank.config.models import reads_sparse
+from rerank.config.models import needs_sparse
 from rerank.engine.engine import Engine
 from rerank.engine.request import CallerShare, Request, timeout_at
 from rerank.engine.worker import SharedWorker
@@ -50,8 +50,6 @@ from rerank.types import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
-#: Candidates with their texts.
-Found: TypeAlias = tuple[Passage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +215,7 @@ class AsyncReranker:
         if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
             self._check_makes_vectors(stages[-1].model)
 
-        async def retrieve(query: Query, deadline_s: float) -> tuple[Query, Found]:
+        async def retrieve(query: Query, deadline_s: float) -> tuple[Query, tuple[Passage, ...]]:
             try:
                 async with timeout_at(deadline_s):
                     work = partial(self._retrieve, index, first_stage, depth, query)
@@ -226,7 +224,7 @@ class AsyncReranker:
                 problem = f"the deadline passed in the first stage ({first_stage.value}); allow more time"
                 raise DeadlineExceeded(problem) from error
 
-        async def rank(found: Found, options: RankOptions, deadline_s: float) -> Ranking:
+        async def rank(found: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
             return await self._steps.rank(replace(request, candidates=found, options=options, deadline_s=deadline_s))
 
         with self._lazy.using([stage.model for stage in stages]):
@@ -252,13 +250,15 @@ class AsyncReranker:
             problem = f"model {model} makes no vector of a query and its passages that searches the index; {way_out}"
             raise InvalidRequest("feedback.method", f"{problem}, or another method", {"model": model})
 
-    def _retrieve(self, index: Index, first_stage: FirstStage, depth: int, query: Query) -> tuple[Query, Found]:
+    def _retrieve(
+        self, index: Index, first_stage: FirstStage, depth: int, query: Query
+    ) -> tuple[Query, tuple[Passage, ...]]:
         """Finds candidates; returns the query, too, with its vector if the first stage reads it."""
         query = replace(query, is_truncated=query.is_truncated or not index.reads_whole(first_stage, query))
         encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
 
-    async def _with_texts(self, candidates: Iterable[CandidateLike]) -> Found:
+    async def _with_texts(self, candidates: Iterable[CandidateLike]) -> tuple[Passage, ...]:
         """Makes candidates with their texts, and with their vectors if they are in the index."""
         given = [
             candidate if isinstance(candidate, Passage) else passage_of(candidate, place)
@@ -326,7 +326,7 @@ def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
     cache_bytes = config.engine.text_vector_cache_bytes
     encoder = Encoder(config.encoder, config.device, cache_bytes)
     sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, cache_bytes))
-    of_index = sparse_encoder if any(map(reads_sparse, config.models)) else None
+    of_index = sparse_encoder if any(map(needs_sparse, config.models)) else None
     index = Index(config.index, encoder, of_index) if config.index else None
     return ModelLoader(encoder, config.device, sparse_encoder, config.max_load_s), index
 

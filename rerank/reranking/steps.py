@@ -15,7 +15,7 @@ from rerank.reranking.chunks import ChunkedDocuments
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.relevance import at_least, with_relevance
 from rerank.reranking.unordered import UnorderedList
-from rerank.types import InSlices, Passage, Ranking, RankOptions
+from rerank.types import Passage, Ranking, RankOptions, SlicedWork
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class RerankerSteps:
         rankers = [self._models.rankers[stage.model] for stage in request.stages]
         return [ranker for ranker in rankers if ranker.info.has_cache]
 
-    async def _run(self, request: Request, work: InSlices[T], chars_per_ms: int) -> T:
+    async def _run(self, request: Request, work: SlicedWork[T], chars_per_ms: int) -> T:
         """Runs work on the texts of a request, which is done at once if it is short."""
         chars = sum(len(candidate.text) for candidate in request.candidates)
         return await self._texts.run(request.share.name, work, chars / chars_per_ms)
@@ -114,7 +114,7 @@ def chosen(ranking: Ranking, options: RankOptions) -> Ranking:
     return at_least(ranking, options.min_relevance, options.top_n)
 
 
-def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[Ranker]) -> InSlices[list[Passage]]:
+def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[Ranker]) -> SlicedWork[list[Passage]]:
     found = list[Passage]()
     for passage in passages:
         for ranker in rankers:

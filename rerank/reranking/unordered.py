@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rerank.engine.request import Request
 from rerank.engine.scores import warning_of_scores
-from rerank.types import Completeness, InSlices, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, Trace
+from rerank.types import Completeness, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, SlicedWork, Trace
 from rerank.util.words import words
 
 #: Characters of a text that are searched for words of the query, so that the order of a long list takes little time.
@@ -39,7 +39,7 @@ class UnorderedList:
     has_scores: bool
 
     @classmethod
-    def of(cls, query: str, candidates: Sequence[Passage]) -> InSlices[UnorderedList]:
+    def of(cls, query: str, candidates: Sequence[Passage]) -> SlicedWork[UnorderedList]:
         """Groups the candidates, in slices of work. Texts are equal if their titles are equal, too."""
         by_text: dict[tuple[str, str], list[int]] = {}
         for position, candidate in enumerate(candidates):
@@ -114,7 +114,7 @@ class UnorderedList:
         return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
 
 
-def shared_words(query: str, texts: Sequence[str]) -> InSlices[list[float]]:
+def shared_words(query: str, texts: Sequence[str]) -> SlicedWork[list[float]]:
     """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df) if df texts have one."""
     of_query = set(words(query))
     shared = list[set[str]]()

@@ -24,7 +24,7 @@ from rerank.types import Matrix
 from rerank.util.files import atomic_file
 
 #: (Q, depth) float32 scores and int64 rows, best first; rows are -1 where no more are found.
-Found: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+ScoresAndRows: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 _FILE = "hnsw.faiss"
 #: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
@@ -49,7 +49,7 @@ def faiss_package() -> Any:  # its annotations leave out what SWIG generates
 class VectorIndex(Protocol):
     """Finds the vectors with the largest inner products."""
 
-    def search(self, queries: Matrix, depth: int) -> Found: ...
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows: ...
 
 
 def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> VectorIndex:
@@ -109,8 +109,10 @@ class _Flat:
     def __init__(self, vectors: Matrix) -> None:
         self._vectors = vectors
 
-    def search(self, queries: Matrix, depth: int) -> Found:
-        found: Found = faiss_package().knn(queries, self._vectors, depth, metric=faiss_package().METRIC_INNER_PRODUCT)
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
+        found: ScoresAndRows = faiss_package().knn(
+            queries, self._vectors, depth, metric=faiss_package().METRIC_INNER_PRODUCT
+        )
         return found
 
 
@@ -120,12 +122,12 @@ class _Graph:
     def __init__(self, index: Any, vectors: VectorFile) -> None:
         self._index, self._vectors = index, vectors
 
-    def search(self, queries: Matrix, depth: int) -> Found:
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
         _, rows = self._index.search(queries, min(depth, len(self._vectors.mapped)))
         best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
         return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
 
-    def _exact(self, query: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], depth: int) -> Found:
+    def _exact(self, query: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], depth: int) -> ScoresAndRows:
         rows = np.sort(rows[rows >= 0])
         scores = self._vectors.read(rows.tolist()) @ query
         order = np.argsort(-scores, kind="stable")[:depth]

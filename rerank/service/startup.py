@@ -20,7 +20,7 @@ from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.collections.judgements import read_judgements
 from rerank.config import HttpConfig, LanguageModel, ModelConfig, PERankModel, ServiceConfig
-from rerank.config.models import reads_sparse
+from rerank.config.models import needs_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
@@ -60,7 +60,7 @@ def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
     if is_missing_folder(name := config.encoder.name):
         where = looked_for(Path(name))
         raise ConfigError(f"encoder: there is no folder {name}{where}; give the folder of a model, or its name")
-    if any(reads_sparse(model) for model in config.models):
+    if any(needs_sparse(model) for model in config.models):
         _check_sparse_encoder(config.sparse_encoder)
     for model in config.models:
         check_model_files(model)

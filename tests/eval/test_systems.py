@@ -14,7 +14,7 @@ from rerank_eval.systems import baseline, open_systems, parse_systems, service_c
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
 from rerank.config import FusionModel, ServiceConfig, load_config
-from rerank.config.models import reads_sparse
+from rerank.config.models import needs_sparse
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
@@ -101,7 +101,7 @@ def test_baseline_is_the_sum_of_z_scores_of_its_name(name: str, weight: float, e
     cosines = encoder.encode_passages(texts, "auto") @ encoder.encode_queries([query.text])[0]
     expected = weight * z_scores(first_stage) + z_scores(cosines)
     assert ranked.scores == pytest.approx(expected.tolist(), abs=1e-4)
-    assert not reads_sparse(model)
+    assert not needs_sparse(model)
 
 
 def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:

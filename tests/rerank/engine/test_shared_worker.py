@@ -10,13 +10,13 @@ import pytest
 
 from rerank.engine.worker import SharedWorker
 from rerank.errors import InvalidRequest, ShuttingDown
-from rerank.types import InSlices
+from rerank.types import SlicedWork
 
 SLICE_S = 0.01  # longer than a slice lasts, so that there is one step in each
 LONG = 1000.0
 
 
-def steps(name: str, number: int, done: list[str]) -> InSlices[str]:
+def steps(name: str, number: int, done: list[str]) -> SlicedWork[str]:
     for _ in range(number):
         time.sleep(SLICE_S)
         done.append(name)
@@ -24,7 +24,7 @@ def steps(name: str, number: int, done: list[str]) -> InSlices[str]:
     return name
 
 
-async def results(*works: tuple[str, InSlices[Any], float]) -> list[Any]:
+async def results(*works: tuple[str, SlicedWork[Any], float]) -> list[Any]:
     """The results of work of these callers, which comes in this order, and is expected to take so many ms."""
     worker = SharedWorker("work")
     found = await asyncio.gather(*(worker.run(*work) for work in works), return_exceptions=True)
@@ -59,7 +59,7 @@ async def test_cancelled_work_runs_no_further_slice() -> None:
 
 
 async def test_errors_are_those_of_the_work() -> None:
-    def failing(error: Exception) -> InSlices[None]:
+    def failing(error: Exception) -> SlicedWork[None]:
         yield
         raise error
 

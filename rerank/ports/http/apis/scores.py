@@ -89,7 +89,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     - Log-probabilities (one window held all candidates) become exp(score), which is the softmax over the window.
     - Probabilities of a model that scores each passage alone stay as they are. Its other scores are logits and become
       1 / (1 + exp(-score)). Only these two can be compared between requests.
-    - Scores of a listwise model, which with a first_stage_weight are sums of z-scores over the window, become
+    - Scores of a listwise model, which with a weight of the first stage are sums of z-scores over the window, become
       1 / (1 + exp(-score)).
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, with ranks from 0.
 
