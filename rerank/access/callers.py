@@ -12,7 +12,7 @@ _RETRY_S = 1.0
 
 
 class CallerLimits(Settings):
-    """Limits of the requests of one API key's holder; None stands for the limits of the service only.
+    """Limits of the requests of one API key's holder; None: only the service's limits.
 
     Attributes:
         max_calls: number of its calls in flight. Further ones fail with RESOURCE_EXHAUSTED.

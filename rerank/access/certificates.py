@@ -11,7 +11,7 @@ from rerank.util.files import check_file
 
 
 def check_certificates(tls: TLSConfig) -> None:
-    """Raises: ConfigError if a file cannot be read, holds something else, or the key is not that of the certificate."""
+    """Raises: ConfigError if a file cannot be read or holds something else, or the certificate has another key."""
     check_pair(tls.certificate, tls.key)
     if tls.client_ca is not None:
         check_authority(tls.client_ca)

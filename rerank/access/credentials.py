@@ -1,4 +1,4 @@
-"""Credentials of a client: TLS, a certificate of its own, an API key; and channels that use them."""
+"""Credentials of a client: TLS, a client certificate, an API key; and channels that use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rerank.util.proxies import channel_options
 SYSTEM_CA = "system"
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),  # the service enforces its own limit and names it
+    ("grpc.max_send_message_length", -1),  # the service enforces a limit and names it
     ("grpc.max_reconnect_backoff_ms", 2000),  # by default up to two minutes, which a started service would wait for
 ]
 

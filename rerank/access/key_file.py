@@ -19,7 +19,7 @@ from rerank.util.files import atomic_file, read_text
 from rerank.util.validation import problems_of
 from rerank.util.yaml_files import parse_yaml
 
-#: A prefix by which scanners for secrets can find keys that were committed or logged.
+#: Lets scanners for secrets find keys that were committed or logged.
 _PREFIX = "rerank_"
 #: 256 random bits, which nobody can guess from their hash. A slow hash, as for passwords, would add nothing.
 _KEY_BYTES = 32

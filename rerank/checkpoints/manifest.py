@@ -25,7 +25,7 @@ _WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
 
 
 class CheckpointManifest(BaseModel):
-    """The manifest of a checkpoint: training writes it, serving checks it against the files beside it.
+    """The manifest of a checkpoint: training writes it, serving checks it against the files next to it.
 
     Attributes:
         format: version of this file format.
@@ -33,7 +33,7 @@ class CheckpointManifest(BaseModel):
         base: the model or checkpoint from which training started, as given on the command line.
         base_revision: SHA-256 of the weights of `base`.
         weights_sha256: SHA-256 of the weights of this checkpoint.
-        template_sha256: SHA-256 of `template.yaml` beside the manifest; empty for a ranker without a prompt.
+        template_sha256: SHA-256 of `template.yaml` next to the manifest; empty for a ranker without a prompt.
         identifiers: kind of the passage identifiers; empty for a ranker that uses none.
         window_size: size of the largest training window, in passages.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
@@ -71,7 +71,7 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest | None:
-    """Returns the manifest of a checkpoint, checked against the files beside it, or None if the folder has no manifest.
+    """Returns the manifest of a checkpoint, checked against its files, or None if the folder has no manifest.
 
     Raises:
         CheckpointError: the manifest cannot be read, or the SHA-256 of weights or template differ from it.
@@ -94,7 +94,7 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
 
 
 def model_id(checkpoint: Path) -> str:
-    """Returns the name of a checkpoint in results: that of its folder, or of the run that trained it.
+    """Returns the name of a checkpoint in results: its folder's, or the name of the run that trained it.
 
     `runs/mine/final` is `mine`, and `runs/mine/checkpoint-200`, a save of the run, is `mine/checkpoint-200`.
     """
@@ -113,7 +113,7 @@ def stated_ranker(folder: Path) -> str | None:
 def trained_window(folder: Path) -> int | None:
     """Returns the window size of a checkpoint's training; None without a manifest that can be read.
 
-    It does not check the files beside the manifest, as `read_manifest` does when the model is loaded.
+    It does not check the checkpoint's files, as `read_manifest` does when the model is loaded.
     """
     size = _stated(folder, "window_size")
     return size if isinstance(size, int) and 2 <= size <= _MAX_WINDOW else None

@@ -18,7 +18,7 @@ from typing import Any
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer, read_text
 
-#: Configuration of an adapter of peft, beside its weights.
+#: Configuration of an adapter of peft, next to its weights.
 ADAPTER_FILE = "adapter_config.json"
 
 #: The modules of sentence-transformers that make up encoders, sparse encoders and cross-encoders. Asym is the earlier
@@ -31,7 +31,7 @@ _ACTIVATION = (
     r"torch\.nn\.(modules\.(activation|linear)\.)?(ELU|GELU|Hardsigmoid|Hardtanh|Identity|LeakyReLU|LogSigmoid|Mish|"
     r"ReLU|ReLU6|SELU|SiLU|Sigmoid|Softplus|Softsign|Tanh)"
 )
-#: Attention of torch and of installed packages; another name is that of a repository with code.
+#: Attention of torch and of installed packages; another name is a repository with code.
 _ATTENTION = r"eager|sdpa|flash_attention_[234]|flex_attention"
 #: Key, at any place of any file → what it may say.
 _ALLOWED = {
@@ -44,7 +44,7 @@ _ALLOWED = {
         "feature_extractor_type": r"\w+(FeatureExtractor|ImageProcessor)",
         "image_processor_type": r"\w+ImageProcessor(Fast|Pil)?",
         "megatron_core": r"megatron\.core",
-        # Adapters that are a change of weights. Others read further folders, or have code of their own.
+        # Adapters that are a change of weights. Others read further folders, or have custom code.
         "peft_type": r"ADALORA|BOFT|BONE|C3A|DELORA|FOURIERFT|HRA|IA3|LN_TUNING|LOHA|LOKR|LORA|MISS|OFT|RANDLORA|ROAD|"
         r"SHIRA|VBLORA|VERA|WAVEFT",
         "processor_class": r"\w+Processor",
@@ -91,11 +91,11 @@ def check_settings(folder: Path) -> list[Path]:
         folder: of a dense or sparse encoder, a cross-encoder, a causal LM or an adapter; or a file in such a folder.
 
     Returns:
-        The folders that were read; the first is that of the model.
+        The folders that were read; the first is the model's.
 
     Raises:
-        CheckpointError: a name is not one of those that are known, a size is not that of a model, or a file cannot be
-            read, such as a pipe in the place of weights.
+        CheckpointError: a name is unknown, no model has such a size, or a file cannot be read, such as a pipe instead
+            of weights.
     """
     seen, waiting = list[Path](), [folder.parent if folder.is_file() else folder]
     while waiting:
@@ -129,7 +129,7 @@ def object_at(content: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def base_folder(folder: Path) -> Path:
-    """Returns the folder of an adapter's base model; of another model, its own folder.
+    """Returns the folder of an adapter's base model; for any other model, the folder itself.
 
     Raises:
         CheckpointError: the base is not a folder; a name on the hub is one only after a download.
@@ -203,7 +203,7 @@ def _files(folder: Path) -> Iterator[str]:
             except OSError:
                 continue  # a link that leads nowhere
             if number >= _MAX_FILES:
-                raise CheckpointError(f"{folder} has more than {_MAX_FILES:,} files; copy those of the model alone")
+                raise CheckpointError(f"{folder} has more than {_MAX_FILES:,} files; copy the model's files alone")
             if entry.name.endswith(".jinja") and state.st_size > _MAX_TEMPLATE_BYTES:
                 raise CheckpointError(
                     f"{entry.path} has {state.st_size:,} bytes; a chat template has at most {_MAX_TEMPLATE_BYTES:,}"
@@ -253,7 +253,7 @@ def _check_values(path: Path, content: Any) -> None:
         elif isinstance(value, list):
             waiting += [(parent, key, part) for part in value]
         elif value is not None:
-            for name in {parent, key} & _ALLOWED.keys():  # each part of a model may have an attention of its own
+            for name in {parent, key} & _ALLOWED.keys():  # each part of a model may have another attention
                 _check_name(path, f"{name}: ", value, _ALLOWED[name])
             if isinstance(value, int | float):
                 _check_size(path, parent, key, value)

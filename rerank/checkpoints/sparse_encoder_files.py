@@ -30,7 +30,7 @@ def locate_sparse_encoder(name: str) -> Path:
     The package (PyPI, Apache-2.0, 17 MB) is found and never imported: only files of its folder of the model are read.
 
     Raises:
-        ConfigError: the package is not installed, or its files are not those of the expected version.
+        ConfigError: the package is not installed, or its files are from another version.
     """
     if name != SPLADE_TINY or Path(name).is_dir():
         return Path(name)

@@ -120,7 +120,7 @@ class RerankClient(_Client):
                 there may be any number of them.
             timeout_s: deadline of each call in seconds, as for `rerank`.
             show_progress_bar: whether to show one on a terminal or in a notebook.
-            options: those of all requests, see `rerank`.
+            options: of all requests, see `rerank`.
 
         Returns:
             The response to each request, in their order; for one that failed, the error, which is not raised.
@@ -166,7 +166,7 @@ class RerankClient(_Client):
 class AsyncRerankClient(_Client):
     """RerankClient for asyncio, with the same arguments and methods. Use it in an `async with` block.
 
-    Each event loop that calls it has a connection of its own, so that several calls of asyncio.run() may share it.
+    Each event loop that calls it has a separate connection, so that several calls of asyncio.run() may share it.
 
     Raises:
         ConfigError: as RerankClient.

@@ -14,7 +14,7 @@ def list_loaded_models(client: RerankClient, names: Collection[str], timeout_s: 
     A model that is loaded on request is asked for the order of one passage.
 
     Args:
-        names: of models; one that the service lacks is ignored, and an empty name is that of the default model.
+        names: of models; a model that the service lacks is ignored, and an empty name means the default model.
         timeout_s: for each call.
 
     Raises:

@@ -6,7 +6,7 @@ not resolve, because in a cluster the name may appear with the service.
 
 gRPC's own retries (`retryPolicy` and `grpc-retry-pushback-ms`, gRFC A6) are not used. In grpcio 1.85 they wait beyond
 the deadline of a call and then report DEADLINE_EXCEEDED in place of the service's reason, let all callers return at the
-same moment, and repeat RESOURCE_EXHAUSTED without RetryInfo, by which gRPC refuses a message that is too large.
+same moment, and repeat RESOURCE_EXHAUSTED without RetryInfo, gRPC's refusal of a message that is too large.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 #: The time that a call may take with all its attempts, in seconds: the default of the service's `limits.max_request_s`.
 DEFAULT_TIMEOUT_S = 120.0
-#: gRPC takes a deadline in the far future for one in the past: about 32 years stand for none.
+#: About 32 years mean no deadline: gRPC takes a deadline in the far future for one in the past.
 _MOST_S = 1e9
 DEFAULT_ATTEMPTS = 4
 #: The wait after the first attempt that got no answer, in seconds; each further one is twice as long.

@@ -44,12 +44,12 @@ def _pydoc() -> Collection:
     return Collection(pydoc.name(), pydoc.passages, queries=pydoc.queries, qrels=lambda _: pydoc.qrels())
 
 
-#: Collections that have a name of their own.
+#: Collections that have a name.
 NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}
 
 
 def open_collection(name_or_path: str) -> Collection:
-    """A named collection, or a folder in BEIR layout or its file of passages, of which the first can be read.
+    """A named collection, or a folder in BEIR layout or its file of passages. Its first passage can be read.
 
     Raises:
         CollectionError: the argument is none of them, or a passage has another form.

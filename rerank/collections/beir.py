@@ -27,7 +27,7 @@ def check_passages(folder: Path) -> None:
 
 
 def name_of(folder: Path) -> str:
-    """The name of the folder; of a file of passages with a name of its own, that name."""
+    """The name of the folder, or of its file of passages if that has another name than the layout's."""
     named = folder.absolute()
     own = named.name.removesuffix(".gz").removesuffix(".jsonl")
     return own if named.is_file() and own != "corpus" else _folder(named).name
@@ -84,7 +84,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def _plain_or_gzip(path: Path) -> Path:
-    """The path, or that of the file beside it with .gz at the end of its name, if only that is there."""
+    """The path, or the same path with .gz at its end if only that file exists."""
     compressed = path.with_name(f"{path.name}.gz")
     return compressed if compressed.is_file() and not path.exists() else path
 

@@ -1,4 +1,4 @@
-"""Relevance judgements by the text of their query, with which a page colours passages and measures orders."""
+"""Relevance judgements by the text of their query: a page colours passages and measures orders by them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The embedded collection `pydoc`: the docstrings of the running interpreter's standard library.
 
 It is real text that every machine with Python has, so that no repository needs to store it. Each module, class,
-function and method with a docstring of its own is one passage, whose `doc_id` is the qualified name
+function and method with a docstring is one passage, whose `doc_id` is the qualified name
 (`datetime.datetime.strptime`, `itertools.chain`, `builtins.str.split`).
 """
 

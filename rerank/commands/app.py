@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from rerank.util.pydantic_words import plain_words
 
-#: No sentence has so many characters.
+#: Wider than any sentence, so that help is not wrapped.
 _LONGEST = 1000
 
 
@@ -39,7 +39,7 @@ class CommandApp(typer.Typer):
     def command(  # type: ignore[override]
         self, name: str | None = None, *, example: str, cls: type[Command] = Command, **settings: Any
     ) -> Callable[..., Any]:
-        """See typer.Typer.command. The help ends with the `example`, in which each line is a command."""
+        """See typer.Typer.command. The help ends with the `example`; each of its lines is a command."""
         lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
         # A paragraph that begins with \b keeps its lines.
         return super().command(name, cls=cls, epilog=f"\b\nExample:\n{lines}", **settings)

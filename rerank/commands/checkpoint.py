@@ -23,7 +23,7 @@ def zero_init(
 ) -> None:
     """Write the zero-initialised PE-Rank checkpoint that a training starts from.
 
-    Its order is that of the encoder's cosine.
+    It orders by the encoder's cosine.
     """
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
     from rerank.models.zero_init import write_zero_init_checkpoint
@@ -61,7 +61,7 @@ def golden(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint with a manifest.")],
     encoder: options.Encoder = None,
 ) -> None:
-    """Write a checkpoint's reference scores, with which the self-test compares the loaded model.
+    """Write a checkpoint's reference scores, for the self-test of the loaded model.
 
     They are computed on the CPU in float32.
     """

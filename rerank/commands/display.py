@@ -38,7 +38,7 @@ def results_table(title: str, response: pb.RerankResponse, verbose: bool = False
     has_relevance = any(result.HasField("relevance") for result in response.results)
     columns = ["rank", *([] if is_narrow else ["was"]), f"score:\n{meaning}"]
     columns += [*(["relevance"] if has_relevance else []), *(["first\nstage"] if verbose else [])]
-    # Those of models with logits differ from processor to processor from the third digit on.
+    # Scores of models with logits differ from processor to processor from the third digit on.
     digits = {pb.SCORE_KIND_RANK: "g", pb.SCORE_KIND_POINTWISE_PROBABILITY: ".4f"}.get(response.score_kind, ".2f")
     table = plain_table(title)
     for column in columns:

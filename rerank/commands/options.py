@@ -113,7 +113,7 @@ Ordered = Annotated[
     bool | None,
     typer.Option(
         "--ordered/--unordered",
-        help="Whether the candidates are in the order of a first stage, best first; default: those of a file are. "
+        help="Whether the candidates are in the order of a first stage, best first; default: in a file they are. "
         "--unordered: their order has no effect on the result, and equal texts get equal scores.",
     ),
 ]

@@ -21,7 +21,7 @@ from rich.progress import (
 
 T = TypeVar("T")
 
-#: A line is printed after each of these shares of the work, and after a step that ends so many seconds after the last.
+#: A line is printed after each `_LINE_SHARE` of the work, and after a step that ends `_LINE_S` after the last line.
 _LINE_SHARE, _LINE_S = 0.05, 30.0
 #: Quick work prints no more lines than one in this time, in seconds.
 _SHORTEST_S = 2.0

@@ -49,12 +49,12 @@ class RankSettings(RankingSettings):
             metavar="PASSAGES",
             help="Passages as texts in quotes, or a file of them: JSON "
             'lines, plain or gzip, {"doc_id": …, "text": …}, optionally "title", which is put before the text, and '
-            '"score", that of the first stage. The id may be called _id, docid or id, be an integer, and contain '
+            '"score", of the first stage. The id may be called _id, docid or id, be an integer, and contain '
             "spaces. Other fields are ignored. - reads standard input.",
         ),
     ] = field(default_factory=list)
     query: Annotated[str | None, typer.Option(help="The query.")] = None
-    example: Annotated[bool, options.flag("--example", "Rank an example with its own query and passages.")] = False
+    example: Annotated[bool, options.flag("--example", "Rank an example query and its passages.")] = False
     target: Annotated[
         str | None,
         typer.Option(
@@ -94,7 +94,7 @@ class RankSettings(RankingSettings):
 def rank(settings: RankSettings) -> None:
     """Rank passages, or a file of candidates or requests.
 
-    The order of passages of the command line has no effect; that of a file has one, unless you say --unordered.
+    The order of passages on the command line has no effect; the order in a file has, unless you say --unordered.
     """
     is_single = bool(settings.query or settings.candidates or settings.example)
     if settings.batch and settings.out and not is_single:
@@ -104,7 +104,7 @@ def rank(settings: RankSettings) -> None:
         raise typer.BadParameter("give --query with passages or a file of candidates, or --batch and --out")
     if settings.example:
         if settings.query is not None or settings.candidates:
-            raise typer.BadParameter("--example has a query and passages of its own; leave yours out")
+            raise typer.BadParameter("--example brings a query and passages; leave yours out")
         _rank(_as_texts(settings), EXAMPLE_QUERY, _numbered(EXAMPLE_PASSAGES))
         return
     if settings.query is None:
@@ -164,7 +164,7 @@ def file_among(given: Sequence[str]) -> Path | None:
     """The file of candidates, if that is what was given; None for passages.
 
     Raises:
-        typer.BadParameter: there is nothing, a folder, a file beside something else, or the name of a file that does
+        typer.BadParameter: there is nothing, a folder, a file and something else, or the name of a file that does
             not exist.
     """
     if not given:

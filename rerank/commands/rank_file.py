@@ -118,7 +118,7 @@ class RankedFile:
         return "execution" in answer
 
     def _take_over(self, partial: IO[bytes]) -> None:
-        """Puts the lines of a run that was killed in the place of those of the run before it."""
+        """Replaces the old output by the lines that a killed run left."""
         if partial.seek(0, os.SEEK_END):
             with atomic_file(self.path) as path, path.open("wb") as merged, self._lines() as older:
                 for line in _whole(partial):
@@ -128,7 +128,7 @@ class RankedFile:
             partial.truncate(0)
 
     def _write(self, partial: IO[bytes], is_ranked: Sequence[bool], answers: Answers) -> int:
-        """Writes the lines that there are, and between them those of the other requests, which it has answered."""
+        """Writes the lines that there are, and between them the lines of the other requests, which it has answered."""
         asked = (
             (request.query.text, request.candidates)
             for (_, request), has_ranking in zip(request_rows(self.requests), is_ranked, strict=True)

@@ -45,7 +45,7 @@ class ServeSettings:
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name under which the HTTP port answers without keys, beside localhost, such as "
+            help="A name under which the HTTP port answers without keys, in addition to localhost, such as "
             "host.docker.internal. Repeatable."
         ),
     ] = None
@@ -160,7 +160,7 @@ def index(
     precision: Annotated[
         Precision,
         typer.Option(
-            help="Precision in which passages are encoded; auto: bfloat16 on a CPU that has it, otherwise float32."
+            help="Precision of the encoder; auto: bfloat16 on a CPU that has it, otherwise float32."
         ),
     ] = "auto",
     workers: Annotated[
@@ -219,7 +219,7 @@ def demo(
 ) -> None:
     """Index Python's documentation and rerank a query over it.
 
-    Starts a service of its own.
+    Starts a service for it.
     """
     from rerank.commands.demo import run_demo
 
