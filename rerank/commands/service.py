@@ -159,9 +159,7 @@ def index(
     ] = "flat",
     precision: Annotated[
         Precision,
-        typer.Option(
-            help="Precision of the encoder; auto: bfloat16 on a CPU that has it, otherwise float32."
-        ),
+        typer.Option(help="Precision of the encoder; auto: bfloat16 on a CPU that has it, otherwise float32."),
     ] = "auto",
     workers: Annotated[
         int,
