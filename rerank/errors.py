@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 MAX_QUOTED_CHARS = 500
 
 
-#: Callers get this message of a bug; its own message may say anything and stays in the log.
+#: The caller's message if the service has a bug. The exception's text may contain anything, so only the log gets it.
 BUG_MESSAGE = "internal error; this is a bug of the service, see its log for details"
 _BUG = ("INTERNAL", "BUG")
 
@@ -25,7 +25,7 @@ class RerankError(Exception):
 
     Attributes:
         grpc_status: name of the gRPC status code.
-        reason: `reason` of the google.rpc.ErrorInfo, by which programs know the error.
+        reason: `reason` of the google.rpc.ErrorInfo: programs know the error by it.
         metadata: the numbers and names of the message, for programs.
         retry_after_s: seconds until the same request can succeed; None where that is not known.
     """

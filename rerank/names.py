@@ -47,7 +47,7 @@ class StrategyKind(Name):
 
 
 class FirstStageKind(Name):
-    """What is known of the first stage that found the candidates, by which a model weights its scores."""
+    """What is known of the first stage that found the candidates: a model weights its scores by it."""
 
     #: Nothing: a fusion weights the scores by what they say beyond the words.
     AUTO = "auto"
@@ -96,13 +96,13 @@ DEFAULT_FIRST_STAGE = FirstStage.HYBRID_Z_SCORE
 
 
 class FeedbackMethod(Name):
-    """The methods by which relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
+    """How relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
 
     #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): uses the teacher's order only.
     WEIGHTED_RANKNET = "weighted-ranknet"
     #: Adam on the KL divergence of softmax(scores) from softmax(teacher): uses the teacher's scores.
     KL = "kl"
-    #: One step towards the mean of the first passages and away from that of the others.
+    #: One step towards the mean of the first passages and away from the mean of the others.
     ROCCHIO = "rocchio"
     #: The vector that a model of ranker e2rank made of the query and the first passages; no step.
     E2RANK = "e2rank"
@@ -114,10 +114,10 @@ class FeedbackMethod(Name):
 
 
 class OnFailure(Name):
-    """The answer to a request in the place of a failure of the service, see `rerank.errors`."""
+    """The answer to a request if the service fails, see `rerank.errors`."""
 
     ERROR = "error"
-    #: The best order so far, or that of the first stage; the trace names the failure.
+    #: The best order so far, or the first stage's; the trace names the failure.
     FIRST_STAGE = "first-stage"
 
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 #: Control characters other than tab and line ends, which carry no meaning.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
-#: How long before its deadline a request is answered in the place of an error, in seconds. Measured on two busy cores:
+#: How long before its deadline a request is answered instead of failing, in seconds. Measured on two busy cores:
 #: with 0.02, 40 of 40 answers with 100 short passages arrived in time; of 40 answers with 1000 passages of 2,000
 #: characters, 31 did with 0.05 and 38 with 0.1.
 ANSWER_MARGIN_S = 0.1
@@ -41,7 +41,7 @@ ANSWER_MARGIN_S = 0.1
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, each row a unit vector.
 Matrix: TypeAlias = npt.NDArray[np.float32]
-#: Number format in which a model computes. `auto`: see `pick_precision` and `pick_encoder_dtype` in
+#: Number format of a model's computation. `auto`: see `pick_precision` and `pick_encoder_dtype` in
 #: rerank/models/precision.py. On a CPU only linear layers and attention are in bfloat16.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float8"]
 #: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
@@ -113,7 +113,7 @@ class Passage:
     score: float | None = None
     title: str = ""
     in_index: bool = field(default=False, kw_only=True)
-    #: Characters in front of the text as it was sent: those of a title that was put there.
+    #: Characters of a title that was put in front of the text as it was sent.
     prefix_chars: int = field(default=0, kw_only=True)
     #: Its embedding by the encoder; None until it is read from an index or computed.
     vector: Vector | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -127,7 +127,7 @@ class Passage:
     stems: tuple[str, ...] | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
     sparse_score: float | None = field(default=None, compare=False, kw_only=True)
-    #: Those of `text` by the model that reads it; set by its ranker, when it prepares the passage.
+    #: The tokens of `text` for the model that reads it; set by its ranker, when it prepares the passage.
     tokens: TextTokens | None = field(default=None, repr=False, compare=False, kw_only=True)
 
 
@@ -139,7 +139,7 @@ class ScoredDoc:
     score: float
 
 
-#: The forms in which a caller may give a candidate; `rerank.readers.candidates` reads them.
+#: The forms of a candidate that a caller may give; `rerank.readers.candidates` reads them.
 CandidateLike: TypeAlias = Passage | Mapping[str, object] | tuple[str | int, str] | str
 CANDIDATE_FORMS = (
     "a dict with doc_id (or _id, docid, id), text, title, score, a pair (doc_id, text), a plain text, or a Passage"
@@ -195,7 +195,7 @@ class RankOptions:
     #: The most parts into which a longer document is divided; its best part counts, see `rerank.reranking.chunks`.
     #: Below 2, its beginning is read.
     max_chunks_per_doc: int = 0
-    #: Error or answer in the place of a failure, see OnFailure; empty: the error.
+    #: Error or answer if the service fails, see OnFailure; empty: the error.
     on_failure: OnFailure | str = ""
 
     @property
@@ -205,7 +205,7 @@ class RankOptions:
 
     @property
     def answer_margin_s(self) -> float:
-        """The seconds before its deadline in which a late request is still answered; 0 if it ends with an error."""
+        """How long before its deadline a late request is answered, in seconds; 0 if it ends with an error."""
         return ANSWER_MARGIN_S if self.is_answered_late else 0.0
 
     def __post_init__(self) -> None:
@@ -242,7 +242,7 @@ class FeedbackSettings:
 
     @property
     def descent(self) -> tuple[int, float]:
-        """Steps and learning rate: those of ReFIT (arXiv 2305.11744) for KL, else of FIRST (arXiv 2406.15657)."""
+        """Steps and learning rate: ReFIT's (arXiv 2305.11744) for KL, else FIRST's (arXiv 2406.15657)."""
         steps, rate = (100, 5e-3) if self.method is FeedbackMethod.KL else (20, 1e-3)
         return self.steps or steps, self.learning_rate or rate
 
@@ -265,7 +265,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The input of one ranker call: a query and the passages to order, in the order in which the model reads them.
+    """The input of one ranker call: a query and the passages to order, in the order that the model reads.
 
     `Ranker.encode` renders it as model input, and sets the attributes from `prompts` on.
 
@@ -273,7 +273,7 @@ class Window:
         top_n: only the order of the best `top_n` passages is needed; 0: of all.
         first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
             count.
-        weight: of these scores beside the model's own; 0 where they do not count. A ranker that adds the first stage
+        weight: of these scores relative to the model's; 0 where they do not count. A ranker that adds the first stage
             itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it.
@@ -311,7 +311,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         tokens: their number; the first one comes from reading the prompt.
-        ms: duration of the others, which is a part of that of the batch; 0 where an inference server wrote them.
+        ms: duration of the others, a part of the batch's duration; 0 where an inference server wrote them.
     """
 
     tokens: int = 0
@@ -325,11 +325,11 @@ class WindowRanking:
     scores: tuple[float, ...]
     #: Places of a generated permutation whose identifier was missing, repeated or unknown, and were repaired.
     repairs: int = 0
-    #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
+    #: The reasoning was cut off before an answer: the scores repeat the order of the window.
     is_unanswered: bool = False
     #: The cosine of the query with each passage, NaN where it was not read; empty where none was.
     cosines: tuple[float, ...] = ()
-    #: The weight with which the first stage counts in the scores; 0: it does not.
+    #: The weight of the first stage in the scores; 0: it does not count.
     weight: float = 0.0
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
@@ -370,7 +370,7 @@ class ScoreKind(Enum):
     POINTWISE = "pointwise"
     #: The same, where the model gives a probability: between 0 and 1.
     POINTWISE_PROBABILITY = "pointwise_probability"
-    #: The model's score of the passage beside the others of the one window that held all of them, or the sum of its
+    #: The model's score of the passage among the others of the one window that held all of them, or the sum of its
     #: z-score and the weighted one of the first stage.
     WINDOW_SCORE = "window_score"
 
@@ -399,7 +399,7 @@ class WindowTrace:
         model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
         truncated: places of the passages that were truncated to fit the prompt.
         queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
-        decode_tokens: those of `tokens` that the model wrote.
+        decode_tokens: how many of `tokens` the model wrote.
         cosines: see WindowRanking, in the order of `positions`.
     """
 
@@ -436,24 +436,24 @@ class Trace:
     #: The part of `model_ms` after the first tokens that the model wrote, see Decoded.
     decode_ms: float
     total_ms: float
-    #: The weight with which the first stage counted in the order; 0: it did not.
+    #: The weight of the first stage in the order; 0: it did not count.
     first_stage_weight: float = 0.0
-    #: Kendall's tau of the order with that of the first stage: 1 if it is the same, -1 if it is reversed. None for an
+    #: Kendall's tau of the order with the first stage's: 1 if it is the same, -1 if it is reversed. None for an
     #: unordered list, and for a single candidate.
     kendall_tau: float | None = None
     #: Why the model may not give its published figures, why the first stage does not count, and why no result is left;
     #: empty if there is nothing to say.
     model_warning: str = ""
-    #: Positions in the order in which the ranking received them, of an unordered list one for each distinct text; empty
-    #: if that is the order of the positions.
+    #: Positions in the order that the ranking received, of an unordered list one for each distinct text; empty if they
+    #: are in order.
     input_order: tuple[int, ...] = ()
-    #: The class of the error in whose place the ranking stands; None if there was no error.
+    #: The class of the error that the ranking replaces; None if there was no error.
     failure: type[Exception] | None = None
     #: A model or the first stage read only the beginning of the query.
     query_truncated: bool = False
-    #: Places in the generated permutations of all windows, of which `repairs` are a part; 0: no model wrote an order.
+    #: Places in the generated permutations of all windows, including `repairs`; 0: no model wrote an order.
     generated: int = 0
-    #: That of the last window, see WindowRanking.
+    #: The vector of the last window, see WindowRanking.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -478,7 +478,7 @@ class Trace:
 class RankedCandidate:
     """A passage with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request.
 
-    The relevance depends on the query and the passage alone, so it may be larger than that of the one before.
+    The relevance depends on the query and the passage alone, so it may be larger than the relevance of the one before.
     `span` is the part that was read of a divided document: its start and end, in characters of the text as it was sent.
     """
 

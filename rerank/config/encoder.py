@@ -47,11 +47,11 @@ class EncoderConfig(Settings):
         document_prompt: text in front of every passage. Default: the folder's prompt `document`, `passage` or
             `corpus`, or none.
         pooling: how the states of the tokens become one vector: mean, cls (the first) or lasttoken; for a folder
-            without modules.json, which does not say it. Default: that of the folder.
-        end_token: token behind every query and passage, for a tokenizer that writes none, such as "<|endoftext|>".
+            without modules.json, which does not say it. Default: the folder's.
+        end_token: token after every query and passage, for a tokenizer that writes none, such as "<|endoftext|>".
             Default: none.
-        relevance: the curve that makes the relevance of results from their cosines, see below. Default: that of the
-            default encoder; another encoder has none, and its results no relevance.
+        relevance: the curve that makes the relevance of results from their cosines, see below. Default: the default
+            encoder's; another encoder has none, and its results no relevance.
     """
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER

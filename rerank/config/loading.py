@@ -24,7 +24,7 @@ def load_config(
         path: the YAML file; None uses the defaults only.
         first_models: further models, in the form of the file, which precede the models of the file. Without models in
             the file they precede the default models and replace those with the same names.
-        overrides: settings that replace those of the file, unless they are None; of a mapping, only the keys it has.
+        overrides: settings that replace the file's, unless they are None; of a mapping, only the keys it has.
 
     Raises:
         ConfigError: the file cannot be read, has a key twice, an unknown key or an invalid value; the message names its

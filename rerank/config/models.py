@@ -24,7 +24,7 @@ class ModelSettings(Settings):
     """Settings that all models have: the name, and the strategy of requests that set none.
 
     Attributes:
-        name: the name by which requests refer to the model.
+        name: the model's name in requests.
         ranker: how the model ranks: fusion, pe-rank, e2rank, first, generation,
             cross-encoder, api or identity.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
@@ -32,7 +32,7 @@ class ModelSettings(Settings):
         unload_after_s: time without a request after which the model's memory is freed, in seconds; the next request
             loads it again. Default: never.
         strategy: the default strategy: single, sliding (by half a window), top-down or cascade. Default: sliding.
-        window_size: the default number of passages per window, at least 2. Default: that of the training if the
+        window_size: the default number of passages per window, at least 2. Default: the size in training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
@@ -56,7 +56,7 @@ class ModelSettings(Settings):
         return None
 
     def read_window_size(self) -> int:
-        """Reads the default number of passages per window: `window_size`; if it is not set, that of a manifest."""
+        """Reads the default number of passages per window: `window_size`, or else the manifest's."""
         return self.window_size
 
     def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
@@ -93,10 +93,10 @@ class LanguageModel(CheckpointModel):
 
     Attributes:
         profile: name of the profile of a published model, which has the defaults of the other settings, and what the
-            prompts have besides the words of the template. A template.yaml in the folder of the checkpoint is preferred
-            to the template of the profile.
+            prompts have in addition to the words of the template. A template.yaml in the folder of the checkpoint is
+            preferred to the template of the profile.
         template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
-            path of a YAML file. Default: that of the checkpoint.
+            path of a YAML file. Default: the checkpoint's.
         precision: number format of the model. Default: auto.
     """
 
@@ -149,9 +149,8 @@ class ServableModel(LanguageModel):
     """Settings of a causal LM that runs in this process, or in inference servers.
 
     Attributes:
-        served_by: the inference server of the model, whose `path` is then that of its tokenizer: a folder, with its
-            template and golden scores if there are any, or a name on the hub. Default: none, the model runs in this
-            process.
+        served_by: the inference server of the model; `path` is then its tokenizer: a folder, with the template and
+            golden scores if there are any, or a name on the hub. Default: none, the model runs in this process.
     """
 
     served_by: ServedBy | None = None
@@ -176,7 +175,7 @@ class ListwiseModel(ServableModel):
     """Settings of a causal LM that names passages by identifiers.
 
     Attributes:
-        identifiers: kind of the passage identifiers. Default: that of the checkpoint; otherwise letters for first, and
+        identifiers: kind of the passage identifiers. Default: the checkpoint's; otherwise letters for first, and
             numbers for generation.
     """
 
@@ -194,10 +193,10 @@ class PERankModel(ScoringModel, LanguageModel):
 
     Attributes:
         path: folder of the checkpoint. Default: the bundled checkpoint for the default encoder; for any other encoder,
-            a zero-initialised checkpoint, whose order is that of the encoder's cosine.
+            a zero-initialised checkpoint, which orders by the encoder's cosine.
         decoding: `one_step` scores all passages of a window in one forward pass; `dynamic` generates the order passage
-            by passage, as the paper does. Default: that of the checkpoint: dynamic for a published one, one_step for
-            one trained by this package.
+            by passage, as the paper does. Default: the checkpoint's: dynamic for a published one, one_step for one
+            trained by this package.
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
         first_stage_weight: as for other models. Default: 0.25.
@@ -217,7 +216,7 @@ class FirstModel(ScoringModel, ListwiseModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
-    those with which it was trained.
+    the values of its training.
 
     Attributes:
         path: folder of the causal LM or of a LoRA adapter. Default: the bundled adapter, which was
@@ -226,7 +225,7 @@ class FirstModel(ScoringModel, ListwiseModel):
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
             `first`.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
-            Default: that of the checkpoint, or 0.
+            Default: the checkpoint's, or 0.
     """
 
     ranker: Literal["first"]
@@ -256,7 +255,7 @@ class E2RankModel(WholeListModel, ScoringModel, ServableModel):
             encoder of the service. For a served model: the folder of its tokenizer, and of its weights where these are
             the encoder's.
         instruction: what is asked for, in requests without an instruction; published models were trained with the words
-            of their publisher. Default: words of our own.
+            of their publisher. Default: our words.
         template: name of a bundled prompt template or path of a YAML file. Default: e2rank.
     """
 
@@ -271,11 +270,11 @@ class GenerationModel(ListwiseModel):
 
     Attributes:
         path: folder of the causal LM or of a LoRA adapter.
-        template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
-            trained. Default: first.
-        thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model
-            that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. The answer
-            is then the last chain of identifiers, such as "[2] > [1]", behind the last </think>. Default: 0.
+        template: name of a bundled prompt template or path of a YAML file; use the template of the model's training.
+            Default: first.
+        thinking_tokens: the most tokens of a reasoning, without the tokens of the answer; 0 for a
+            model that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. The
+            answer is then the last chain of identifiers, such as "[2] > [1]", after the last </think>. Default: 0.
     """
 
     ranker: Literal["generation"]
@@ -286,7 +285,7 @@ class GenerationModel(ListwiseModel):
 class CrossEncoderModel(WholeListModel, ScoringModel, CheckpointModel):
     """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
 
-    Its prompt, its answer tokens and its activation are those of the checkpoint's files.
+    Its prompt, its answer tokens and its activation come from the checkpoint's files.
 
     Attributes:
         path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
@@ -318,8 +317,8 @@ class FusionModel(WholeListModel):
         feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
             again; 0: it is not. Default: 3.
         feedback_weight: their share in the moved vector, 0 to 1. Default: 0.5.
-        smoothing_weight: weight of the mean score of the nearest passages of the list beside a passage's own, both as
-            z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
+        smoothing_weight: weight of the mean score of the nearest passages of the list, added to the passage's score,
+            both as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
             Default: 0.25.
         smoothing_passages: number of nearest passages. Default: 5.
     """
@@ -341,7 +340,7 @@ class FusionModel(WholeListModel):
 
 
 class ApiModel(WholeListModel, ScoringModel):
-    """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
+    """Settings of a model that a rerank API serves; it is sent the query and the passages as texts.
 
     Attributes:
         strategy: the default strategy. Default: single; sliding if `served_by.scores` is listwise.

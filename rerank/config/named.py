@@ -88,7 +88,7 @@ def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
 
     Args:
         given: the beginning of an error, which says how the model was given.
-        form: what stands before MODEL where it was given.
+        form: what precedes MODEL where it was given.
     """
     if (bundled := BUNDLED.get(model)) is not None:
         return bundled.model_dump(exclude_unset=True) | {"name": name, "load": "start"}
@@ -123,7 +123,7 @@ def _may_be_cross_encoder(folder: Path) -> bool:
 def _check_exists(path: Path, given: str) -> None:
     """Raises: ConfigError if there is no folder."""
     if path.is_file():
-        raise ConfigError(f"{given}{path} is a file; give the folder in which a model was saved")
+        raise ConfigError(f"{given}{path} is a file; give the folder of a saved model")
     if not path.exists():
         raise ConfigError(f"{given}there is no folder {path}{looked_for_model(path)}")
 

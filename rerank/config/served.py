@@ -1,4 +1,4 @@
-"""Settings of a model that runs elsewhere: in an inference server that is sent prompts, or behind a rerank API."""
+"""Settings of a model that runs elsewhere: in an inference server that is sent prompts, or in a rerank API."""
 
 from __future__ import annotations
 

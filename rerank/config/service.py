@@ -1,4 +1,4 @@
-"""Settings of the service beside its models: addresses, HTTP, engine, limits, TLS and telemetry."""
+"""Settings of the service except for its models: addresses, HTTP, engine, limits, TLS and telemetry."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _weight(given: Any) -> FirstStageWeight:
 
 
 class HttpConfig(Settings):
-    """Settings of the HTTP port, which is served beside gRPC. A text instead of a mapping is `listen`.
+    """Settings of the HTTP port. A text instead of a mapping is `listen`.
 
     Attributes:
         listen: HOST:PORT; port 0 chooses a free one. Default: 127.0.0.1:8080.
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
-            their vendor. "*" stands for all names that no model has. Replies and the log name the model that ran.
+            their vendor. "*" means all names that no model has. Replies and the log name the model that ran.
             Default: none.
         qrels: relevance judgements that the page at / shows: "pydoc", or a folder in BEIR layout. Default: none.
-        allowed_hosts: names of this machine under which requests without a key are answered, beside those of the
-            loopback, such as host.docker.internal. Default: none.
+        allowed_hosts: further names of this machine, such as host.docker.internal; requests without a key are answered
+            under these names and the loopback's. Default: none.
     """
 
     listen: Address = "127.0.0.1:8080"
@@ -132,7 +132,7 @@ class TelemetryConfig(Settings):
         traces: whether calls are traced with OpenTelemetry. The exporter is set by the standard environment variables,
             such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
         log_format: "text" for people, or "json", one object per line. Default: text.
-        log_level: least level of the lines in the log; that of a call is info. Default: info.
+        log_level: least level of the lines in the log; a call's line has info. Default: info.
     """
 
     metrics: Address | None = None
@@ -173,8 +173,8 @@ class ServiceConfig(Settings):
             may say it, too; for a search it is auto. Default: auto.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: default
-            (a fusion of signals), pe-rank, first, pe-rank-first (a cascade, in which pe-rank orders all candidates and
-            FIRST then the best 15) and identity; the two with a language model are loaded when they are first asked
+            (a fusion of signals), pe-rank, first, pe-rank-first (a cascade: pe-rank orders all candidates, then FIRST
+            the best 15) and identity; the two with a language model are loaded when they are first asked
             for.
         engine: settings of the engine.
         limits: limits on requests.
@@ -184,7 +184,7 @@ class ServiceConfig(Settings):
         drain_s: time that calls in flight get to finish after SIGTERM, in seconds. Default: 30.
         keys: file of the API keys, which `rerank keys add` writes; every call but health checks then needs one.
             Default: none.
-        tls: files with which connections are encrypted. Default: none, which is plain text.
+        tls: files to encrypt connections. Default: none, which is plain text.
         insecure: listen on another address than this machine's loopback although neither keys nor tls.client_ca keep
             strangers out. Default: false.
     """

@@ -21,7 +21,7 @@ class RerankApi:
         path: of the method.
         health: path that answers GET if the server is ready; empty: there is none.
         query, passages, instruction: names of fields of the request; an API without `instruction` reads none.
-        always: fields that each request has besides.
+        always: further fields of each request.
         results: name of the list in the answer; empty: the answer is the list.
         score: name of the score in each of its elements, which have the passage's place as `index`.
         max_passages: the most passages of a request for pointwise scores.

@@ -14,11 +14,11 @@ from rerank.inference_servers.api import Post
 from rerank.util.json_values import has_more_values
 from rerank.util.proxies import is_loopback, proxy_note
 
-#: Statuses with which a server refuses now what it may do later, or elsewhere.
+#: Statuses of a server that may do later, or elsewhere, what it refuses now.
 _TRY_AGAIN = {429, 500, 502, 503, 504}
 #: Characters of a server's answer that an error quotes.
 _QUOTED = 200
-#: The most bytes of an answer: some servers send the request's texts back, in which JSON may escape each character.
+#: The most bytes of an answer: some servers send the request's texts back, and JSON may escape each character.
 _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
 #: The most values of a JSON answer: one of 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
@@ -80,7 +80,7 @@ class Server:
             await self._send("GET", self._health, _HEALTH_S)
 
     async def _send(self, method: str, path: str, within_s: float | None = None, **options: Any) -> bytes:
-        """Returns the body of the answer. All of it must arrive within a time; by default, that of the client."""
+        """Returns the body of the answer. All of it must arrive `within_s`; by default, within the client's timeout."""
         within_s = within_s or self._client.timeout.read
         try:
             async with asyncio.timeout(within_s):
@@ -134,7 +134,7 @@ class Server:
 def client_of(url: str, api_key: str) -> httpx2.AsyncClient:
     """Returns the HTTP client for the server of a model, which is sent the key if there is one.
 
-    Proxies of the environment are used, except for this machine's loopback, to which none leads back.
+    Proxies of the environment are used, except for this machine's loopback: no proxy leads back to it.
 
     Raises: ConfigError if such a proxy cannot be used.
     """

@@ -1,6 +1,6 @@
 """The routes of the inspector on the HTTP port: its page, the models of the service, and judgements.
 
-Headers keep anything but its own files from running on the page.
+Headers keep anything but the page's files from running on it.
 """
 
 from __future__ import annotations

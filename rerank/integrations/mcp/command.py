@@ -49,9 +49,7 @@ def mcp(settings: McpSettings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that waits for standard input would hold up the end
     if settings.target:
         if settings.index or settings.config:
-            raise ConfigError(
-                "--target is a service with models and an index of its own; leave out --index and --config"
-            )
+            raise ConfigError("--target is a service that has models and an index; leave out --index and --config")
         asyncio.run(serve_tools(settings.target, Credentials.from_environment(settings.tls_ca)))
         return
     given = load_config(settings.config, index=settings.index)
@@ -67,7 +65,7 @@ def add_to(app: CommandApp) -> None:
     """Adds the command to `rerank`."""
     app.command(
         example="""
-rerank mcp --index indexes/pydoc                      # starts a service of its own
+rerank mcp --index indexes/pydoc                      # starts a service
 rerank mcp --target 127.0.0.1:50051                   # asks a running service; RERANK_API_KEY is its key
 """
     )(flags(McpSettings)(mcp))

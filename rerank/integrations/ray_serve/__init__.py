@@ -1,1 +1,1 @@
-"""The service on Ray Serve: replicas in processes of their own, on one machine or many, behind Ray's gRPC proxy."""
+"""The service on Ray Serve: replicas in separate processes, on one machine or many, that Ray's gRPC proxy calls."""

@@ -41,7 +41,7 @@ class Scale:
     Attributes:
         replicas: the number of replicas; with `max_replicas`, the least.
         max_replicas: the most replicas, for autoscaling by the number of calls in flight; None: no autoscaling.
-        num_gpus: GPUs of a replica, beside one core; a fraction shares one between replicas.
+        num_gpus: GPUs of a replica, which also has one core; a fraction shares one between replicas.
     """
 
     replicas: int = 1
@@ -93,7 +93,7 @@ def check(config: ServiceConfig) -> None:
 
 
 def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
-    """Starts the replicas, or replaces those of an earlier deployment one after the other; returns when all are ready.
+    """Starts the replicas, or replaces an earlier deployment's one after the other; returns when all are ready.
 
     Needs a connection to a Ray cluster. The proxy of a cluster is started once: later deployments keep its port.
 
@@ -103,7 +103,7 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
         replica: further arguments of Replica.
 
     Raises:
-        ConfigError: the replicas did not start. Those of an earlier deployment that were not yet stopped go on.
+        ConfigError: the replicas did not start. Replicas of an earlier deployment that were not yet stopped go on.
     """
     serve.start(
         proxy_location="EveryNode",

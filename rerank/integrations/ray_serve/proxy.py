@@ -54,7 +54,7 @@ class _ForwardingServer:
         forwarding = {
             name: self._forward(f"/{service}/{name}") for name, handler in handlers.items() if handler.unary_unary
         }
-        self._server.add_passthrough_service(service)  # otherwise Ray would replace the handlers by its own
+        self._server.add_passthrough_service(service)  # otherwise Ray would replace the handlers
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, forwarding),))
         self._server.add_registered_method_handlers(service, forwarding)
 

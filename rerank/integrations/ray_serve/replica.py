@@ -126,12 +126,12 @@ class RayCall(EndedByPort):
         return self._message
 
     def hang_up(self) -> None:
-        """Does nothing: the connections are those of Ray Serve's proxy."""
+        """Does nothing: the connections belong to Ray Serve's proxy."""
 
 
 @dataclass(frozen=True)
 class _Serialized:
-    """A message as bytes, with the method by which Ray Serve asks for them."""
+    """A message as bytes, with the method that Ray Serve calls for them."""
 
     message: bytes
 
