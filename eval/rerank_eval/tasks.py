@@ -26,6 +26,8 @@ from rerank_eval.systems import ServedSystem
 from rerank_eval.trace import NOTHING, RankedList
 
 _Settings: TypeAlias = BeirSettings | TrecDLSettings
+#: Names of files and folders that say nothing of the dataset.
+_JUDGEMENTS = {"qrels", "qrel", "judgements", "judgments", "test", "dev", "train"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +167,9 @@ def _open(given: _Given, settings: _Settings) -> Task:
     notes += without_relevant(counted, rel)
     feedback, without_feedback = _feedback(given, settings)
     searched = given.first_stage.value if given.first_stage else Path(origin).name
-    named = () if searched.startswith(f"{name}.") else (name,)
     return Task(
         name=name,
-        title=f"{len(queries)} queries of {', '.join((*named, searched))}, depth {settings.depth or 'all'}",
+        title=f"{len(queries)} queries of {name}, {searched}, depth {settings.depth or 'all'}",
         queries=queries,
         lists=lists,
         first_stage=given.first_stage,
@@ -230,23 +231,30 @@ def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) ->
 
 
 def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence[str]) -> list[str]:
-    """The name of each dataset: that of its collection or of its judgements, or else of its file of lists.
+    """The name of each dataset: that of its collection, or else of its judgements.
 
-    Where two have the same, those of the files or their folders tell them apart.
+    Where two have the same, the names of the files of lists or of their folders tell them apart.
     """
     named, stems, folders = list[str](), list[str](), list[str]()
     for path, judged, collection in zip_longest(requests, qrels, collections):
         stems.append(Path(path.name.removesuffix(".gz")).stem)
         folders.append(path.absolute().parent.name)
-        own = collection or ("" if not judged or Path(judged).exists() else judged)
-        named.append(Path(own).name if Path(own).exists() else own)
-    ways = (
-        [name or stem for name, stem in zip(named, stems, strict=True)],
-        ["-".join(filter(None, parts)) for parts in zip(named, stems, strict=True)],
-        ["-".join(filter(None, parts)) for parts in zip(named, folders, strict=True)],
-        ["-".join(filter(None, parts)) for parts in zip(named, folders, stems, strict=True)],
-    )
+        path = Path(collection or judged)
+        if collection and path.exists():
+            named.append(beir.name_of(path))
+        else:
+            named.append(_judged_name(path) if path.exists() else str(path))
+    ways = [
+        named,
+        *(list(map("-".join, zip(named, *parts, strict=True))) for parts in ((stems,), (folders,), (folders, stems))),
+    ]
     return next((names for names in ways if len(set(names)) == len(names)), ways[-1])
+
+
+def _judged_name(qrels: Path) -> str:
+    """The name of what a file judges: its own, or else of the nearest folder, that is not a word for judgements."""
+    names = [Path(qrels.name.removesuffix(".gz")).stem, *(folder.name for folder in qrels.absolute().parents)]
+    return next((name for name in names if name and name.lower() not in _JUDGEMENTS), names[0])
 
 
 def _select(

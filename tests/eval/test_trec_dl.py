@@ -218,18 +218,20 @@ def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_p
     assert {"table.tex", "table.csv"} <= {path.name for path in out.iterdir()}
 
 
-def test_datasets_are_named_after_the_collection_or_the_file_and_not_after_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_datasets_are_named_after_what_is_judged_and_not_after_the_folder_of_a_run(tmp_path: Path) -> None:
     run, other, deep = tmp_path / "results" / "bm25.trec", tmp_path / "results" / "b.jsonl", tmp_path / "x" / "b.jsonl"
     (tmp_path / "cranfield").mkdir()
-    write(tmp_path / "q.txt", "q 0 a 1")
-    collection, qrels = str(tmp_path / "cranfield"), str(tmp_path / "q.txt")
+    files = ("dl19.qrels", "dl20/qrels.txt", "covid/qrels/test.tsv.gz")
+    qrels, *others = (str(write(tmp_path / name, "q 0 a 1")) for name in files)
+    collection = str(tmp_path / "cranfield")
     assert _names([run], [], [collection]) == ["cranfield"]
     assert _names([run], [qrels], [collection]) == ["cranfield"]
     assert _names([run, other], [], [collection, collection]) == ["cranfield-bm25", "cranfield-b"]
     assert _names([other], ["trec-dl-2019"], []) == ["trec-dl-2019"]
-    assert _names([run, other], [qrels, qrels], []) == ["bm25", "b"]
-    assert _names([deep, other], [qrels, qrels], []) == ["x", "results"]
-    assert _names([Path("a/r.jsonl.gz"), Path("b/s.jsonl.gz")], [qrels, qrels], []) == ["r", "s"]
+    assert _names([run, run, run], [qrels, *others], []) == ["dl19", "dl20", "covid"]
+    assert _names([run, other], [qrels, qrels], []) == ["dl19-bm25", "dl19-b"]
+    assert _names([deep, other], [qrels, qrels], []) == ["dl19-x", "dl19-results"]
+    assert _names([Path("a/r.jsonl.gz"), Path("b/s.jsonl.gz")], [qrels, qrels], []) == ["dl19-r", "dl19-s"]
 
 
 @pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])
