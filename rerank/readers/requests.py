@@ -70,11 +70,11 @@ def request_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], CandidateList]
 def parse_request(row: object) -> CandidateList:
     """The request in one row of a file. Raises: BadRow."""
     row = _newer_form(as_object(row))
-    query = object_of(row, "query")
+    fields = object_of(row, "query")
     with within("query"):
-        asked = Query(text_of(query, "text"), query_id=id_of(query, _QUERY_ID_FIELDS))
+        query = Query(text_of(fields, "text"), query_id=id_of(fields, _QUERY_ID_FIELDS))
     return CandidateList(
-        asked, tuple(_candidate(candidate, place) for place, candidate in enumerate(list_of(row, "candidates")))
+        query, tuple(_candidate(candidate, place) for place, candidate in enumerate(list_of(row, "candidates")))
     )
 
 

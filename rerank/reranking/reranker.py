@@ -201,12 +201,12 @@ class AsyncReranker:
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
-        asked, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
+        query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
         weighted = _with_weight(options, FirstStageKind.AUTO)
         await self._load(weighted, deadline_s)
-        stages = self._models.resolve(weighted, asked.instruction)
+        stages = self._models.resolve(weighted, query.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and not first_stage.reads_vectors:
@@ -229,7 +229,7 @@ class AsyncReranker:
 
         with self._lazy.using([stage.model for stage in stages]):
             start_s = time.perf_counter()
-            encoded, candidates = await retrieve(asked, deadline_s)
+            encoded, candidates = await retrieve(query, deadline_s)
             first_stage_ms = (time.perf_counter() - start_s) * 1000
             request = Request(encoded, candidates, stages, options, deadline_s, share)
             if feedback is None:

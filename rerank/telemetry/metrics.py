@@ -144,10 +144,9 @@ class _CallMetrics:
 
     def _model(self, call: CallRecord) -> str:
         """The model of a call; the default one if it names none, and empty if it needs none."""
-        asked = call.model
-        if asked is None:
+        if (name := call.model) is None:
             return ""
-        return (asked or self._models[0]) if asked in ("", *self._models) else _UNKNOWN
+        return (name or self._models[0]) if name in ("", *self._models) else _UNKNOWN
 
 
 class _BatchMetrics:

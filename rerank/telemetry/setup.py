@@ -52,7 +52,7 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
         ConfigError: a package of the extra `observability` is missing.
     """
     config = reranker.config.telemetry
-    log_call: OnEnd = partial(_log_call, CountedLog("{} calls had no valid key", logging.INFO))
+    log_call: OnEnd = _log_of_calls()
     with ExitStack() as stack:
         try:
             metrics, observers = _metrics(reranker, calls) if config.metrics else None, [log_call]
@@ -92,12 +92,23 @@ def _tracing(reranker: AsyncReranker) -> Iterator[Tracing]:
         yield tracing
 
 
-def _log_call(refused: CountedLog, call: CallRecord) -> None:
-    """Logs a call; calls without a valid key, which anyone may send, share a line a second."""
-    if isinstance(call.error, Unauthenticated):
-        refused.add(1, f"the last of them by {call.peer}")
-    else:
-        _calls_log.info("%s", call)  # a call is made a line only if the log is read
+def _log_of_calls() -> OnEnd:
+    """Logs calls; those without a valid key, and those that were cancelled before they were read, once a second.
+
+    Anyone may send thousands of them a second.
+    """
+    refused = CountedLog("{} calls had no valid key", logging.INFO)
+    cancelled = CountedLog("{} calls were cancelled before they were read", logging.INFO)
+
+    def log_call(call: CallRecord) -> None:
+        if isinstance(call.error, Unauthenticated):
+            refused.add(1, f"the last of them by {call.peer}")
+        elif call.is_cancelled and call.request is None:
+            cancelled.add(1, f"the last of them by {call.peer}")
+        else:
+            _calls_log.info("%s", call)  # a call is made a line only if the log is read
+
+    return log_call
 
 
 def _observe_all(observers: Sequence[OnEnd], call: CallRecord) -> None:

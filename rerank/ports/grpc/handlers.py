@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -16,16 +15,12 @@ from rerank.errors import InvalidRequest, RerankError
 from rerank.ports.message_methods import MessageMethod
 from rerank.protobuf.status import status_of
 from rerank.service.limits import REQUEST_ID, request_id_of
-from rerank.telemetry.logs import CountedLog
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
 Handler: TypeAlias = Any
 #: Ends the connection of a client, which has the form of gRPC's peers.
 HangUp: TypeAlias = Callable[[str], None]
-#: Turns of the event loop after which gRPC has told of a call that was cancelled by the write that made it. Those of a
-#: flood (rapid reset) then cost a fifth of what their records and lines in the log would.
-_TURNS = 3
 
 
 class GrpcCall:
@@ -66,21 +61,11 @@ def unary_handlers(methods: Mapping[str, MessageMethod], hang_up: HangUp) -> dic
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
-    cancelled = CountedLog("gRPC port: {} calls ended as soon as they were made", logging.INFO)
-    return {
-        name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up, cancelled))
-        for name, method in methods.items()
-    }
+    return {name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up)) for name, method in methods.items()}
 
 
-def _handle(method: MessageMethod, hang_up: HangUp, cancelled: CountedLog) -> Callable[[object, Context], Any]:
+def _handle(method: MessageMethod, hang_up: HangUp) -> Callable[[object, Context], Any]:
     async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
-        try:
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            cancelled.add(1, f"the last of them by {context.peer()}")
-            raise
         call = GrpcCall(context, hang_up)
         named = (REQUEST_ID, call.request_id)
         try:
