@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from typer.testing import CliRunner
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.saves import synced_sizes
+from rerank.util.saves import synced_sizes, write_synced
 from tests.full_disk import largest_file
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -267,6 +267,8 @@ def test_save_without_a_weight_is_refused_unless_another_one_is_tied_to_it(input
     first_run(inputs, tmp_path / "run", *flags)
     del weights["model.norm.weight"]
     save_file(weights, newest, metadata={"format": "pt"})
+    (newest.parent / COMPLETE_MARKER).unlink()
+    write_synced(newest.parent / COMPLETE_MARKER, synced_sizes(newest.parent))
     with pytest.raises(CheckpointError, match=r"weights without model\.norm\.weight; remove the newest checkpoint-\*"):
         first_run(inputs, tmp_path / "damaged", *flags)
 

@@ -135,7 +135,10 @@ def last_save(folder: Path) -> str | None:
         damage = f"{marker} is cut" if sizes is None else damage_of(path, sizes)
         if damage:
             if marker.is_file():
-                logger.warning("%s, as after a power loss: this save is removed, and an earlier one used", damage)
+                logger.warning(
+                    "%s, as after a power loss: this save is removed, and the one before it goes on, if there is one",
+                    damage,
+                )
             shutil.rmtree(path, ignore_errors=True)
     return get_last_checkpoint(str(folder)) if folder.is_dir() else None
 
