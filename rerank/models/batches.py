@@ -17,7 +17,7 @@ def batch_tokens(device_type: str) -> int:
 
 
 def gpu_length(length: int, longest: int) -> int:
-    """Returns the length to which a GPU pads a sequence of `length` tokens, for a model that reads `longest` tokens."""
+    """Returns the padded length of a sequence of `length` tokens on a GPU, for a model that reads `longest` tokens."""
     return max(length, min(longest, -(-length // _GPU_LENGTH_MULTIPLE) * _GPU_LENGTH_MULTIPLE))
 
 

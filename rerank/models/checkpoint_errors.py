@@ -25,7 +25,7 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
     Every model of the service is loaded in such a block, and waits there until no other thread loads one.
 
     A damaged file makes the libraries raise almost anything: a KeyError for a missing setting, a ZeroDivisionError for
-    a model without heads, an AttributeError for a text in the place of an object.
+    a model without heads, an AttributeError for a text instead of an object.
 
     Args:
         subject: what the folder is to be, for the message, such as "encoder".

@@ -52,7 +52,7 @@ def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """All tensors of the checkpoint by name, on the CPU.
 
     Raises:
-        CheckpointError: see `weight_files`, or a file is not in the safetensors format or that of torch.
+        CheckpointError: see `weight_files`, or a file is in neither the safetensors format nor torch's.
     """
     weights: dict[str, torch.Tensor] = {}
     for path in weight_files(checkpoint):
@@ -80,7 +80,7 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
 
 
 def weight_files(checkpoint: Path) -> list[Path]:
-    """Returns the files of the weights: those in the safetensors format, or else those of torch.
+    """Returns the files of the weights: in the safetensors format, or else torch's.
 
     Raises:
         CheckpointError: there are none, or fewer than their names say: model-00001-of-00002.safetensors.

@@ -30,7 +30,7 @@ def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 
 
     Raises:
         CheckpointError: the checkpoint has no manifest or does not match it, its weights have other names or shapes
-            than those of `start`, or a number exceeds the range of float16.
+            than `start` has, or a number exceeds the range of float16.
     """
     manifest = read_manifest(checkpoint)
     if manifest is None:
@@ -39,13 +39,13 @@ def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 
     if start is not None:
         trained = _interpolated(trained, _read(start), share)
         command = f"{manifest.command} && rerank checkpoint pack --start {start.name} --share {share}"
-        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # those of the last weights
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # the metrics are of the last weights
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     written = out / (_ADAPTER_WEIGHTS if _is_adapter(checkpoint) else "model.safetensors")
     save_file(weights, written, metadata={"format": "pt"})
     written.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
     replaced = {MANIFEST_FILE, "model.safetensors.index.json"}
-    if _is_adapter(checkpoint):  # the tokenizer is that of its base
+    if _is_adapter(checkpoint):  # it uses the tokenizer of its base
         replaced |= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in replaced and path.suffix != ".safetensors":

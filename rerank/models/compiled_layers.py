@@ -53,7 +53,7 @@ def _start_compiler(device: torch.device) -> None:
 class UnreadCache(DynamicCache):
     """An empty cache that is given to a model with compiled layers, and not to the layers.
 
-    Without a cache, transformers asks the GPU at each pass whether several texts stand in a row, and waits for the
+    Without a cache, transformers asks the GPU at each pass whether a row holds several texts, and waits for the
     answer; a CUDA graph cannot contain that.
     """
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from rerank.errors import CheckpointError
 
-#: This many names stand in an error message; the others are counted.
+#: An error message lists this many names; it counts the others.
 _NAMED = 5
 
 
 def check_complete(
     source: Path | str, loading_info: Mapping[str, Any], may_have: str = r"(?!)", may_lack: str = r"(?!)"
 ) -> None:
-    """Compares the weights of a checkpoint with those of the model that its config.json describes.
+    """Compares the weights of a checkpoint with the weights of the model that its config.json describes.
 
     Args:
         loading_info: what `from_pretrained` returns with `output_loading_info`.

@@ -1,7 +1,7 @@
 """Loads a cross-encoder of sentence-transformers, renders pairs of texts, and scores them.
 
-Prompt, chat template, token ids, activation and truncation are those of the checkpoint's own files, as the library
-reads them. Batches are the caller's.
+Prompt, chat template, token ids, activation and truncation come from the checkpoint's files, as the library reads
+them. Batches are the caller's.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class PairScorer:
             )
         if tokenizer.pad_token_id is None:
             raise CheckpointError(
-                f"the tokenizer of {self._folder} has no pad token, with which pairs of several lengths share a batch; "
+                f"the tokenizer of {self._folder} has no pad token, so pairs of several lengths cannot share a batch; "
                 "name one of its tokens as pad_token in tokenizer_config.json"
             )
         for config in (transformer.config, transformer.config.get_text_config()):
@@ -217,7 +217,7 @@ class PairScorer:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Returns the files of the weights: those of an adapter and of its base."""
+    """Returns the files of the weights, of an adapter and of its base."""
     base = base_folder(folder)
     return [*weight_files(base), *(sorted(folder.glob("adapter_model.*")) if base != folder else [])]
 
@@ -227,8 +227,8 @@ def _check_answers(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     vocabulary = tokenizer.get_vocab()
     if missing := [answer for answer in _DEFAULT_ANSWERS if answer not in vocabulary]:
         raise CheckpointError(
-            f"{folder} is a causal LM whose tokenizer has no token {missing[0]!r}, and no modules.json says by which "
-            "tokens it scores; save it with CrossEncoder and a LogitScore, or serve it as `first`"
+            f"{folder} is a causal LM whose tokenizer has no token {missing[0]!r}, and no modules.json names its "
+            "answer tokens; save it with CrossEncoder and a LogitScore, or serve it as `first`"
         )
     if not tokenizer.chat_template:
         raise CheckpointError(

@@ -16,7 +16,7 @@ _Read = Callable[[torch.Tensor], torch.Tensor]
 
 
 class DecodeState:
-    """B prefilled sequences; those of equal length share a forward pass and a cache of transformers.
+    """B prefilled sequences; sequences of equal length share a forward pass and a cache of transformers.
 
     On a GPU the cache has one length from the beginning, so that all steps are replays of one CUDA graph.
 

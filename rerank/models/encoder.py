@@ -35,9 +35,9 @@ from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
 
-#: A text whose tokens are counted with all that stands around a text.
+#: A text to count the tokens that the model writes around each text.
 _PROBE = "word"
-#: Tokens of texts by which the memory of a batch on a GPU is measured, and the most of one of them.
+#: Tokens of the texts that measure the memory of a batch on a GPU, and the most of one text.
 _MEASURED_TOKENS, _MEASURED_TEXT_TOKENS = 2048, 512
 
 
@@ -61,7 +61,7 @@ class _Side:
 class Encoder:
     """A sentence-transformers model with unit-length output, safe to share between threads.
 
-    Vectors are those of sentence-transformers' `encode_query` and `encode_document`.
+    Vectors are the same as from sentence-transformers' `encode_query` and `encode_document`.
 
     Args:
         encoder: its settings, or its name: a folder, or a model on the Hugging Face hub. The default model is read
@@ -72,7 +72,7 @@ class Encoder:
     Attributes:
         vector_cache: vectors of passages that this encoder's users kept for later requests.
         relevance: gives the relevance of passages by their cosines; None: it was not fitted for this encoder.
-        names: by which a checkpoint may refer to the encoder: its own, and of a folder its last part and the
+        names: a checkpoint may refer to the encoder by any of them: its name, and of a folder its last part and the
             name in its config.json.
 
     Raises:
@@ -162,7 +162,7 @@ class Encoder:
         return cast(PreTrainedModel, self._model[0].auto_model)
 
     def transformer_in(self, dtype: Precision) -> PreTrainedModel:
-        """Returns a transformer with the weights with which texts are encoded in `dtype`, for other inputs."""
+        """Returns a transformer with the weights that encode texts in `dtype`, for other inputs."""
         with self._lock:
             return copy_sharing_weights(cast(Any, self._model_in(dtype)[0]).auto_model)
 
@@ -224,13 +224,13 @@ class Encoder:
         return [completed(passage) for passage in passages]
 
     def pick_dtype(self, dtype: Precision) -> Precision:
-        """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
+        """Returns the type that `auto` means: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
 
     def _batches(self, counts: Sequence[int], side: _Side) -> Iterator[list[int]]:
         """Yields batches of texts of similar numbers of tokens, the longest first, so that little is padded.
 
-        By their numbers of characters, as sentence-transformers sorts, texts beside code are padded by a quarter.
+        Sorted by characters, as in sentence-transformers, a batch of texts and code is padded by a quarter.
         """
         around = self.id.max_tokens - side.max_text_tokens
         lengths = [around + min(tokens, side.max_text_tokens) for tokens in counts]

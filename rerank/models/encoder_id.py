@@ -13,7 +13,7 @@ from rerank.config.encoder import EncoderConfig, Pooling
 class EncoderId:
     """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with.
 
-    `pooling` and `end_token` are those of the settings; empty if they are the folder's.
+    `pooling` and `end_token` come from the settings; empty if they are the folder's.
     """
 
     name: str

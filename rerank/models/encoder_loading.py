@@ -90,7 +90,7 @@ def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> Senten
 
 
 def write_end_token(tokenizer: PreTrainedTokenizerBase, token: str) -> None:
-    """Makes a tokenizer write a token behind each text, also behind one that is cut.
+    """Makes a tokenizer write a token after each text, also after one that is cut.
 
     Raises: CheckpointError if it has no such token.
     """
@@ -114,6 +114,6 @@ def weights_sha256(name: str, folder: Path) -> str:
     if name == DEFAULT_ENCODER and sha256 != _DEFAULT_SHA256:
         raise ConfigError(
             f"{name}: the weights in {folder} have SHA-256 {sha256}, but the published ones {_DEFAULT_SHA256}; "
-            "download the model again, or name the folder to use it under its own name"
+            "download the model again, or name the folder to use it under the folder's name"
         )
     return sha256

@@ -67,7 +67,7 @@ class Float8Linear(nn.Module):
 
 
 def _rounded(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, K) → (N, K) float8 numbers and the (N, 1) float32 scales by which they are to be multiplied."""
+    """(N, K) → (N, K) float8 numbers and (N, 1) float32 scales; their product is about `rows`."""
     most = torch.finfo(torch.float8_e4m3fn).max
     scale = rows.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / most
     return (rows.float() / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale

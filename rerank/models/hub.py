@@ -24,7 +24,7 @@ def check_findable(name: str, what: str, instead: str) -> None:
     Args:
         name: a folder, or the name of a model on the hub.
         what: the model's part, which the error message names, such as "--base".
-        instead: what to give instead, with which it ends, such as "give the folder of a causal language model".
+        instead: the end of the error message, what to give instead: "give the folder of a causal language model".
 
     Raises:
         ConfigError: it is not one of these, or the hub cannot be asked.

@@ -12,7 +12,7 @@ from torch import nn
 class IdentifierHead(nn.Module):
     """The rows of a vocabulary head that belong to the identifiers, in float32 because bfloat16 logits tie.
 
-    It replaces the head in the model, so that a logit scale or soft cap behind the head still applies.
+    It replaces the head in the model, so that a logit scale or soft cap after the head still applies.
     """
 
     def __init__(self, head: nn.Module, token_ids: Sequence[int]) -> None:

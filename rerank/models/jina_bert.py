@@ -1,7 +1,7 @@
 """JinaBERT, the architecture of jina-embeddings-v2 (Günther et al., arXiv 2310.19923): BERT with ALiBi and gated MLPs.
 
 The publisher's folders name remote code for it in config.json, and `model_type` "bert". This is our implementation, so
-that no code from a checkpoint runs. Names of modules are those of the published weights. It was compared with the
+that no code from a checkpoint runs. Modules are named as in the published weights. It was compared with the
 formula of the paper and with folders of that layout, not with the published weights themselves.
 """
 
@@ -125,7 +125,7 @@ class JinaBertModel(PreTrainedModel):
 def alibi_slopes(heads: int) -> list[float]:
     """Returns the slopes of ALiBi (Press et al., ICLR 2022): 2^(-8 k / n) for a power of two n.
 
-    For another number of heads, those of the power of two below it, then every other one of the power above it.
+    For another number of heads: all slopes for the power of two below it, then every other slope for the power above.
     """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * k / power) for k in range(1, power + 1)]

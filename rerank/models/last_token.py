@@ -105,7 +105,7 @@ class LastTokenReader:
         """Returns (B, outputs) at the last position of each row of (B, T) token ids or (B, T, D) input vectors."""
         rows = torch.arange(len(padded), device=padded.device)
         last = torch.tensor(lengths, device=padded.device) - 1
-        outer, self._last_positions = self._last_positions, (rows, last)  # of the pass in which this one runs
+        outer, self._last_positions = self._last_positions, (rows, last)  # of the pass around this one
         try:
             return (self._graphs or self._outputs)(padded)[rows, last]
         finally:

@@ -54,7 +54,7 @@ def readable_positions(model: nn.Module, stated: int) -> int:
     """
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):  # RoBERTa's positions begin behind the one that stands for padding
+        if isinstance(table, nn.Embedding):  # RoBERTa's positions begin after the position of padding
             unused = 0 if table.padding_idx is None else table.padding_idx + 1
             stated = min(stated, table.num_embeddings - unused)
     if not isinstance(stated, int) or stated < 1:
@@ -155,5 +155,5 @@ def base_model_of(checkpoint: Path) -> str:
 
 
 def has_tokenizer(checkpoint: Path) -> bool:
-    """Returns True if the folder holds a tokenizer; that of an adapter may leave it to its base."""
+    """Returns True if the folder holds a tokenizer; an adapter's folder may leave it to its base."""
     return (checkpoint / "tokenizer_config.json").is_file()

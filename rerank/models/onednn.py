@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "16")
 
-#: The modules of a layer whose linear layers are changed, of decoders, ModernBERT and BERT's family; those of other
-#: modules may be read by their weights.
+#: The modules of a layer whose linear layers are changed, of decoders, ModernBERT and BERT's family. In other modules,
+#: something else may read a linear layer's weights.
 _MODULES = ("self_attn", "mlp", "attn", "attention", "intermediate", "output")
 #: Linear layers of DeBERTa that are read by their weights.
 _READ_BY_WEIGHTS = ("in_proj",)
@@ -29,7 +29,7 @@ def use_onednn(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """Makes oneDNN compute the linear layers of attention and MLP of a model on a CPU, if torch was built with it.
 
     In float32, torch itself calls MKL, which does less than half as many operations per second on some AMD processors;
-    the results change by rounding. In bfloat16 they are those of autocast, which rounds the weights in each pass.
+    the results change by rounding. In bfloat16 they equal autocast's, which rounds the weights in each pass.
     """
     if not torch.backends.mkldnn.is_available():
         return
@@ -48,7 +48,7 @@ def linears_of_layers(model: PreTrainedModel) -> Iterator[nn.Linear]:
 
 
 def compute_by_onednn(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
-    """Brings the weight of a float32 layer into the order in which oneDNN reads it, and computes the layer by it."""
+    """Reorders the weight of a float32 layer for oneDNN, which then computes the layer."""
     weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(dtype), _ROWS)
     linear.weight = nn.Parameter(weight, requires_grad=False)
     bias = None if linear.bias is None else linear.bias.detach().to(dtype)

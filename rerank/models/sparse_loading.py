@@ -38,7 +38,7 @@ class SpladeModel:
         decoder: its layer that multiplies token states with the vocabulary.
         tokenizer: of passages.
         pooling: of the logits of passages.
-        prompts: what stands in front of queries and of passages.
+        prompts: texts in front of queries and of passages.
         max_tokens: the longest passage, in tokens.
     """
 

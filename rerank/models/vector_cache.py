@@ -14,14 +14,14 @@ from rerank.util.sparse_vectors import SparseText
 
 V = TypeVar("V")
 
-#: Estimate of the memory of an entry besides its numbers, in bytes.
+#: Estimate of the memory of an entry without its numbers, in bytes.
 _ENTRY_BYTES = 700
 
 
 class TextCache(Generic[V]):
     """Keeps what was computed of the texts that were used last, within a bound of memory. Threads may share it.
 
-    A text is known by its SHA-256, so that the key of a long text is as small as that of a short one.
+    A text is known by its SHA-256, so that long texts have keys as small as short texts.
 
     Args:
         max_bytes: bound on the memory of all entries; 0: nothing is kept.
@@ -44,7 +44,7 @@ class TextCache(Generic[V]):
         return None if found is None else found[0]
 
     def keep(self, text: str, value: V, nbytes: int) -> None:
-        """Keeps a value, whose numbers take so many bytes, unless it alone exceeds the bound."""
+        """Keeps a value of `nbytes`, unless it alone exceeds the bound."""
         size = _ENTRY_BYTES + nbytes
         if size > self.max_bytes:
             return
@@ -65,7 +65,7 @@ class VectorCache(TextCache[tuple[Vector, bool]]):
         self.keep(text, entry, vector.nbytes)
 
     def with_cached_vector(self, passage: Passage) -> Passage:
-        """Gives a passage without a vector that of its text, if it is known."""
+        """Returns the passage with its cached vector, if there is one."""
         if passage.vector is not None or (found := self.get(passage.text)) is None:
             return passage
         vector, is_truncated = found
@@ -81,7 +81,7 @@ class SparseCache(TextCache[SparseText]):
         self.keep(text, sparse, sparse.nbytes)
 
     def with_cached_vector(self, passage: Passage) -> Passage:
-        """Gives a passage without `sparse` that of its text, if it is known."""
+        """Returns the passage with its cached `sparse`, if there is one."""
         if passage.sparse is not None or (found := self.get(passage.text)) is None:
             return passage
         return replace(passage, sparse=found)
