@@ -34,7 +34,7 @@ class ModelSettings(Settings):
         strategy: the default strategy: single, sliding (by half a window), top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: the size in training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
-        preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
+        preranker: the model that orders all candidates first, by its defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
     """
 
@@ -70,7 +70,7 @@ class ModelSettings(Settings):
         return self
 
 
-#: What says when a model runs and in which windows, which no score of a window depends on.
+#: Settings of when a model runs and in what windows: no score of a window depends on them.
 SCHEDULE_SETTINGS = {*ModelSettings.model_fields, "first_stage_weight"}
 
 

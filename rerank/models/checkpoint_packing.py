@@ -39,7 +39,7 @@ def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 
     if start is not None:
         trained = _interpolated(trained, _read(start), share)
         command = f"{manifest.command} && rerank checkpoint pack --start {start.name} --share {share}"
-        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # the metrics are of the last weights
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # of the last weights
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     written = out / (_ADAPTER_WEIGHTS if _is_adapter(checkpoint) else "model.safetensors")
     save_file(weights, written, metadata={"format": "pt"})

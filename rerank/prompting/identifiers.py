@@ -2,7 +2,7 @@
 
 FIRST reads the logits of all identifiers at one position. Tokenizers split "[A]" in different ways: some have "A" and
 "▁A", some merge "[A" for most letters but not for O and Q, some merge "][". So the prompt ends with the opening bracket
-as a token of its own, the token of the bare identifier follows, and the model is given token ids, never text.
+as a separate token, the token of the bare identifier follows, and the model is given token ids, never text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Identifiers:
     Attributes:
         texts: "A", "B", … or "1", "2", …; as many as are single tokens.
         token_ids: one per text, all different.
-        bracket_id: the token of the opening bracket, with which a prompt ends.
+        bracket_id: the token of the opening bracket at the end of a prompt.
     """
 
     kind: IdentifierKind

@@ -49,7 +49,7 @@ class ListwiseRenderer:
 
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
-        warning: why prompts may differ from those of the training; empty if nothing is known to differ.
+        warning: why prompts may differ from the training's; empty if nothing is known to differ.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ListwiseRenderer:
 
         Args:
             names: identifiers of the passages, in order; at least as many as passages.
-            answer_tokens: tokens to leave free for the answer to this window, in addition to those of the renderer.
+            answer_tokens: tokens to leave free for the answer to this window, in addition to the renderer's.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.

@@ -1,4 +1,4 @@
-"""Describes what the prompts of a published model have besides the words of its template."""
+"""Describes what the prompts of a published model have in addition to the words of its template."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from rerank.errors import ConfigError
 from rerank.util.combining import stream_safe
 
-#: Words to which RankLLM cuts passages.
+#: RankLLM cuts passages to this many words.
 _RANK_LLM_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """Settings by which a published model's prompts are put together.
+    """What a published model's prompts have in addition to the words of its template.
 
     Attributes:
         bos_tokens: number of BOS tokens at the beginning; None: as the chat template or the tokenizer writes it.
         chat_template: the conversation in Jinja, for a tokenizer that has no chat template.
         rank_llm: prepare passages as RankLLM does: repair their encoding with the package ftfy, cut them at 300 words,
             and write "Title: … Content: …" where they have a title.
-        max_words: number of words to which other passages are cut; 0: all.
+        max_words: the most words of other passages; 0: all.
 
     Raises:
         ConfigError: `rank_llm` is set and ftfy is not installed.
@@ -47,7 +47,7 @@ class PromptStyle:
         """Returns the text of a passage as the model was trained on it, with single spaces between words.
 
         Args:
-            title: the title, with which `text` begins; empty for a passage without one.
+            title: the title at the start of `text`; empty for a passage without one.
         """
         most = self.max_words
         if self.rank_llm:

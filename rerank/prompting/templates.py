@@ -35,7 +35,7 @@ class Template:
 
     Fields of the window are `{num}` (the number of passages), `{query}`, `{instruction}`, `{example}` (two identifiers
     in the form of an answer) and `{query_vector}`. Fields of a passage, in the body only, are `{rank}` (its
-    identifier), `{candidate}` (its text, or its vector for PE-Rank) and `{text}` (its text beside its vector).
+    identifier), `{candidate}` (its text, or its vector for PE-Rank) and `{text}` (its text in addition to its vector).
     """
 
     prefix: str
@@ -71,7 +71,7 @@ class Template:
         return replace(self, prefix=prefix, body=body, suffix=suffix)
 
     def with_style(self, style: PromptStyle) -> Template:
-        """Returns the template in another style. Its hash is that of both."""
+        """Returns the template in another style. Its hash covers both."""
         sha256 = hashlib.sha256(f"{self.sha256} {style}".encode()).hexdigest()
         return self if style == self.style else replace(self, style=style, sha256=sha256)
 
@@ -101,7 +101,7 @@ VECTOR_FIELDS = (("query", "query_vector"),)
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
     """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
 
-    A name such as `rank-llm:rank_zephyr` is that of a template in the package rank-llm.
+    A name such as `rank-llm:rank_zephyr` means a template in the package rank-llm.
 
     A plain name without suffix is first looked up in the package, then as a file in the working directory.
 

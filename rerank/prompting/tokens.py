@@ -1,8 +1,8 @@
 """Tokenizes the passages of a request once, and puts the prompts of its windows together from their tokens.
 
 Tokens can span the border of a passage and the text around it: "." and a line end are one token of Llama-3. So a
-passage is cut at its first and last space, where tokenizers cut anyway. What is between keeps its tokens wherever it
-stands; the rest is tokenized with the text around it.
+passage is cut at its first and last space, where tokenizers cut anyway. What is between keeps its tokens at any
+place; the rest is tokenized with the text around it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rerank.types import Passage, TextTokens
 
-#: How vocabularies write tokens with a space behind something else. Few have any, most of them of other white space.
+#: How vocabularies write tokens with a space after something else. Few have any, most of them of other white space.
 _INNER_SPACE = re.compile(r"[^ Ġ▁][ Ġ▁]")
 #: A space that no token may hold, because texts are cut there.
 _BEHIND_A_WORD = re.compile(r"\S ")
 #: A word in front of a text makes the tokenizer read it as the middle of one.
 _WORD = "x"
-#: A text with words, numbers and signs beside one another.
+#: A text with words, numbers and signs next to one another.
 _SAMPLE = (
     "Robins' eggs, 27 of 10 000 (see p. 3): it's 5% so — “naïve” he said… we'll 'go' <b> [sic] & 日本 語 Straße , ."
 )
@@ -37,7 +37,7 @@ class PromptTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         # A copy that is configured once: one that a thread configures while another uses it raises "Already borrowed".
         self._backend = Tokenizer.from_str(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
-        self._backend.encode_special_tokens = False  # those of the chat markup are read as such
+        self._backend.encode_special_tokens = False  # chat markup is read as special tokens
         self._backend.no_truncation()
         self._backend.no_padding()
 

@@ -55,7 +55,7 @@ def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
 
 
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
-    """Returns the length to which passages are cut so that all fit. Short passages leave their share to long ones.
+    """Returns the most tokens of a passage so that all fit. Short passages leave their share to long ones.
 
     Args:
         lengths: of the passages, in tokens, which do not fit.

@@ -15,25 +15,25 @@ from rerank.prompting.templates import Template
 from rerank.prompting.truncate import beginning, first_tokens
 from rerank.types import Passage, Query
 
-#: Stand in for token ids where the next passage's vector and the query's vector go.
+#: Replace token ids where the next passage's vector and the query's vector go.
 PASSAGE_SLOT = -1
 QUERY_SLOT = -2
 
 _SLOTS = {"candidate": PASSAGE_SLOT, "query_vector": QUERY_SLOT}
 _FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|text|query_vector)\}")
-#: Marks a vector in a prompt's text. A token of its own, so that the text around it is tokenised as in training.
+#: Marks a vector in a prompt's text. A separate token, so that the text around it is tokenised as in training.
 _VECTOR_MARKER = "<PLACEHOLDER>"
 
 
 class VectorPrompts:
     """Renders windows as PE-Rank prompts for one tokenizer and template.
 
-    A checkpoint with a vocabulary of its own reads the chat markup and BOS of its tokenizer; one that shares the
+    A checkpoint with another vocabulary reads the chat markup and BOS of its tokenizer; one that shares the
     encoder's vocabulary reads the template's text only.
 
     Args:
         in_chat: render chat markup and BOS. Adds the token `<PLACEHOLDER>` to the tokenizer if it is missing.
-        text_tokens: maximum number of tokens that a template with `{text}` shows per passage, beside the vector.
+        text_tokens: the most tokens that a template with `{text}` shows per passage, in addition to its vector.
 
     Attributes:
         reads_text: the template shows the text of passages.

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 
-#: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
+#: Fields that a message may have for each candidate, which has five and is one itself, and for the rest. What
 #: is left over is for fields of later versions of the protocol.
 _FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -42,7 +42,7 @@ def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
     if count_fields(message, kind, limit) > limit:
         raise InvalidRequest(
             "request",
-            f"the message has more than {limit} fields, those of its candidates included; send each field once, and "
+            f"the message and its candidates have more than {limit} fields; send each field once, and "
             f"at most {limits.max_candidates} candidates",
             {"limit": str(limit)},
         )

@@ -47,7 +47,7 @@ def request_message(kind: type[M], fields: Mapping[str, Any], **others: Any) -> 
 def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a message, with enum values for names such as "sliding", "bm25" or "rocchio".
 
-    A name may also stand for the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
+    A name may also replace the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
     So may a number: {"first_stage_weight": 0.5} is {"first_stage_weight": {"number": 0.5}}.
     The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
     0-based place, as a plain text does. Further fields of candidates are ignored.

@@ -81,7 +81,7 @@ def _feedback(message: pb.Feedback) -> FeedbackSettings:
 
 
 def _enum_member(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
-    """The member that a number of a protobuf enum stands for; `unspecified` for 0."""
+    """The member for a number of a protobuf enum; `unspecified` for 0."""
     members: dict[int, T | U] = {0: unspecified} | {number: member for member, number in numbers.items()}
     if number not in members:
         raise InvalidRequest(field, f"{number} is not a value of this enum in rerank.v1; use one of {sorted(members)}")

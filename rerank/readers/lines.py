@@ -23,7 +23,7 @@ from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer
 
 T = TypeVar("T")
 
-#: Stands for standard input.
+#: Means standard input.
 STDIN = Path("-")
 
 #: Far above any line of these formats, so that a file without line ends, such as a device, does not fill the memory.
@@ -161,7 +161,7 @@ def _located(path: Path, line: int) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    """The bytes of a file, decompressed if they begin as those of gzip do.
+    """The bytes of a file, decompressed if they begin as gzip does.
 
     Raises:
         CollectionError: it cannot be read.

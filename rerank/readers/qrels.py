@@ -35,12 +35,11 @@ def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
 
     The first line may be a header, such as "query-id corpus-id score". Tabs at the end of a line do not count.
 
-    With tabs between the columns, doc_ids may contain spaces, and are read as they stand. Otherwise, %20 stands for a
-    space in an id, and so do the percent codes of other white space.
+    With tabs between the columns, doc_ids may contain spaces, and are read as they are. Otherwise, %20 is a space in an
+    id, and the percent codes of other white space are decoded too.
 
     Args:
-        doc_ids: those of the judged candidates. A judged id that differs from one of them only by these codes gets its
-            form.
+        doc_ids: of the judged candidates. A judged id that differs from one of them only by these codes gets its form.
 
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines contradict each other; the message names

@@ -103,7 +103,7 @@ def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
             query_ids.add(id_of(hit, _QUERY_ID_FIELDS[:2]))
     if len(query_ids) != 1:
         problem = f"of {len(query_ids)} queries" if query_ids else "none, and so no id of its query"
-        raise BadRow(f"has hits {problem}; give those of one query")
+        raise BadRow(f"has hits {problem}; give hits of one query")
     return {"query": {"qid": query_ids.pop(), "text": text_of(row, "query")}, "candidates": candidates}
 
 

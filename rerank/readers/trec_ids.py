@@ -18,21 +18,21 @@ def to_column(text: str) -> str:
 
 
 def from_column(column: str) -> str:
-    """The id that a column stands for: my%20file.pdf becomes "my file.pdf". Other codes, such as %2F, stay."""
+    """The id in a column: my%20file.pdf becomes "my file.pdf". Other codes, such as %2F, stay."""
     return _ENCODED.sub(lambda found: unquote(found[0]), column)
 
 
 def columns_of(line: str, columns: int) -> list[str]:
-    """The columns of a line: between tabs as they stand, if there are so many, else between white space and decoded."""
+    """The columns of a line: split at tabs if that gives `columns` of them, else at white space and decoded."""
     if line.count("\t") == columns - 1:
         return [column.strip() for column in line.split("\t")]
     return [from_column(column) for column in line.split()]
 
 
 def known_ids(ids: Collection[str], known: Collection[str]) -> dict[str, str]:
-    """The known id that each id stands for, whichever of the two has its white space encoded; else the id itself.
+    """The known id that each id means, whichever of the two has its white space encoded; else the id itself.
 
-    A known id always stands for itself: addresses of web pages, which are ids in some collections, hold %20.
+    A known id always means itself: addresses of web pages, which are ids in some collections, hold %20.
     """
     encoded = {to_column(doc_id): doc_id for doc_id in known}
     return {id_: id_ if id_ in known else encoded.get(to_column(id_), id_) for id_ in ids}

@@ -25,7 +25,7 @@ K1, B = 0.9, 0.4
 _MAX_QUERY_TERMS = 65_536
 #: Passages in a file of texts. A thread of Anserini indexes one file at a time.
 _FILE_ROWS = 50_000
-#: Rows as Lucene ids have so many digits, so that Lucene's order of ids is that of the rows.
+#: Digits of a row as a Lucene id, so that Lucene orders ids as the rows.
 _ROW_DIGITS = 10
 #: Memory of the Lucene writer before it flushes a segment, in MB.
 _BUFFER_MB = 256

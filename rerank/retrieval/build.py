@@ -52,7 +52,7 @@ class BuildSettings:
 
     Attributes:
         dense: kind of dense search.
-        encoder_dtype: precision in which passages are encoded; see Encoder.pick_dtype.
+        encoder_dtype: precision of the encoder; see Encoder.pick_dtype.
         workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
             but one process on a GPU.
     """

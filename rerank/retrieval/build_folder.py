@@ -25,10 +25,10 @@ _WAY_OUT = "free disk space and give the same command again, which goes on where
 
 
 class BuildFolder:
-    """The stages of a build and its files: the index in `index`, anything else beside it.
+    """The stages of a build and its files: the index in `index`, anything else next to it.
 
     Attributes:
-        folder: OUT.partial, beside the target OUT.
+        folder: OUT.partial, next to the target OUT.
         index: becomes the target.
         seconds: duration of each finished stage, without the time that kills cost.
     """

@@ -38,7 +38,7 @@ class IndexManifest(BaseModel):
         collection: name of the indexed collection.
         passages: number of passages.
         encoder: the encoder of the vectors.
-        encoder_dtype: precision in which the passages were encoded.
+        encoder_dtype: precision of the encoder when it encoded the passages.
         cosine_to_float32: mean cosine of some of the vectors to those in float32.
         sparse_encoder: the encoder of the sparse vectors; None if the index has none.
         dense: kind of dense search.
@@ -76,8 +76,8 @@ class Index:
     Args:
         folder: written by `build_index`.
         encoder: must be the encoder of the index.
-        sparse_encoder: loads the sparse encoder, which must be that of the index; called if the index has sparse
-            vectors, which its passages then have. None: they are not read.
+        sparse_encoder: loads the sparse encoder, which must be the index's; called if the index has sparse vectors,
+            which its passages then have. None: they are not read.
 
     Raises:
         IndexMismatch: `folder` is not an index, has another format, was built with another encoder, or is damaged.
@@ -152,7 +152,7 @@ def _open_sparse(
         return None
     if (found := load_encoder().id) != expected:
         raise IndexMismatch(
-            f"the sparse vectors of {folder} are those of {expected.name} (SHA-256 {expected.sha256}), but the loaded "
+            f"the sparse vectors of {folder} are from {expected.name} (SHA-256 {expected.sha256}), but the loaded "
             f"sparse encoder is {found.name} (SHA-256 {found.sha256}); set sparse_encoder to the former or build the "
             "index again"
         )

@@ -39,7 +39,7 @@ def stored_files(folder: Path) -> dict[str, StoredFile]:
 
 
 def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool = False) -> None:
-    """Checks the sizes of all files, the hashes of those that are small, and of large ones that of their beginning.
+    """Checks the sizes of all files, the hashes of small ones, and the hashes of the beginnings of large ones.
 
     Args:
         files: as `stored_files` returned them when the index was built.
@@ -52,9 +52,9 @@ def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool 
         path = folder / name
         _check_size(path, stored)
         if (all_hashes or stored.bytes <= _SMALL_BYTES) and sha256_of_files([path]) != stored.sha256:
-            raise damaged(path, f"its SHA-256 is not that of {MANIFEST_FILE}")
+            raise damaged(path, f"its SHA-256 is not the one in {MANIFEST_FILE}")
         if stored.head_sha256 and _head_sha256(path) != stored.head_sha256:
-            raise damaged(path, f"the SHA-256 of its beginning is not that of {MANIFEST_FILE}")
+            raise damaged(path, f"the SHA-256 of its beginning is not the one in {MANIFEST_FILE}")
 
 
 def check_sizes(folder: Path) -> None:
@@ -66,7 +66,7 @@ def check_sizes(folder: Path) -> None:
     try:
         files = _FILES.validate_python(read_index_settings(folder).get("files"))
     except ValidationError as error:
-        raise damaged(folder / MANIFEST_FILE, "its `files` are not those of an index") from error
+        raise damaged(folder / MANIFEST_FILE, "its `files` are not an index's") from error
     for name, stored in files.items():
         _check_size(folder / name, stored)
 

@@ -20,7 +20,7 @@ from rerank.types import FeedbackMethod, FeedbackSettings, ScoreKind
 
 #: Two inner products of unit vectors that differ by less than this differ by rounding only.
 _SAME_SCORE = 1e-6
-#: Range to which the scores are scaled when the teacher is an order. At this distance, a correctly ordered pair has
+#: Range of the scaled scores when the teacher is an order. At this distance, a correctly ordered pair has
 #: almost no gradient left and a wrongly ordered pair has its full gradient.
 _ORDER_RANGE = 8.0
 #: Weights of the query, the mean relevant passage and the mean non-relevant passage (Salton and Buckley 1990).
@@ -59,7 +59,7 @@ def teacher_of(method: FeedbackMethod, scores: Sequence[float], kind: ScoreKind)
     """The target of a query update, made of the scores of a ranking: their ranks, equal for ties, or logits for KL.
 
     Args:
-        kind: the meaning of the scores; of a probability, the logit is that of its odds.
+        kind: the meaning of the scores; the logit of a probability is the logarithm of its odds.
     """
     if method is not FeedbackMethod.KL:
         rank = {score: float(place) for place, score in enumerate(sorted(set(scores)))}
@@ -75,7 +75,7 @@ def update_queries(
     """Updates each query vector towards its teacher, independently of the other queries of the batch.
 
     The loss reads inner products, scaled by one factor per query so that with the original vector their range is half
-    that of the teacher's scores (ReFIT), or _ORDER_RANGE when the teacher is an order.
+    the range of the teacher's scores (ReFIT), or _ORDER_RANGE when the teacher is an order.
 
     Args:
         vectors: (Q, D) unit vectors of the queries.
@@ -136,7 +136,7 @@ def _objective(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: T
 
 @torch.enable_grad()
 def _gradient_descent(vectors: Tensor, passages: Tensor, objective: ListLosses, settings: FeedbackSettings) -> Tensor:
-    """(Q, D). Adam treats each coordinate separately, so minimising the summed loss minimises that of every query."""
+    """(Q, D). Adam treats each coordinate separately, so minimising the sum minimises the loss of each query."""
     updated = vectors.clone().requires_grad_()
     steps, learning_rate = settings.descent
     optimizer = torch.optim.Adam([updated], lr=learning_rate)

@@ -129,5 +129,5 @@ class SparseJob(ShardJob[SparseEncoderId]):
         write_part(self.part(shard), encoder.encode_passages(texts, self.dtype))
 
     def part(self, shard: int) -> Path:
-        """The file of a shard, beside the journal."""
+        """The file of a shard, next to the journal."""
         return self.journal.with_name(f"{self.journal.name}-{shard}.npz")

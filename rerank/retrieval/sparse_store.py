@@ -79,7 +79,7 @@ class _NumberFile:
 
 
 def write_part(path: Path, vectors: Sequence[SparseVector]) -> None:
-    """Writes the vectors of some rows to a file of their own."""
+    """Writes the vectors of some rows to a separate file."""
     counts = np.array([len(vector.terms) for vector in vectors], dtype=np.int64)
     terms = np.concatenate([np.empty(0, np.int32), *(vector.terms for vector in vectors)])
     weights = np.concatenate([np.empty(0, np.float32), *(vector.weights for vector in vectors)])
@@ -89,7 +89,7 @@ def write_part(path: Path, vectors: Sequence[SparseVector]) -> None:
 
 
 def join_parts(parts: Sequence[Path], index: Path, vocabulary_size: int) -> None:
-    """Writes the sparse vectors of an index from those of its parts, in their order.
+    """Writes the sparse vectors of an index from the files of its parts, in their order.
 
     It reads the parts one by one, so that its memory does not depend on their number.
 

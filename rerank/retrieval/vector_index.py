@@ -30,7 +30,7 @@ _FILE = "hnsw.faiss"
 #: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
 #: Yashunin 2018).
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
-#: Vectors between two saves of an unfinished index: so many, or an eighth of those that it has.
+#: Vectors between two saves of an unfinished index: this number, or an eighth of the vectors that it has.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
 
 

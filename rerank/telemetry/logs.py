@@ -39,7 +39,7 @@ def set_up_logging(config: TelemetryConfig) -> None:
 
 
 class LogWriter(logging.Handler):
-    """Writes lines to a file on a thread of its own: a pipe that nobody reads keeps no call waiting, and no exit.
+    """Writes lines to a file on a separate thread: a pipe that nobody reads keeps no call waiting, and no exit.
 
     Args:
         file: the descriptor.
@@ -82,7 +82,7 @@ class CountedLog:
     """Logs what happens often, at most once a second, with the number of times.
 
     Args:
-        line: with {} in the place of the number, such as "HTTP port: {} connections were refused".
+        line: with {} instead of the number, such as "HTTP port: {} connections were refused".
         level: of the line.
     """
 

@@ -31,7 +31,7 @@ _UNKNOWN = "unknown"
 
 
 class Metrics:
-    """The metrics of one service, in a registry of their own.
+    """The metrics of one service, in a separate registry.
 
     All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue are those
     of the latest moment at which a batch or a call ended.
@@ -107,13 +107,13 @@ class _CallMetrics:
         self._answers = counter(
             "answers", "Answers by the part of the list that was ranked.", ["model", "completeness"]
         )
-        self._fallbacks = counter("fallbacks", "Answers in the place of an error, by its reason.", ["model", "reason"])
+        self._fallbacks = counter("fallbacks", "Answers instead of an error, by its reason.", ["model", "reason"])
         self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
         self._generated = counter("generated_identifiers", "Places in generated permutations.", ["model"])
         self._repaired = counter("repaired_identifiers", "Repaired places in generated permutations.", ["model"])
         self._kendall_tau = Summary(
             "first_stage_kendall_tau",
-            "Kendall's tau of an answer's order with that of the first stage; its mean is sum / count.",
+            "Kendall's tau of an answer's order with the first stage's; its mean is sum / count.",
             ["model"],
             namespace="rerank",
             registry=registry,

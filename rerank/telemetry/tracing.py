@@ -55,7 +55,7 @@ class Tracing:
     def traced_app(self, app: Any) -> Any:
         """An ASGI application that makes a span of each request to the given one, except for health checks.
 
-        Inside it is the span `answer`, to which `on_end` adds, because the outer one ends with the last byte sent.
+        `on_end` adds to the span `answer` inside it, because the outer one ends with the last byte sent.
         """
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:

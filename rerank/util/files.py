@@ -38,9 +38,9 @@ LFS_POINTER_BYTES = 1024
 
 @contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `out`, which is renamed to `out` when the block ends.
+    """Yields a temporary folder next to `out`, which is renamed to `out` when the block ends.
 
-    When the block raises, the temporary folder is removed. A process that is killed leaves it behind; the next call for
+    When the block raises, the temporary folder is removed. A process that is killed leaves it; the next call for
     the same `out` removes it and logs a warning with its name.
 
     Raises:
@@ -62,7 +62,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; the file that the block writes there replaces `path` when the block ends.
+    """Yields a temporary path next to `path`; the file that the block writes there replaces `path` when the block ends.
 
     When the block raises, the temporary file is removed and `path` is unchanged.
     """
@@ -202,7 +202,7 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
 
 
 def looked_for(path: Path) -> str:
-    """The end of a message about a path that leads nowhere: the folder in which a relative one was looked for."""
+    """The end of a message about a path that leads nowhere: where a relative path was looked for."""
     return "" if path.is_absolute() else f" (relative paths begin at the working directory, {Path.cwd()})"
 
 
@@ -289,7 +289,7 @@ def _remove_abandoned(out: Path) -> None:
         match = re.fullmatch(rf"{re.escape(_prefix(out))}(\d+)-.*", folder.name)
         if match and not _is_running(int(match[1])):
             shutil.rmtree(folder, ignore_errors=True)
-            log.warning("removed %s, the unfinished folder that a killed process left behind", folder)
+            log.warning("removed %s, the unfinished folder that a killed process left", folder)
 
 
 def _is_running(pid: int) -> bool:

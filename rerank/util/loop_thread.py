@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for code without one."""
+"""An event loop on a separate thread, for code without one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LoopThread:
     """An event loop that runs until `close`, or until nothing refers to this object.
 
     Args:
-        name: that of its thread.
+        name: the name of its thread.
     """
 
     def __init__(self, name: str) -> None:

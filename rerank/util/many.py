@@ -42,7 +42,7 @@ class ConcurrencyLimit:
         self._next_end = asyncio.Event()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs the work when there is room, again after it was refused beside others, and returns its result.
+        """Runs the work when there is room, again after it was refused while others ran, and returns its result.
 
         Args:
             work: may be called several times.

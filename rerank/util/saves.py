@@ -1,4 +1,4 @@
-"""Sizes of the files of a folder, by which a later process sees what a kill or a power loss cut.
+"""Sizes of the files of a folder: they tell a later process what a kill or a power loss cut.
 
 A file's name and size can be on disk before its content is. So a folder is named complete only after `synced_sizes`.
 """
@@ -37,7 +37,7 @@ def damage_of(folder: Path, sizes: Mapping[str, Any]) -> str:
 
 
 def write_synced(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes JSON in the place of a file; the new content is on disk when this returns."""
+    """Replaces a file by JSON; the new content is on disk when this returns."""
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -21,7 +21,7 @@ class TurnNeverCame(TimeoutError):
 
 
 def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
-    """Calls a function on a thread of its own that does not keep the process alive, and returns its outcome to be."""
+    """Calls a function on a separate daemon thread, and returns its outcome to be."""
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # so that a wait that is given up does not cancel it
 
@@ -37,7 +37,7 @@ def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
 
 
 def within(limit_s: float, function: Callable[[], T], turn: AbstractContextManager[object]) -> T:
-    """Returns what a function returns, which runs on a thread of its own, see `in_thread`.
+    """Returns what a function returns, which runs on a separate thread, see `in_thread`.
 
     A function that is late is told to stop: it does so if it runs in Python, such as in a chat template without an end.
     One that hangs in the code of a library keeps its thread, and its turn.

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from rerank.names import did_you_mean
 from rerank.util.pydantic_words import plain_words
 
-#: Where a setting stands in the content of a file, such as ("models", 0, "path").
+#: Where a setting is in the content of a file, such as ("models", 0, "path").
 Location: TypeAlias = tuple[int | str, ...]
 
 #: A file may be wrong in each of its lines; more problems are counted only.
@@ -23,7 +23,7 @@ _SHOWN_CHARS = 100
 def problems_of(
     error: ValidationError, given: object, expected: object, place_of: Callable[[Location], str], quote: bool = True
 ) -> str:
-    """The problems on one line, each behind its place in the file. Only the first ten of many are named.
+    """The problems on one line, each after its place in the file. Only the first ten of many are named.
 
     Args:
         given: what was validated.

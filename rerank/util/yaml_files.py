@@ -15,13 +15,13 @@ from rerank.util.files import read_text
 
 #: Mappings and lists inside one another; our own files have five.
 _MAX_LEVELS = 50
-#: Larger numbers are not sizes, times or counts, and Python refuses to print those of more than 4,300 digits.
+#: Larger numbers are not sizes, times or counts, and Python refuses to print numbers of more than 4,300 digits.
 _MAX_NUMBER_BITS = 63
 
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The content of a YAML file, and where its parts stand.
+    """The content of a YAML file, and where its parts are.
 
     Attributes:
         path: the file's name, for messages.

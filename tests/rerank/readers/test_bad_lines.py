@@ -61,7 +61,7 @@ REQUESTS = (read_requests, request("fine"))
         (
             REQUESTS,
             b'{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}',
-            "has hits of 2 queries; give those of one query",
+            "has hits of 2 queries; give hits of one query",
         ),
         (REQUESTS, request("", query={"text": "q"}), r"has a wrong query: it has no qid \(or query_id, _id, id\)"),
         (REQUESTS, b'{"query": {"text": "q", "qid": 1}}', "has no candidates; found query"),
