@@ -165,10 +165,10 @@ class ModelServerUnfit(RerankError):
 
 
 class RankerFailure(Exception):
-    """A ranker raised or returned an invalid ranking: a bug, on which no caller can act, so it is not a RerankError."""
+    """A ranker raised or returned an invalid ranking: a bug. No caller can act on it, so it is not a RerankError."""
 
 
-#: Failures to rank a valid request, after which the request may get an answer all the same (see OnFailure). Class →
+#: Failures to rank a valid request; the request may get an answer all the same (see OnFailure). Class →
 #: what happened, in words that "after 3 of 9 windows" can follow. ShuttingDown is not one of them,
 #: because another replica can rank the request.
 FAILURES: Mapping[type[Exception], str] = {

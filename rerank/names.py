@@ -9,9 +9,9 @@ from typing import Self, TypeAlias
 
 from rerank.errors import InvalidRequest
 
-#: The full name of the gRPC service, under which a health check has the status of the default model.
+#: The full name of the gRPC service. A health check of it has the status of the default model.
 SERVICE = "rerank.v1.RerankService"
-#: The name under which a health check says whether the process answers at all, also during a drain.
+#: A health check of this name says whether the process answers at all, also during a drain.
 LIVENESS = "liveness"
 
 

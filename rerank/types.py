@@ -119,7 +119,7 @@ class Passage:
     vector: Vector | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: `vector` covers only the beginning of `text`, because the encoder reads no further.
     vector_truncated: bool = field(default=False, kw_only=True)
-    #: `vector` was computed for an earlier request with the same text.
+    #: `vector` comes from the cache.
     vector_cached: bool = field(default=False, compare=False, kw_only=True)
     #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
     sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -192,7 +192,7 @@ class RankOptions:
     ordered: bool = True
     #: Leave out results with less relevance, 0 to 1, before `top_n` counts; None: none is left out.
     min_relevance: float | None = None
-    #: The most parts into which a longer document is divided; its best part counts, see `rerank.reranking.chunks`.
+    #: The most parts of a longer document; its best part counts, see `rerank.reranking.chunks`.
     #: Below 2, its beginning is read.
     max_chunks_per_doc: int = 0
     #: Error or answer if the service fails, see OnFailure; empty: the error.

@@ -1,4 +1,4 @@
-"""Checks of addresses: this process can listen at them, and other machines reach none that nothing guards."""
+"""Checks listen addresses: they can be bound, and none is open to the network without keys or mTLS."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ def check_loopback(name: str, address: str) -> None:
 
 
 def reachable(address: str) -> str:
-    """HOST:PORT at which a client on this machine finds a service that listens at an address."""
+    """HOST:PORT for a client on this machine to reach a service that listens at an address."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK_OF.get(host, host)}:{port}"

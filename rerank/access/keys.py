@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checks of the file.
 _CHECK_S = 1.0
-#: Keys that a line about those which are gone names.
+#: The most keys that the log names as gone.
 _NAMED = 10
 
 

@@ -30,7 +30,7 @@ class CheckpointManifest(BaseModel):
     Attributes:
         format: version of this file format.
         ranker: kind of the ranker.
-        base: the model or checkpoint from which training started, as given on the command line.
+        base: the model or checkpoint that training started from, as given on the command line.
         base_revision: SHA-256 of the weights of `base`.
         weights_sha256: SHA-256 of the weights of this checkpoint.
         template_sha256: SHA-256 of `template.yaml` next to the manifest; empty for a ranker without a prompt.

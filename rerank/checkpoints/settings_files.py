@@ -73,7 +73,7 @@ _POSITIVE = re.compile(
     r"hidden_size|max_position_embeddings|n_embd|n_(head|positions)|num_(attention|key_value)_heads|r|vocab_size"
 )
 
-#: Files from which the libraries take settings. Other JSON files are vocabularies, or notes of a training.
+#: Files with settings for the libraries. Other JSON files are vocabularies, or notes of a training.
 _SETTINGS = re.compile(
     r"(adapter_config|config(\..*)?|config_sentence_transformers|generation_config|(video_)?preprocessor_config|"
     r"processor_config|router_config|sentence_.*_config|tokenizer_config)\.json"
@@ -271,7 +271,7 @@ def _module_folders(here: Path, modules: Iterable[tuple[Any, Any]]) -> Iterator[
     """Checks the types of modules, and yields their folders.
 
     Raises:
-        CheckpointError: a type is not one of those that are known, or a folder is not inside of the one that names it.
+        CheckpointError: a type is unknown, or a folder is not inside of the one that names it.
     """
     for part, name in modules:
         _check_name(here, "", name, _MODULE)

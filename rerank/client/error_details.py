@@ -44,7 +44,7 @@ class ServiceError(RerankError):
         code: the gRPC status code.
         reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
         metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
-        retry_after_s: seconds after which the service expects to have capacity again; None if it does not say.
+        retry_after_s: seconds until the service expects to have capacity again; None if it does not say.
     """
 
     def __init__(self, error: grpc.RpcError, target: str) -> None:

@@ -60,8 +60,7 @@ class Attempts:
 
     Args:
         timeout_s: time for all attempts and the waits between them, in seconds; None: no deadline.
-        most: the largest number of attempts; None: `DEFAULT_ATTEMPTS` of those that found a service, and any number of
-            others.
+        most: the largest number of attempts; None: `DEFAULT_ATTEMPTS` that found a service, and any number of others.
         clock: seconds.
         chance: a number from 0 to 1.
 

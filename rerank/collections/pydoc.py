@@ -57,7 +57,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def name() -> str:
-    """The collection's name with the Python version, on which its text depends."""
+    """The collection's name with the Python version, because its text depends on that."""
     return f"pydoc-{platform.python_version()}"
 
 

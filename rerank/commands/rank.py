@@ -80,7 +80,7 @@ class RankSettings(RankingSettings):
         Path | None,
         typer.Option(
             help="With --batch: the file for the ranked requests, in the same form and order. The same command goes on "
-            "after a kill, and sends those again that failed."
+            "after a kill, and sends failed requests again."
         ),
     ] = None
     top_n: options.TopN = 0

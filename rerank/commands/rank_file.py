@@ -50,7 +50,7 @@ def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> 
 
 
 class Counts(NamedTuple):
-    """Numbers of requests: all of the file, those that had a ranking before, and those that failed now."""
+    """Numbers of requests: all of the file, those with a ranking from before, and those that failed now."""
 
     total: int
     before: int
@@ -75,7 +75,7 @@ class RankedFile:
     settings: Mapping[str, Any]
 
     def rank(self, answers: Answers) -> Counts:
-        """Ranks the requests that have no ranking yet, in constant memory; those that failed are asked again.
+        """Ranks the requests that have no ranking yet, in constant memory, and asks failed ones again.
 
         Raises:
             CollectionError: a line of the requests is wrong, or there are none. Nothing was ranked then.
@@ -153,7 +153,6 @@ class RankedFile:
         return failed
 
     def _line(self, row: Mapping[str, Any], answer: pb.RerankResponse | ServiceError) -> bytes:
-        """The line of a request that was answered."""
         if isinstance(answer, ServiceError):
             outcome = {"query": row["query"], "error": {"code": answer.code.name, "message": str(answer)}}
         else:

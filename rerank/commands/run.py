@@ -40,7 +40,7 @@ _EXTRAS = {"mcp": "mcp", "ray": "ray", "scipy": "eval", "starlette": "http", "uv
 
 
 def quiet_libraries() -> None:
-    """Keeps libraries from logging what is not at least a warning, unless the log is for debugging.
+    """Keeps libraries from logging less than warnings, unless the log is for debugging.
 
     Their lines of level info, such as each call of the Hugging Face hub, say nothing to a user. The root logger gets
     the level of our packages.

@@ -61,7 +61,7 @@ def stop_at_eof() -> None:
 
 
 def announce(address: str) -> None:
-    """Prints the line with the address for which `service_process` waits."""
+    """Prints the line with the address; `service_process` waits for it."""
     print(f"{_ANNOUNCEMENT}{address}", flush=True)
 
 

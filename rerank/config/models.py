@@ -29,8 +29,8 @@ class ModelSettings(Settings):
             cross-encoder, api or identity.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
-        unload_after_s: time without a request after which the model's memory is freed, in seconds; the next request
-            loads it again. Default: never.
+        unload_after_s: seconds without a request until the model's memory is freed; the next request loads it again.
+            Default: never.
         strategy: the default strategy: single, sliding (by half a window), top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: the size in training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
@@ -254,8 +254,8 @@ class E2RankModel(WholeListModel, ScoringModel, ServableModel):
             have their vectors of the index; otherwise the model encodes the passages of each request. Default: the
             encoder of the service. For a served model: the folder of its tokenizer, and of its weights where these are
             the encoder's.
-        instruction: what is asked for, in requests without an instruction; published models were trained with the words
-            of their publisher. Default: our words.
+        instruction: the instruction of requests without one; published models were trained with the words of their
+            publisher. Default: our words.
         template: name of a bundled prompt template or path of a YAML file. Default: e2rank.
     """
 
@@ -312,10 +312,10 @@ class FusionModel(WholeListModel):
         neural_weight: the least weight of a first stage that is said to be neural. Default: 1.5.
         lexical_weight: weight of BM25 over the texts of the list, 0 to 100. Default: 0.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
-        cosine_depth: number of best passages by the other signals for which the cosine is read; passages whose vectors
-            are in the index get it as well. 0: all passages. Default: 30.
-        feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
-            again; 0: it is not. Default: 3.
+        cosine_depth: number of passages, best by the other signals, that get a cosine; passages whose vectors are in
+            the index get one as well. 0: all passages. Default: 30.
+        feedback_passages: number of leading passages; the query's vector moves towards them, and the cosine is taken
+            again. 0: it is not. Default: 3.
         feedback_weight: their share in the moved vector, 0 to 1. Default: 0.5.
         smoothing_weight: weight of the mean score of the nearest passages of the list, added to the passage's score,
             both as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.

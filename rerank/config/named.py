@@ -135,8 +135,8 @@ def _check_is_checkpoint(path: Path, given: str) -> None:
         result = path / RESULT_FOLDER
         example = result if result.is_dir() else f"runs/mine/{RESULT_FOLDER}"
         raise ConfigError(
-            f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder in "
-            f"which a model was saved, such as {example}"
+            f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder "
+            f"of a saved model, such as {example}"
         )
 
 

@@ -91,8 +91,8 @@ class Limits(Settings):
             message exceeds it fail with RESOURCE_EXHAUSTED. A message alone may exceed it. Default: 64 MiB.
         max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
             fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
-        max_connection_age_s: age at which a gRPC connection is closed after its calls, in seconds, so that clients
-            connect anew and a load balancer can send them elsewhere. Default: none.
+        max_connection_age_s: the age of a gRPC connection, in seconds; an older one is closed after its calls, so that
+            clients connect anew and a load balancer can send them elsewhere. Default: none.
     """
 
     max_candidates: Positive = 1000
@@ -128,7 +128,7 @@ class TelemetryConfig(Settings):
     """Metrics, traces and the form of the log. Metrics and traces need the extra `observability`.
 
     Attributes:
-        metrics: HOST:PORT at which Prometheus finds /metrics; port 0 chooses a free one. Default: no metrics.
+        metrics: HOST:PORT of /metrics, for Prometheus; port 0 chooses a free one. Default: no metrics.
         traces: whether calls are traced with OpenTelemetry. The exporter is set by the standard environment variables,
             such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
         log_format: "text" for people, or "json", one object per line. Default: text.

@@ -15,8 +15,8 @@ from rerank.inference_servers.api import LogProbs, ModelCard, Post, ServerApi
 #: Greedy, whatever sampling the checkpoint's generation_config.json asks for.
 _GREEDY = {"temperature": 0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _ID_PREFIX = "token_id:"
-#: Added to the logits of the named tokens, so that they are the most probable ones. It is the same for all, so their
-#: log-probabilities differ from those without it by a constant.
+#: Added to the logits of the named tokens, so that they are the most probable ones. It is the same for all, so it
+#: changes their log-probabilities by a constant.
 _BIAS = 100.0
 #: The probability of a token so improbable that float32 rounds it to 0.
 _LEAST = 1e-45

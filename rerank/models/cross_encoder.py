@@ -185,7 +185,7 @@ class PairScorer:
         return model
 
     def _check(self) -> None:
-        """Raises: CheckpointError if weights or tokens are missing, or the model scores something else than texts."""
+        """Raises: CheckpointError if weights or tokens are missing, or the model reads something other than text."""
         is_classifier = getattr(self._model[0], "transformer_task", "") == "sequence-classification"
         task = "SEQ_CLS" if is_classifier else "CAUSAL_LM"
         cast(Any, self._model[0]).model = complete_transformer(self._transformer, self._folder, task, _NOT_READ)

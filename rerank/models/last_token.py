@@ -33,7 +33,7 @@ from rerank.models.memory import fitting_tokens
 #: Operations of a batch on a GPU. It keeps an H100 busy for a tenth of a second, which short requests wait at most;
 #: larger batches gain nothing.
 _GPU_BATCH_FLOP = 6e13
-#: The longest sequence for whose lengths CUDA graphs are made before the first request. A window of 20 passages has
+#: The longest sequence that has a CUDA graph before the first request. A window of 20 passages has
 #: some 2,000 tokens. Other shapes get theirs when they first come.
 _WARM_UP_TOKENS = 2048
 #: Position embeddings of these types depend on the longest sequence of a batch.
@@ -128,7 +128,7 @@ class LastTokenReader:
         these graphs only, where few shapes occur.
         """
         layers: Any = getattr(self._model.base_model, "layers", self._model.base_model)
-        parameters = sum(tensor.numel() for tensor in layers.state_dict().values())  # those in float8, too
+        parameters = sum(tensor.numel() for tensor in layers.state_dict().values())  # in float8, too
         self.gpu_batch_tokens = int(min(GPU_BATCH_TOKENS, max(1, _GPU_BATCH_FLOP / (2 * parameters))))
         torch.backends.cuda.enable_cudnn_sdp(True)
         if compile_layers(self._model, self._warm_up):

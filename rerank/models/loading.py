@@ -37,7 +37,7 @@ def pick_device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ConfigError(f"device {name!r} is none on which models run here; use auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"device {name!r} runs no models here; use auto, cpu, cuda or cuda:N")
     if name != "cpu" and (found := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
         raise ConfigError(
             f"device {name!r} is configured, but torch {torch.__version__} finds {found or 'no'} CUDA devices; use cpu "

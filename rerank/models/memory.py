@@ -73,7 +73,7 @@ def fitting_tokens(read: Callable[[], object], tokens: int, device: torch.device
 
 
 def _parameters(path: Path) -> int:
-    """Returns the number of weights in a file, at least; 0 for a damaged one, about which its loader says more."""
+    """Returns the number of weights in a file, at least; 0 for a damaged one: its loader says more."""
     if path.suffix != ".safetensors":
         return path.stat().st_size // torch.float32.itemsize
     try:

@@ -21,7 +21,7 @@ for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 _MODULES = ("self_attn", "mlp", "attn", "attention", "intermediate", "output")
 #: Linear layers of DeBERTa that are read by their weights.
 _READ_BY_WEIGHTS = ("in_proj",)
-#: The number of rows for which oneDNN chooses the order of a weight. Other numbers work, too.
+#: oneDNN chooses the order of a weight for this number of rows. Other numbers work, too.
 _ROWS = 1024
 
 

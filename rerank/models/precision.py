@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
-#: The smallest hidden size for which `auto` is bfloat16 on a CPU that has it. Rows of 1,450 tokens gain at every width
-#: (docs/evidence/performance.md, "Precision"), but narrow models are those that read short rows, such as the bundled
+#: `auto` is bfloat16 from this hidden size on, on a CPU that has it. Rows of 1,450 tokens gain at every width
+#: (docs/evidence/performance.md, "Precision"), but narrow models read short rows, such as the bundled
 #: PE-Rank (384), and these gain nothing.
 _MIN_BFLOAT16_WIDTH = 512
 #: The largest hidden size of models that keep float32 weights and a float32 residual stream on a GPU and multiply in
@@ -83,7 +83,7 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
 
 
 def copy_sharing_weights(model: M) -> M:
-    """Copies the modules of a model, not its weights, nor those that `compute_in` has put in another order."""
+    """Copies the modules of a model, not its weights, also not the ones that `compute_in` has reordered."""
     forwards = [vars(module).get("forward") for module in model.modules()]
     shared = [*model.parameters(), *(forward for forward in forwards if isinstance(forward, partial))]
     return copy.deepcopy(model, {id(part): part for part in shared})
@@ -122,5 +122,5 @@ def uses_autocast(model: PreTrainedModel, precision: Precision) -> bool:
 
 
 def has_bfloat16() -> bool:
-    """Returns True if the processor multiplies bfloat16: by AVX512_BF16, which those with AMX have, too."""
+    """Returns True if the processor multiplies bfloat16: by AVX512_BF16, which comes with AMX, too."""
     return torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()

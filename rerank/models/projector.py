@@ -14,7 +14,7 @@ from rerank.errors import CheckpointError
 class ResidualProjector(nn.Module):
     """(N, D) → (N, D): x + W₂ gelu(W₁ x + b₁) + b₂, a two-layer perceptron with a residual connection.
 
-    W₂ and b₂ are initialised to 0, so that it starts as the identity and an untrained model reads the encoder's own
+    W₂ and b₂ are initialised to 0, so that it starts as the identity and an untrained model reads the encoder's
     vectors. Encoder and language model must have the same width.
     """
 

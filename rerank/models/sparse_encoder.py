@@ -115,7 +115,7 @@ class SparseEncoder:
         return cast(list[SparseVector], vectors)
 
     def states(self, texts: Sequence[str], dtype: Precision = "auto") -> list[TokenStates]:
-        """Returns the token states of each text, from which `scores` computes what a query needs.
+        """Returns the token states of each text: `scores` computes what a query needs from them.
 
         They are kept as float16, whose 11 bits of precision lose less than bfloat16's 8 in the same memory.
         """
@@ -198,7 +198,7 @@ class SparseEncoder:
         return [state[: len(read["input_ids"])] for state, read in zip(states, tokens, strict=True)]
 
     def _without_decoder(self, dtype: Precision) -> PreTrainedModel:
-        """Returns a copy of the masked language model that returns the states which its decoder would multiply."""
+        """Returns a copy of the masked language model that returns the inputs of its decoder."""
         model = copy_computing_in(self._loaded.model, self.device, dtype)
         cast(Any, model.get_output_embeddings()).forward = lambda states: states
         return model

@@ -1,4 +1,4 @@
-"""Writes the PE-Rank checkpoint from which training starts: it ranks by the encoder's cosine.
+"""Writes the PE-Rank checkpoint that training starts from: it ranks by the encoder's cosine.
 
 The last matrix of every residual branch of the transformer (`o_proj`, `down_proj`) and of the projector is zero, so
 that each position leaves the model as it entered, up to the final norm. The last position is the query's vector, whose

@@ -80,7 +80,7 @@ class ListwiseRenderer:
         self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share theirs
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Sanitizes the texts, cuts those that are never shown whole, and tokenizes them."""
+        """Sanitizes the texts, cuts long ones that are never shown whole, and tokenizes them."""
         shown = {(p.text, p.title): self._shown(self._beginning(p), p.title) for p in passages}
         texts = [*dict.fromkeys(shown.values())]
         tokens = dict(zip(texts, self.prompt_tokenizer.tokens(texts), strict=True))
@@ -165,7 +165,7 @@ class ListwiseRenderer:
 
     @cached_property
     def prompt_end(self) -> str:
-        """The last characters of every prompt, on which the token ids of the identifiers depend."""
+        """The last characters of every prompt: the token ids of the identifiers depend on them."""
         return self.render(Query("query"), ["A"], ["passage"])[-16:]
 
     def _count_empty_tokens(self, text: str, instruction: str, names: tuple[str, ...]) -> int:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank.util.combining import stream_safe
 
-#: A text in brackets, among them those that become "[" and "]" by Unicode's compatibility normalisation.
+#: A text in brackets, also in brackets that become "[" and "]" by Unicode's compatibility normalisation.
 _BRACKETED = re.compile(r"[\[\uFE47\uFF3B]([^\[\]\uFE47\uFE48\uFF3B\uFF3D]*)[\]\uFE48\uFF3D]")
 #: A passage's identifier without its brackets: a letter or up to five digits.
 _IDENTIFIER = re.compile(r"\s*([A-Za-z]|\d{1,5})\s*")

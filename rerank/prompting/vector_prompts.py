@@ -121,7 +121,6 @@ class VectorPrompts:
 
 
 def _slots(part: str) -> list[int]:
-    """Returns the slots of a template part, in order."""
     return [_SLOTS[field] for field in _FIELD.findall(part) if field in _SLOTS]
 
 

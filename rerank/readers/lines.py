@@ -56,7 +56,7 @@ def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T
 def json_rows(
     path: Path, parse: Callable[[Mapping[str, Any]], T], parse_line: Callable[[str], Mapping[str, Any]] = json_object
 ) -> Iterator[tuple[int, T]]:
-    """The 1-based line on which each JSON object begins, and what `parse` makes of it.
+    """The 1-based line where each JSON object begins, and what `parse` makes of it.
 
     The file holds one object per line, or one array of objects, indented or not. Otherwise as `parsed_lines`, also its
     errors.
@@ -125,7 +125,7 @@ def _array_rows(
 
 
 def _array_values(text: str, path: Path) -> Iterator[tuple[int, object]]:
-    """The values of a JSON array, one after the other, with the lines on which they begin."""
+    """The values of a JSON array, one after the other, each with the line where it begins."""
     decoder, line, counted = json.JSONDecoder(), 1, 0
     at, is_first = _after_space(text, text.index("[") + 1), True
     while not text.startswith("]", at):

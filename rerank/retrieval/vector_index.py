@@ -1,6 +1,6 @@
 """Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
 
-The graph is memory-mapped, and both kinds return exact inner products, for which they read the stored vectors.
+The graph is memory-mapped, and both kinds return exact inner products of the stored vectors.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ class _Graph:
 
 
 def _created(dimension: int) -> Any:
-    """An empty graph."""
     index = faiss_package().IndexHNSWSQ(
         dimension, faiss_package().ScalarQuantizer.QT_fp16, _HNSW_M, faiss_package().METRIC_INNER_PRODUCT
     )

@@ -54,7 +54,7 @@ class LogWriter(logging.Handler):
         """Passes a line to the thread, or drops it if too many wait."""
         try:
             if self._dropped:
-                message = f"{self._dropped} lines of the log were dropped, because nobody read those before"
+                message = f"{self._dropped} lines of the log were dropped, because nobody read the lines before"
                 notice = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
                 self._lines.put_nowait(self.format(notice))
                 self._dropped = 0

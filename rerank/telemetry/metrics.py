@@ -33,8 +33,8 @@ _UNKNOWN = "unknown"
 class Metrics:
     """The metrics of one service, in a separate registry.
 
-    All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue are those
-    of the latest moment at which a batch or a call ended.
+    All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue show
+    the moment when the latest batch or call ended.
     """
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
@@ -150,8 +150,6 @@ class _CallMetrics:
 
 
 class _BatchMetrics:
-    """The metrics of the engine's batches."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["model", "stage"]
         counter = partial(Counter, namespace="rerank", registry=registry, labelnames=labels)

@@ -93,7 +93,7 @@ def _tracing(reranker: AsyncReranker) -> Iterator[Tracing]:
 
 
 def _log_of_calls() -> OnEnd:
-    """Logs calls; those without a valid key, and those that were cancelled before they were read, once a second.
+    """Logs calls. Calls without a valid key, or cancelled before they were read, are only counted, once a second.
 
     Anyone may send thousands of them a second.
     """

@@ -34,7 +34,7 @@ _SPAN_NAMES = {Phase.PREPARE: "prepare", Phase.RANK: "window"}
 
 
 class Tracing:
-    """Traces the calls of one service; their spans are children of those that callers send along (W3C trace context).
+    """Traces the calls of one service; their spans are children of the callers' spans (W3C trace context).
 
     Spans of work inside a call are made after it was done, from the recorded times.
 

@@ -207,7 +207,7 @@ def looked_for(path: Path) -> str:
 
 
 def looked_for_model(path: Path) -> str:
-    """The end of a message about a missing folder of a model; one with the form of a name on the hub is downloaded."""
+    """The end of the error for a missing model folder: how to download what looks like a hub name, or what to give."""
     name = str(path)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_missing_folder(name):
         return f"; if it is a model of the Hugging Face hub, download it: hf download {name} --local-dir {name}"

@@ -1,4 +1,4 @@
-"""Reads JSON files of this package, such as manifests, and refuses those that Python would misread."""
+"""Reads JSON files of this package, such as manifests, and refuses files that Python would misread."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def parse_yaml(text: str, path: Path | str) -> YamlFile:
 
 
 def _child(node: yaml.Node | None, part: object) -> tuple[yaml.Mark, yaml.Node] | None:
-    """The place at which a part of a node begins, and its value; None if the node has no such part."""
+    """The place where a part of a node begins, and its value; None if the node has no such part."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.value == str(part):

@@ -49,7 +49,7 @@ class Scale:
     num_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError if there would be at most fewer replicas than at least."""
+        """Raises: ConfigError if `max_replicas` is below `replicas`."""
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ConfigError(
                 f"--max-replicas {self.max_replicas} is less than --replicas {self.replicas}; give it at least as many"

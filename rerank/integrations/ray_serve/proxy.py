@@ -24,7 +24,7 @@ from rerank.v1 import rerank_pb2_grpc
 TIME_REMAINING = "x-rerank-time-remaining-s"
 #: Statuses of a call that has ended for its caller already.
 _ENDED = (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
-#: Seconds after which a caller may send a refused request again.
+#: Seconds until a caller may send a refused request again.
 _RETRY_AFTER_S = 1.0
 
 
@@ -91,7 +91,7 @@ class _ContextWithDeadline:
 
 
 def _error_of_ray(code: grpc.StatusCode) -> RerankError:
-    """The error of a call that Ray ended. Replicas give every error of theirs a status, also those that are bugs."""
+    """The error of a call that Ray ended. Replicas give all their errors a status, bugs too."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         problem = "the replicas have as many calls in flight as they may, and as many more are waiting"
         return Overloaded(f"{problem}; retry in {_RETRY_AFTER_S:g} s", _RETRY_AFTER_S, {"exceeded": "max_calls"})
