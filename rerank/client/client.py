@@ -30,7 +30,7 @@ _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
 
 
 class _Client:
-    """What a client is given, and its description, blocking or not."""
+    """The arguments and the repr that both clients share."""
 
     def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int | None = None) -> None:
         self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials

@@ -31,14 +31,14 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def explanation(error: grpc.RpcError) -> str:
-    """Names the likely reason if gRPC itself got no answer, with gRPC's own message."""
+    """Names the likely reason if gRPC got no answer, with gRPC's message."""
     details = str(error.details() or error.code())
     words = next(words for part, words in (_OTHER_PROTOCOLS | _NO_ANSWER).items() if part in details.lower())
     return f"{words} ({details})"
 
 
 class ServiceError(RerankError):
-    """A call failed; the message is the service's own.
+    """A call failed; the message is the service's.
 
     Attributes:
         code: the gRPC status code.

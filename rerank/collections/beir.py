@@ -39,7 +39,7 @@ def corpus_file(folder: Path) -> Path:
 
 
 def queries_file(folder: Path) -> Path:
-    """The file of queries; a file that is named itself."""
+    """The file of queries, or `folder` if it is a file."""
     return folder if folder.is_file() else _plain_or_gzip(folder / "queries.jsonl")
 
 

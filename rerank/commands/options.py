@@ -51,7 +51,7 @@ def _int32_option(help_text: str) -> Any:
 
 
 def typed_text(argument: str) -> str:
-    """A text of the command line: UTF-8, as in files, where the locale cannot read it, as the locale C cannot."""
+    """A text of the command line, as UTF-8 where the locale, such as C, cannot read it."""
     try:
         argument.encode()
     except UnicodeEncodeError:  # Python keeps bytes that it cannot read as halves of surrogate pairs

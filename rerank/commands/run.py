@@ -1,4 +1,4 @@
-"""The console of the commands, and how a command that fails ends."""
+"""The console of the commands, and their exit codes."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class ServeSettings:
 
 
 class ServeCommand(Command):
-    """Reads `--http` alone as `--http=`: typer has no option whose value may be left out."""
+    """Reads `--http` alone as `--http=`, because typer requires values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         following = [*args[1:], "--"]

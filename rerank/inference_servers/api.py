@@ -53,7 +53,7 @@ class ServerApi(ABC):
 
     @abstractmethod
     def log_probs(self, answer: Any) -> LogProbs:
-        """Returns the log-probabilities in an answer to `score`; others than those asked for may be among them."""
+        """Returns the log-probabilities in an answer to `score`, possibly of further tokens."""
 
     @abstractmethod
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:

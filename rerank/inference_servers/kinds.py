@@ -60,7 +60,7 @@ class VllmApi(ServerApi):
 class LlamaCppApi(ServerApi):
     """The API of llama.cpp (checked with build 11549).
 
-    The server returns the probabilities of the most probable tokens only; the bias makes those the named ones. Asking
+    The server returns the probabilities of the most probable tokens only; the bias makes the named ones so. Asking
     for the whole vocabulary instead gives the same to five digits, and takes megabytes.
     """
 

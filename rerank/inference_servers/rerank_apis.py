@@ -41,7 +41,7 @@ class RerankApi:
 
     @property
     def filled(self) -> frozenset[str]:
-        """The fields that a request fills in itself, and those that would leave passages out of the answer."""
+        """The fields that we fill in, and the fields that would leave passages out of the answer."""
         return frozenset({"model", self.query, self.passages, self.instruction, "top_n", "top_k"})
 
     def ask(self, model: str, query: str, texts: Sequence[str], fields: Mapping[str, Any], instruction: str) -> Post:

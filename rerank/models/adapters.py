@@ -65,7 +65,7 @@ def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: b
 
 
 def _check_saved_modules(base: PreTrainedModel, folder: Path, names: Collection[str]) -> None:
-    """Raises: CheckpointError if a module that the adapter says to hold as a whole is not one of its base."""
+    """Raises: CheckpointError if the base lacks a module that the adapter claims to hold as a whole."""
     known = {part for name, _ in base.named_modules() for part in (name, name.rpartition(".")[2])}
     if unknown := set(names) - known - _HEADS:
         raise _unfit(folder, f"has modules_to_save that its base lacks: {listed(sorted(unknown))}")

@@ -208,7 +208,7 @@ class Encoder:
         return vectors[rows], [counts[one] > side.max_text_tokens for one in rows]
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
-        """Returns the passages with vectors: their own, or a new one, which is kept for later requests."""
+        """Returns the passages with vectors: a passage without one gets one, which is kept for later requests."""
         new = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
         found = zip(*self._encode(new, self._passages, self.pick_dtype(dtype)), strict=True)
         computed = dict(zip(new, found, strict=True))

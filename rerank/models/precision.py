@@ -83,7 +83,7 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
 
 
 def copy_sharing_weights(model: M) -> M:
-    """Copies the modules of a model, not its weights, also not the ones that `compute_in` has reordered."""
+    """Copies the modules of a model; the copy shares its weights, also the ones that `compute_in` has reordered."""
     forwards = [vars(module).get("forward") for module in model.modules()]
     shared = [*model.parameters(), *(forward for forward in forwards if isinstance(forward, partial))]
     return copy.deepcopy(model, {id(part): part for part in shared})

@@ -75,7 +75,7 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
 
 
 def _check_settings(folder: Path, library: SparseEncoder) -> None:
-    """Raises: CheckpointError if scores are something else than the dot product of all terms."""
+    """Raises: CheckpointError if scores are not the dot product of all terms."""
     found = {"max_active_dims": library.max_active_dims, "similarity_fn_name": library.similarity_fn_name}
     for (name, value), expected in zip(found.items(), (None, "dot"), strict=True):
         if value != expected:

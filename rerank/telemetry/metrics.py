@@ -33,8 +33,8 @@ _UNKNOWN = "unknown"
 class Metrics:
     """The metrics of one service, in a separate registry.
 
-    All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue show
-    the moment when the latest batch or call ended.
+    All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue are
+    set whenever a batch or a call ends.
     """
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:

@@ -97,7 +97,7 @@ def _sync_one(path: Path) -> None:
 
 @contextmanager
 def report_disk_errors(out: Path, way_out: str) -> Iterator[None]:
-    """Turns the OSError of a place where nothing can be written into a ConfigError.
+    """Turns the OSError of an unwritable place into a ConfigError.
 
     Args:
         out: named in the message if the OSError names no file.
@@ -172,7 +172,7 @@ def check_inputs(settings: object, names: Iterable[str]) -> None:
 
 
 def is_lfs_pointer(content: bytes) -> bool:
-    """True if a file begins as Git LFS leaves it in a checkout without the file's own content."""
+    """True if a file is a pointer of Git LFS instead of the content."""
     return content.startswith(_LFS)
 
 

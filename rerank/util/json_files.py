@@ -44,7 +44,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:
-    """The settings that differ from those in a file, in words; empty if none does.
+    """The settings that differ from a file's, in words; empty if none does.
 
     Settings inside of others are named by their path, as in service.encoder.name or models[1].window_size.
     """

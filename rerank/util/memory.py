@@ -24,7 +24,7 @@ def memory_bytes() -> int:
 
 
 def gpu_memory_bytes() -> int:
-    """Returns the memory that this process has taken on all GPUs, after it has given back what is free in it."""
+    """Returns the memory of this process on all GPUs, after it has given back what it does not use."""
     if not torch.cuda.is_initialized():
         return 0
     torch.cuda.empty_cache()
@@ -52,7 +52,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def free_memory() -> None:
-    """Collects what nothing refers to any more, also of models that were loaded at the start, and gives it back."""
+    """Frees what nothing refers to any more, also of models from the start, and gives the memory back."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()

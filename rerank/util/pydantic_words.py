@@ -1,4 +1,4 @@
-"""Messages of pydantic, which typer shows, too, in the words of people who write settings and requests."""
+"""Pydantic's messages, which typer shows too, in words for people who write settings and requests."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ def problems_of(
 
 
 def suggestion(given: object, choices: Iterable[str]) -> str:
-    """The end of a message, with the choice that is written like what was given; empty if none is."""
+    """The end of a message: the choice that is spelled like what was given; empty if none is."""
     return f";{found}" if (found := did_you_mean(str(given), choices)) else ""
 
 
 def _location(problem: ErrorDetails, given: Any) -> Iterator[int | str]:
-    """The place of a problem, without the choices of unions, which pydantic names, too, and no file has."""
+    """The place of a problem, without pydantic's names of the choices of a union: no file has them."""
     for part in problem["loc"]:
         is_there = (
             part in given if isinstance(given, Mapping) else isinstance(part, int) and isinstance(given, Sequence)

@@ -1,4 +1,4 @@
-"""Reads YAML files of users with the line of each part, and refuses what Python would misread or never finish."""
+"""Reads users' YAML files, with the line of each part; refuses what Python would misread or never finish."""
 
 from __future__ import annotations
 
