@@ -134,7 +134,9 @@ class Scheduler(Generic[T, R]):
         self._run_batch, self._observers, self._max_in_flight = run_batch, observers, max_in_flight
         self._can_preempt, self._can_cancel = can_preempt, can_cancel
         self._queue: FairQueue[Work[T, R]] = FairQueue(phase, max_batch_tokens)
-        self._running: dict[asyncio.Task[None], Sequence[Work[T, R]]] = {}
+        #: Each runs one batch after the other.
+        self._tasks: dict[asyncio.Task[None], Sequence[Work[T, R]]] = {}
+        self._running: list[Sequence[Work[T, R]]] = []
         #: Tokens that have run in the middle of the first of the running batches.
         self._preempted_tokens = 0
         self._closed = False
@@ -152,9 +154,9 @@ class Scheduler(Generic[T, R]):
     async def close(self) -> None:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
         self.refuse_new_work()
-        if self._running:
-            await asyncio.wait({*self._running}, timeout=_CLOSE_S)
-        for task in self._running:
+        if self._tasks:
+            await asyncio.wait({*self._tasks}, timeout=_CLOSE_S)
+        for task in self._tasks:
             task.cancel()  # of a model that hangs
         while batch := self._queue.next_batch():
             for work in batch:
@@ -174,9 +176,9 @@ class Scheduler(Generic[T, R]):
         futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
         for item, size, future in zip(inputs, tokens, futures, strict=True):
             self._queue.add(Work(item, request, size, future, submitted_s))
-        loop.call_soon(self._start_batches)  # after the other requests of this turn of the event loop
+            self._start_task()
         try:
-            results = await asyncio.gather(*futures)
+            results = await asyncio.gather(*futures) if futures[1:] else [await future for future in futures]
             for observer in self._observers.on_results:
                 observer(self.phase, submitted_s, results)
             return results
@@ -185,31 +187,43 @@ class Scheduler(Generic[T, R]):
             for future in futures:
                 future.cancel()  # if another one has failed
             if self._can_cancel:
-                self._cancel_unawaited()
+                for task, batch in self._tasks.items():
+                    if batch and all(work.future.done() for work in batch):
+                        task.cancel()
 
-    def _cancel_unawaited(self) -> None:
-        for task, batch in self._running.items():
-            if all(work.future.done() for work in batch):
-                task.cancel()
+    def _start_task(self, ended: asyncio.Task[None] | None = None) -> None:
+        """Starts a task for new work. Its first batch holds all that comes in this turn of the event loop."""
+        if ended is not None:
+            del self._tasks[ended]
+        if not self._closed and len(self._queue) and len(self._tasks) < self._max_in_flight + self._can_preempt:
+            task = asyncio.create_task(self._run_batches())
+            self._tasks[task] = ()
+            task.add_done_callback(self._start_task)
 
-    def _start_batches(self) -> None:
-        while self._may_start() and (batch := self._queue.next_batch()):
+    async def _run_batches(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while batch := self._next_batch():
             if not self._running:
-                self._rated_until_s, self._preempted_tokens = time.perf_counter(), 0
-            task = asyncio.create_task(self._run(batch, self.rate.is_warm))
-            self._running[task] = batch
-            task.add_done_callback(self._on_end)
+                self._rated_until_s = time.perf_counter()
+            self._tasks[task] = batch
+            self._running.append(batch)
+            try:
+                await self._run(batch, self.rate.is_warm)
+            finally:
+                self._tasks[task] = ()
+                is_first = self._running[0] is batch
+                self._running.remove(batch)
+                self._preempted_tokens = 0 if is_first else self._preempted_tokens + sum(work.tokens for work in batch)
 
-    def _may_start(self) -> bool:
-        if self._closed or len(self._running) < self._max_in_flight:
-            return not self._closed
-        first = next(iter(self._running.values()))
-        return self._can_preempt and len(self._running) == 1 and self._queue.may_preempt(first, self._preempted_tokens)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        is_first, batch = next(iter(self._running)) is task, self._running.pop(task)
-        self._preempted_tokens = 0 if is_first else self._preempted_tokens + sum(work.tokens for work in batch)
-        self._start_batches()
+    def _next_batch(self) -> Sequence[Work[T, R]]:
+        """Takes the next batch; none while it would be one too many that runs."""
+        running = self._running
+        if self._closed or len(running) > self._max_in_flight:
+            return ()
+        if len(running) == self._max_in_flight and not self._queue.may_preempt(running[0], self._preempted_tokens):
+            return ()
+        return self._queue.next_batch()
 
     async def _run(self, batch: Sequence[Work[T, R]], is_warm: bool) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -33,7 +32,7 @@ def shutting_down() -> ShuttingDown:
 
 
 class Worker:
-    """A thread that does not keep the process from ending, unlike that of an executor, because a model may hang.
+    """A daemon thread: unlike an executor's, it does not block shutdown when a model hangs.
 
     Args:
         name: of its work.
@@ -51,7 +50,7 @@ class Worker:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     async def call(self, function: Callable[[], T], limit_s: float) -> tuple[T, float]:
-        """Runs a function; returns its result and duration in seconds, without that of others in its middle.
+        """Runs a function; returns its result and its duration in seconds, without the functions that preempted it.
 
         Raises: ShuttingDown; RankerFailure, the function has not ended after `limit_s`, or an earlier one has not yet;
         RankerFailure for a panic of Rust; what the function raises, and RuntimeError for what is not an Exception.
@@ -60,16 +59,14 @@ class Worker:
             raise shutting_down()
         if self.problem:
             raise RankerFailure(self.problem)
-        done: Future[tuple[T, float]] = Future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[T, float]] = loop.create_future()
         self._calls.put(partial(self._call, function, done))
-        waiting = asyncio.wrap_future(done)
-        await asyncio.wait({waiting}, timeout=limit_s)
-        if not waiting.done():
-            self.problem = f"{self._name} has not ended after {limit_s:.0f} s; restart the service if it never does"
-            log.error("%s", self.problem)
-            waiting.add_done_callback(self._recover)
-            raise RankerFailure(self.problem)
-        return await waiting
+        limit = loop.call_later(limit_s, self._hang, done, limit_s)
+        try:
+            return await done
+        finally:
+            limit.cancel()
 
     def run_waiting(self) -> None:
         """Runs the functions that wait. Called on the thread, in the middle of a function."""
@@ -83,32 +80,46 @@ class Worker:
         self._has_ended = True
         self._calls.put(None)
 
-    def _recover(self, ended: asyncio.Future[Any]) -> None:
-        ended.exception()  # nobody waits for it
-        log.warning("%s has ended after all", self._name)
-        self.problem = ""
+    def _hang(self, done: asyncio.Future[Any], limit_s: float) -> None:
+        self.problem = f"{self._name} has not ended after {limit_s:.0f} s; restart the service if it never does"
+        log.error("%s", self.problem)
+        done.set_exception(RankerFailure(self.problem))
+
+    def _end(self, done: asyncio.Future[Any], result: tuple[Any, float] | None, error: Exception | None) -> None:
+        """Hands over what a function returned or raised, on the event loop."""
+        if self.problem:
+            log.warning("%s has ended after all", self._name)
+            self.problem = ""
+        if done.done():
+            return  # nobody waits for it
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
 
     def _run(self) -> None:
         while call := self._calls.get():
             call()
 
-    def _call(self, function: Callable[[], Any], done: Future[Any]) -> None:
-        if not done.set_running_or_notify_cancel():
+    def _call(self, function: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        if done.cancelled():
             return
         start_s, paused_s, self._paused_s = time.perf_counter(), self._paused_s, 0.0
+        result: tuple[Any, float] | None = None
+        failure: Exception | None = None
         try:
-            result = function()
-            done.set_result((result, time.perf_counter() - start_s - self._paused_s))
+            result = function(), time.perf_counter() - start_s - self._paused_s
         except Exception as error:
-            done.set_exception(error)
+            failure = error
         except BaseException as error:
-            failure: Exception = RuntimeError(repr(error))
+            failure = RuntimeError(repr(error))
             if is_panic(error):  # as by a regex in the tokenizer.json of a folder
                 failure = RankerFailure(
                     f"a library stopped at a text: {error}; use another checkpoint or shorter texts"
                 )
             failure.__cause__ = error
-            done.set_exception(failure)
+        with suppress(RuntimeError):  # the event loop has ended
+            done.get_loop().call_soon_threadsafe(self._end, done, result, failure)
         self._paused_s = paused_s + time.perf_counter() - start_s
 
 
