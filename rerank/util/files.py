@@ -26,6 +26,8 @@ _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
 }
+#: The same for a file system that cannot wait until a file is on disk, and a folder that may be written and not read.
+_CANNOT_WAIT = {errno.EINVAL, errno.EACCES, errno.ENOTSUP}
 #: Files of settings are larger by mistake only, and PyYAML reads some 300 KB per second.
 _MAX_TEXT_BYTES = 1024 * 1024
 
@@ -85,14 +87,15 @@ def sync(path: Path) -> None:
 
 
 def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot wait
+        if error.errno not in _CANNOT_WAIT:
             raise
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -55,3 +56,12 @@ def test_content_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.
         (folder / "inner").mkdir()
         (folder / "inner" / "file").touch()
     assert synced == [tmp_path.name]
+
+
+def test_folder_that_cannot_be_synced_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "a file system of a network")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_synced(tmp_path / "a.json", {"a": 1})
+    assert read_saved(tmp_path / "a.json") == {"a": 1}
