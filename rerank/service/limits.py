@@ -186,6 +186,12 @@ class CallsInFlight:
         #: Ends a block of `until_drained`, in the order of their beginnings → whether the block ranks.
         self._until_drained: dict[asyncio.Timeout, bool] = {}
 
+    def of_streams(self, number: int) -> CallsInFlight:
+        """Another count, of streams, with room for this number of them and with the same places for messages."""
+        streams = CallsInFlight(self.limits.model_copy(update={"max_calls": number}))
+        streams.places = self.places
+        return streams
+
     @property
     def number(self) -> int:
         return len(self._calls)

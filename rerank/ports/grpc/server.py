@@ -109,10 +109,10 @@ def add_services(
     server.add_registered_method_handlers(SERVICE, unary_handlers(rerank_methods(reranker, calls, on_end), hang_up))
     checks = CallsInFlight(config.limits)  # apart from the others, and without keys
     handlers = unary_handlers(health_methods(health, checks), hang_up) | {
-        "Watch": watch_handler(health, config.limits, hang_up)
+        "Watch": watch_handler(health, checks, hang_up)
     }
     server.add_registered_method_handlers(_HEALTH.full_name, handlers)
     if config.keys is None:
         described = (SERVICE, _HEALTH.full_name, REFLECTION)
-        handler = reflection_handler(described, config.limits, hang_up)
+        handler = reflection_handler(described, calls, hang_up)
         server.add_registered_method_handlers(REFLECTION, {"ServerReflectionInfo": handler})

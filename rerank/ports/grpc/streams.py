@@ -13,7 +13,6 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import ReflectionServicer
 
-from rerank.config import Limits
 from rerank.errors import RerankError
 from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
 from rerank.ports.health import Health
@@ -29,15 +28,15 @@ _KEPT_ANSWERS = 1024
 Answers: TypeAlias = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 
-def watch_handler(health: Health, limits: Limits, hang_up: HangUp) -> Handler:
+def watch_handler(health: Health, checks: CallsInFlight, hang_up: HangUp) -> Handler:
     async def answers(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for status in health.watch(short_message(health_pb2.HealthCheckRequest, await anext(messages, b""))):
             yield status.SerializeToString()
 
-    return _stream_handler("Watch", answers, limits, _WATCHES, hang_up)
+    return _stream_handler("Watch", answers, checks.of_streams(_WATCHES), hang_up)
 
 
-def reflection_handler(services: Sequence[str], limits: Limits, hang_up: HangUp) -> Handler:
+def reflection_handler(services: Sequence[str], calls: CallsInFlight, hang_up: HangUp) -> Handler:
     """The handler of ServerReflectionInfo, which describes these services."""
     reflection = ReflectionServicer(services)
 
@@ -51,7 +50,7 @@ def reflection_handler(services: Sequence[str], limits: Limits, hang_up: HangUp)
         async for message in messages:
             yield answer(message)
 
-    return _stream_handler("ServerReflectionInfo", answers, limits, _REFLECTIONS, hang_up)
+    return _stream_handler("ServerReflectionInfo", answers, calls.of_streams(_REFLECTIONS), hang_up)
 
 
 class _StreamCall(GrpcCall):
@@ -67,10 +66,7 @@ class _StreamCall(GrpcCall):
         return b"" if self.has_ended else bytes(message)
 
 
-def _stream_handler(name: str, answers: Answers, limits: Limits, number: int, hang_up: HangUp) -> Handler:
-    """A handler of at most `number` streams at a time."""
-    calls = CallsInFlight(limits.model_copy(update={"max_calls": number}))
-
+def _stream_handler(name: str, answers: Answers, calls: CallsInFlight, hang_up: HangUp) -> Handler:
     async def messages_of(port: _StreamCall, call: CallInFlight) -> AsyncIterator[bytes]:
         while (message := bytes(await call.receive())) or not port.has_ended:
             yield message
@@ -81,7 +77,7 @@ def _stream_handler(name: str, answers: Answers, limits: Limits, number: int, ha
         try:
             with calls.enter(port, name) as call:
                 async for answer in answers(messages_of(port, call)):
-                    unread = later(limits.max_transfer_s, port.hang_up)
+                    unread = later(calls.limits.max_transfer_s, port.hang_up)
                     try:
                         yield answer
                     finally:

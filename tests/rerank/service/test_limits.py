@@ -177,6 +177,20 @@ async def test_connection_that_sent_its_messages_in_time_goes_first() -> None:
         task.cancel()
 
 
+async def test_streams_share_the_places_of_messages_with_calls() -> None:
+    """Each place may take the memory of the largest message."""
+    calls, stream = CallsInFlight(Limits()), FakeCall(100)
+    stream.message.set()
+    silent = [asyncio.create_task(received(calls, FakeCall(connection))) for connection in range(16)]
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(received(calls.of_streams(1), stream))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert await asyncio.wait_for(waiting, 5) == b""
+    for task in silent:
+        task.cancel()
+
+
 async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_bug() -> None:
     seconds, late = 0.1, list[asyncio.Task[Any]]()
     calls = CallsInFlight(Limits(max_transfer_s=seconds))
