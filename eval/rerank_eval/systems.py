@@ -40,8 +40,8 @@ _LIMITS = {
 #: A fusion of the cosine of the whole list and the first stage, without any other signal, feedback and smoothing.
 _COSINE = {
     "ranker": "fusion",
-    **dict.fromkeys(("lexical_weight", "sparse_weight", "feedback_weight", "smoothing_weight"), 0.0),
-    "cosine_depth": 0,
+    **dict.fromkeys(("lexical_weight", "sparse_weight", "smoothing_weight"), 0.0),
+    **dict.fromkeys(("cosine_depth", "feedback_passages"), 0),
 }
 #: The first stage's weight in the baselines: the encoder's cosine alone, and with 0.3 times the first stage's score.
 _WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))

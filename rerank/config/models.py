@@ -308,15 +308,14 @@ class FusionModel(WholeListModel):
         first_stage_weight: weight of the first stage's scores in requests that name no number, 0 to 100. Default: none,
             it follows from each list.
         beyond_words_weight: the weight of a first stage whose scores have nothing in common with the words of query
-            and passages; the correlation of both lowers it, down to 0. Default: 1.25.
-        neural_weight: the least weight of a first stage that is said to be neural. Default: 1.5.
+            and passages, or that is said to be neural; the correlation of both lowers it, down to 0, and so do other
+            signals that agree with one another and not with it. Default: 1.25.
         lexical_weight: weight of BM25 over the texts of the list, 0 to 100. Default: 0.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
         cosine_depth: number of passages, best by the other signals, that get a cosine; passages whose vectors are in
             the index get one as well. 0: all passages. Default: 30.
-        feedback_passages: number of leading passages; the query's vector moves towards them, and the cosine is taken
-            again. 0: it is not. Default: 3.
-        feedback_weight: their share in the moved vector, 0 to 1. Default: 0.5.
+        feedback_passages: number of leading passages; the query's vector moves half-way to them, and the cosine is
+            taken again. 0: it is not. Default: 3.
         smoothing_weight: weight of the mean score of the nearest passages of the list, added to the passage's score,
             both as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
             Default: 0.25.
@@ -326,12 +325,10 @@ class FusionModel(WholeListModel):
     ranker: Literal["fusion"]
     first_stage_weight: Weight | None = None
     beyond_words_weight: Weight = 1.25
-    neural_weight: Weight = 1.5
     lexical_weight: Weight = 0.5
     sparse_weight: Weight = 0.5
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
     feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
-    feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.5
     smoothing_weight: Weight = 0.25
     smoothing_passages: Annotated[int, Field(ge=0, strict=True)] = 5
 

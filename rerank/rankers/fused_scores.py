@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,8 +16,12 @@ from rerank.retrieval.query_update import rocchio
 from rerank.types import FirstStageKind, FirstStageWeight, Matrix, Vector
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-#: Correlation of sparse score and cosine from which the sparse score has its whole weight.
+Places: TypeAlias = npt.NDArray[np.intp]
+#: Correlation of two signals from which they agree wholly.
 FULL_AGREEMENT = 0.3
+#: Share of the words of a list that the table of words has, from which the list is in its language: English lists of
+#: nine collections have .68 or more.
+FULL_KNOWLEDGE = 0.6
 #: Cosines of equal texts differ by so much, and equal sums in later digits. Z-scores would turn that into an order.
 _ROUNDING, _DIGITS = 1e-6, 9
 
@@ -30,16 +34,26 @@ class CheapSignals:
         first_stage: (n,) scores of the first stage, equal ones if the list has none.
         lexical: (n,) BM25 of the query with the texts.
         sparse: (n,) scores of the learned sparse vectors; None if there is no sparse encoder.
+        known_words: share of the words of the list that the table of words has.
     """
 
     first_stage: Floats
     lexical: Floats
     sparse: Floats | None
+    known_words: float = 1.0
 
-    def select(self, places: npt.NDArray[np.intp]) -> CheapSignals:
+    def select(self, places: Places) -> CheapSignals:
         """The signals of the passages at these places, in this order."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: value[places] for name, value in values.items() if value is not None})
+        sparse = None if self.sparse is None else self.sparse[places]
+        return replace(self, first_stage=self.first_stage[places], lexical=self.lexical[places], sparse=sparse)
+
+    @property
+    def knowledge(self) -> float:
+        """0 to 1: how far the list is in the language of the models and of the table of words.
+
+        It is the share of the models in the order, and of what rests on how rare words are.
+        """
+        return min(self.known_words / FULL_KNOWLEDGE, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,7 @@ class Signals:
     vectors: Matrix
     query: Vector
 
-    def select(self, places: npt.NDArray[np.intp]) -> Signals:
+    def select(self, places: Places) -> Signals:
         """The signals of the passages at these places, in this order."""
         return Signals(self.cheap.select(places), self.vectors[places], self.query)
 
@@ -75,11 +89,12 @@ def weight_by_list(settings: FusionModel, asked: FirstStageWeight, signals: Chea
     Args:
         signals: of the whole list.
     """
-    if not isinstance(asked, FirstStageKind):
+    if asked is FirstStageKind.NEURAL:
+        return settings.beyond_words_weight
+    if asked is not FirstStageKind.AUTO:
         return asked
     shared = float(np.mean(z_scores(signals.first_stage) * z_scores(signals.lexical)))
-    weight = settings.beyond_words_weight * (1 - min(max(shared, 0.0), 1.0))
-    return max(weight, settings.neural_weight) if asked is FirstStageKind.NEURAL else weight
+    return settings.beyond_words_weight * (1 - signals.knowledge * min(max(shared, 0.0), 1.0))
 
 
 def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, agreement: float = 1.0) -> Floats:
@@ -87,52 +102,94 @@ def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, ag
     scores = weight * z_scores(signals.first_stage)
     scores += settings.lexical_weight * z_scores(signals.lexical)
     if signals.sparse is not None:
-        scores += agreement * settings.sparse_weight * z_scores(signals.sparse)
+        scores += signals.knowledge * agreement * settings.sparse_weight * z_scores(signals.sparse)
     return scores
 
 
+def list_scores(
+    settings: FusionModel, asked: FirstStageWeight, cheap: CheapSignals, read: Places, signals: Signals
+) -> tuple[Floats, float]:
+    """Returns the (n,) scores of a list of which some passages were read, and the weight of its first stage.
+
+    Args:
+        cheap: of the whole list.
+        read: (m,) places of the passages that were read, at least one.
+        signals: of these passages.
+    """
+    weight = weight_by_list(settings, asked, cheap)
+    if asked is FirstStageKind.AUTO:
+        weight *= first_stage_support(settings, cheap, signals)
+    fused = fused_scores(settings, weight, signals)
+    return with_unread(cheap_scores(settings, weight, cheap), read, fused), weight
+
+
+def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Signals) -> float:
+    """Returns 0 to 1: how far the other signals confirm the first stage, where they confirm one another.
+
+    Scores without a meaning agree with nothing, neither over the whole list nor over the passages that were read. One
+    of both is enough: passages that several signals chose and that are high in one are low in another. Words, sparse
+    scores and cosines that disagree, as in a language that the models do not know, say nothing against it.
+
+    Args:
+        cheap: of the whole list.
+        signals: of the passages that were read.
+    """
+    if cheap.sparse is None:
+        return 1.0
+    of_models = model_agreement(signals)
+    others = cheap_scores(settings, 0.0, signals.cheap, of_models) + _z_scores_of_cosines(signals.cosines)
+    trust = cheap.knowledge * _agreement(cheap.lexical, cheap.sparse) * of_models
+    support = max(
+        _agreement(cheap.first_stage, cheap_scores(settings, 0.0, cheap)), _agreement(signals.cheap.first_stage, others)
+    )
+    return 1 - trust * (1 - support)
+
+
 def model_agreement(signals: Signals) -> float:
-    """Returns 0 to 1: how far the two models agree about the passages, by the correlation of their scores.
+    """Returns 0 to 1: how far the two models agree about the passages.
 
     Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which is
     that of the smaller model, then counts less.
     """
-    if signals.cheap.sparse is None:
-        return 1.0
-    correlation = float(np.mean(z_scores(signals.cheap.sparse) * z_scores(signals.cosines)))
+    return 1.0 if signals.cheap.sparse is None else _agreement(signals.cheap.sparse, signals.cosines)
+
+
+def _agreement(one: Floats, other: Floats) -> float:
+    correlation = float(np.mean(z_scores(one) * z_scores(other)))
     return min(max(correlation / FULL_AGREEMENT, 0.0), 1.0)
 
 
 def fused_scores(settings: FusionModel, weight: float, signals: Signals) -> Floats:
     """Returns the (n,) smoothed sum of all signals, with the cosine of the query that feedback has moved."""
     others = cheap_scores(settings, weight, signals.cheap, model_agreement(signals))
-    fused = others + _z_scores_of_cosines(signals.cosines)
-    if settings.feedback_weight and settings.feedback_passages:
-        moved = _moved(signals, fused, settings.feedback_passages, settings.feedback_weight)
-        fused = others + _z_scores_of_cosines(signals.vectors @ moved)
+    knowledge = signals.cheap.knowledge
+    fused = others + knowledge * _z_scores_of_cosines(signals.cosines)
+    if settings.feedback_passages:
+        moved = _moved(signals, fused, settings.feedback_passages)
+        fused = others + knowledge * _z_scores_of_cosines(signals.vectors @ moved)
     fused = fused.round(_DIGITS)
-    return _smoothed(fused, signals.vectors, settings.smoothing_weight, settings.smoothing_passages)
+    return _smoothed(fused, signals.vectors, knowledge * settings.smoothing_weight, settings.smoothing_passages)
 
 
 def _z_scores_of_cosines(cosines: npt.NDArray[np.floating]) -> Floats:
     return z_scores(cosines) if np.ptp(cosines) > _ROUNDING else np.zeros(len(cosines))
 
 
-def with_unread(cheap: Floats, read: npt.NDArray[np.intp], fused: Floats) -> Floats:
+def with_unread(cheap: Floats, read: Places, fused: Floats) -> Floats:
     """Returns the (n,) scores of a list of which some passages were read, all on one scale.
 
-    A passage that was not read gets the score that a line through the others predicts (least squares), so that it may
-    stand above one whose cosine is low. The line does not fall: with few passages, that would be chance.
+    A passage that was not read stands as far from the mean of the others, in standard deviations, as by its other
+    signals: it may stand above one whose cosine is low. A line of least squares through the others, which are alike as
+    they were chosen, is too flat: among them, passages that were not read would stand in the order that they came in.
 
     Args:
         cheap: (n,) scores of `cheap_scores`.
         read: (m,) places of the passages that were read, at least one.
         fused: (m,) their scores.
     """
-    of_read = cheap[read] - cheap[read].mean()
-    spread = float(of_read @ of_read)
-    slope = max(0.0, float(of_read @ fused) / spread) if spread > 0 else 0.0
-    scores = fused.mean() + slope * (cheap - cheap[read].mean())
+    spread = cheap[read].std()
+    scale = fused.std() / spread if spread > 0 else 1.0
+    scores = fused.mean() + scale * (cheap - cheap[read].mean())
     scores[read] = fused
     return scores
 
@@ -151,8 +208,8 @@ def _smoothed(scores: Floats, vectors: Matrix, weight: float, passages: int) -> 
     return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))
 
 
-def _moved(signals: Signals, fused: Floats, passages: int, weight: float) -> Vector:
-    """Moves the query's unit vector towards the leading passages, weighted by a softmax of their scores."""
+def _moved(signals: Signals, fused: Floats, passages: int) -> Vector:
+    """Moves the query's unit vector half-way to the leading passages, weighted by a softmax of their scores."""
     first = np.argsort(-fused, kind="stable")[:passages]
     relevant = np.zeros(len(fused), dtype=np.float32)
     relevant[first] = np.exp(fused[first] - fused.max())
@@ -160,6 +217,6 @@ def _moved(signals: Signals, fused: Floats, passages: int, weight: float) -> Vec
         torch.from_numpy(signals.query)[None],
         torch.from_numpy(signals.vectors)[None],
         torch.from_numpy(relevant)[None],
-        weights=(1 - weight, weight, 0.0),
+        weights=(0.5, 0.5, 0.0),
     )
     return functional.normalize(moved, dim=-1)[0].numpy()

@@ -13,23 +13,14 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from rerank.config import FusionModel
 from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
-from rerank.models.encoder import Encoder
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.rankers.fused_scores import (
-    CheapSignals,
-    Floats,
-    Signals,
-    cheap_scores,
-    fused_scores,
-    weight_by_list,
-    with_unread,
-)
-from rerank.rankers.lexical import READ_CHARS, StemCache, bm25, bundled_word_table
+from rerank.rankers.fused_scores import CheapSignals, Floats, Places, Signals, cheap_scores, list_scores, weight_by_list
+from rerank.rankers.lexical import READ_CHARS, StemCache, bm25, bundled_word_table, known_words
 from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 from rerank.util.words import stems
 
@@ -71,9 +62,9 @@ class FusionRanker(Ranker):
         self._settings = settings
         self._encoder = encoder
         self._sparse = sparse_encoder
-        self._words, self._stems = bundled_word_table(), StemCache(encoder.vector_cache.max_bytes)
+        self._stems = StemCache(encoder.vector_cache.max_bytes)
         self._batch_tokens = GPU_BATCH_TOKENS if encoder.device.type == "cuda" else _CPU_BATCH_TOKENS
-        names, hashes = [encoder.id.name, "words"], [encoder.id.sha256, self._words.sha256]
+        names, hashes = [encoder.id.name, "words"], [encoder.id.sha256, bundled_word_table().sha256]
         if sparse_encoder is not None:
             names.append(sparse_encoder.id.name)
             hashes.append(sparse_encoder.id.sha256)
@@ -131,14 +122,23 @@ class FusionRanker(Ranker):
 
     def _ranking(self, window: Window, vectors: Mapping[str, Vector]) -> WindowRanking:
         """Returns the fused scores of the passages, with their cosines."""
+        if window.query.vector is None:
+            raise ValueError("the query of a window has no vector; this is a bug")
         cheap = self._cheap_signals(window)
-        weight = weight_by_list(self._settings, window.weight, cheap)
-        scores, cosines = self._fused(window, cheap, weight, vectors)
+        best = self._best(window, cheap)
+        if not len(best):
+            return WindowRanking(())
+        passages = [window.passages[place] for place in best]
+        of_best = [vectors[passage.text] if passage.vector is None else passage.vector for passage in passages]
+        signals = Signals(cheap.select(best), np.stack(of_best), window.query.vector)
+        scores, weight = list_scores(self._settings, window.weight, cheap, best, signals)
+        cosines = np.full(len(scores), np.nan)
+        cosines[best] = signals.cosines
         return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()), weight=weight)
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""
-        passages = [window.passages[place] for place in self._best(window, self._cheap_scores(window))]
+        passages = [window.passages[place] for place in self._best(window, self._cheap_signals(window))]
         return [passage.text for passage in passages if passage.vector is None]
 
     def _batches(self, window: Window, texts: Sequence[str]) -> tuple[TextBatch, ...]:
@@ -154,11 +154,13 @@ class FusionRanker(Ranker):
             batches.append(TextBatch(window, of_batch, truncated, tokens, vectors, len(texts)))
         return tuple(batches)
 
-    def _best(self, window: Window, scores: Floats) -> npt.NDArray[np.intp]:
-        """Returns the places whose cosine is read: the best passages by `scores`, and those with a vector of an index.
+    def _best(self, window: Window, cheap: CheapSignals) -> Places:
+        """Returns the places whose cosine is read: the best passages by the other signals, and those of an index.
 
         A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
         """
+        weight = weight_by_list(self._settings, window.weight, cheap)
+        scores = cheap_scores(self._settings, weight, cheap)
         depth = self._settings.cosine_depth or len(scores)
         best = set(np.argsort(-scores, kind="stable")[:depth].tolist())
         of_index = (p.vector is not None and not p.vector_cached for p in window.passages)
@@ -166,34 +168,23 @@ class FusionRanker(Ranker):
 
     def _cheap_signals(self, window: Window) -> CheapSignals:
         first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
-        lexical = bm25(
-            stems(window.query.text[:READ_CHARS]), [passage.stems or () for passage in window.passages], self._words
-        )
+        words = [passage.stems or () for passage in window.passages]
         sparse = (
             None if self._sparse is None else np.array([passage.sparse_score or 0.0 for passage in window.passages])
         )
-        return CheapSignals(first_stage, lexical, sparse)
+        return cheap_signals(window.query, words, first_stage, sparse, self._encoder)
 
-    def _cheap_scores(self, window: Window) -> Floats:
-        """Returns the (n,) scores by which the passages whose cosine is read are chosen."""
-        signals = self._cheap_signals(window)
-        weight = weight_by_list(self._settings, window.weight, signals)
-        return cheap_scores(self._settings, weight, signals)
 
-    def _fused(
-        self, window: Window, cheap: CheapSignals, weight: float, vector_of: Mapping[str, Vector]
-    ) -> tuple[Floats, Floats]:
-        """Returns the (n,) fused scores, and the (n,) cosines of the query's own vector, NaN where none was read."""
-        scores = cheap_scores(self._settings, weight, cheap)
-        cosines = np.full(len(scores), np.nan)
-        if window.query.vector is None:
-            raise ValueError("the query of a window has no vector; this is a bug")
-        best = self._best(window, scores)
-        if not len(best):
-            return scores, cosines
-        passages = [window.passages[place] for place in best]
-        vectors = [vector_of[passage.text] if passage.vector is None else passage.vector for passage in passages]
-        signals = Signals(cheap.select(best), np.stack(vectors), window.query.vector)
-        fused = fused_scores(self._settings, weight, signals)
-        cosines[best] = signals.cosines
-        return with_unread(scores, best, fused), cosines
+def cheap_signals(
+    query: Query, words: Sequence[Sequence[str]], first_stage: Floats, sparse: Floats | None, encoder: Encoder
+) -> CheapSignals:
+    """The signals of a list that need no vector.
+
+    Args:
+        words: the stems of each passage.
+        first_stage, sparse: see CheapSignals.
+        encoder: of the cosine. One that a user chose reads the language of the lists.
+    """
+    table = bundled_word_table()
+    known = known_words(words, table) if encoder.id.name == DEFAULT_ENCODER else 1.0
+    return CheapSignals(first_stage, bm25(stems(query.text[:READ_CHARS]), words, table), sparse, known)

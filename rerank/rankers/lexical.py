@@ -75,6 +75,16 @@ def _score(weights: Mapping[str, float], text: Sequence[str], norm: float) -> fl
     return math.fsum(weights[stem] * count / (count + norm) for stem, count in counts.items())
 
 
+def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:
+    """The share, 0 to 1, of the words of texts that a table has; numbers do not count. 1 if there are none.
+
+    Args:
+        texts: the stems of each text.
+    """
+    stems_of_all = [stem for text in texts for stem in text if not stem.isdigit()]
+    return sum(map(table.frequencies.__contains__, stems_of_all)) / len(stems_of_all) if stems_of_all else 1.0
+
+
 class StemCache(TextCache[tuple[str, ...]]):
     """Keeps the stems of the texts that were read last; the stems themselves are shared by all texts."""
 

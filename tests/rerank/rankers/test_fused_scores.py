@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from rerank.config import FusionModel
+from rerank.rankers import fused_scores as arithmetic
 from rerank.rankers.fused_scores import (
     CheapSignals,
+    Floats,
     Signals,
     cheap_scores,
+    first_stage_support,
     fused_scores,
+    list_scores,
     model_agreement,
     weight_by_list,
     with_unread,
@@ -41,13 +45,28 @@ def z(values: Sequence[float]) -> list[float]:
     return [(value - mean) / deviation if deviation > 1e-12 else 0.0 for value in values]
 
 
+def slow_agreement(one: Sequence[float], other: Sequence[float]) -> float:
+    return min(max(sum(a * b for a, b in zip(z(one), z(other), strict=True)) / len(one) / 0.3, 0.0), 1.0)
+
+
 def slow_weight(asked: FirstStageWeight, of_list: CheapSignals) -> float:
     if not isinstance(asked, FirstStageKind):
         return asked
     pairs = zip(z(of_list.first_stage.tolist()), z(of_list.lexical.tolist()), strict=True)
     shared = sum(f * word for f, word in pairs) / len(of_list.lexical)
-    weight = 1.25 * (1 - min(max(shared, 0.0), 1.0))
-    return max(1.5, weight) if asked is FirstStageKind.NEURAL else weight
+    return 1.25 if asked is FirstStageKind.NEURAL else 1.25 * (1 - min(max(shared, 0.0), 1.0))
+
+
+def slow_support(cheap: CheapSignals, read: Signals) -> float:
+    if cheap.sparse is None or read.cheap.sparse is None:
+        return 1.0
+    of_models = slow_agreement(read.cheap.sparse.tolist(), read.cosines.tolist())
+    signals_of = (z(cheap.lexical.tolist()), z(cheap.sparse.tolist()))
+    whole = slow_agreement(cheap.first_stage.tolist(), [0.5 * w + 0.5 * s for w, s in zip(*signals_of, strict=True)])
+    parts = (z(read.cheap.lexical.tolist()), z(read.cheap.sparse.tolist()), z(read.cosines.tolist()))
+    others = [0.5 * w + 0.5 * of_models * s + c for w, s, c in zip(*parts, strict=True)]
+    support = max(whole, slow_agreement(read.cheap.first_stage.tolist(), others))
+    return 1 - slow_agreement(cheap.lexical.tolist(), cheap.sparse.tolist()) * of_models * (1 - support)
 
 
 def slow_scores(of_list: Signals, weight: float) -> list[float]:
@@ -90,30 +109,67 @@ def test_scores_are_those_of_the_slow_computation(n: int, sparse: bool, asked: F
         assert fused_scores(SETTINGS, weight, of_list).tolist() == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("asked", [0.3, *FirstStageKind])
+@pytest.mark.parametrize("meaning", [1.0, 0.0, -1.0])
+def test_scores_of_a_list_are_those_of_the_slow_computation(
+    sparse: bool, asked: FirstStageWeight, meaning: float
+) -> None:
+    """Also if the first stage says nothing, or the opposite of all others."""
+    counted = set()
+    for seed in range(5):
+        of_list = signals(40, sparse, seed)
+        first_stage = meaning * of_list.cosines + 0.1 * np.random.default_rng(seed).normal(size=40)
+        words = of_list.cheap.lexical + 3 * of_list.cosines
+        of_list = replace(of_list, cheap=replace(of_list.cheap, first_stage=first_stage, lexical=words))
+        read = np.sort(np.argsort(-cheap_scores(SETTINGS, 1.0, of_list.cheap))[:30])
+        of_read = of_list.select(read)
+        support = slow_support(of_list.cheap, of_read) if asked is FirstStageKind.AUTO else 1.0
+        scores, weight = list_scores(SETTINGS, asked, of_list.cheap, read, of_read)
+        assert weight == pytest.approx(support * slow_weight(asked, of_list.cheap))
+        assert scores[read].tolist() == pytest.approx(slow_scores(of_read, weight), abs=1e-4)
+        counted.add(round(support, 6))
+    assert (counted == {1.0}) == (asked is not FirstStageKind.AUTO or not sparse or meaning == 1)
+
+
+def served(settings: FusionModel, of_list: Signals) -> Floats:
+    """The scores of a list without vectors of an index."""
+    cheap = cheap_scores(settings, weight_by_list(settings, FirstStageKind.AUTO, of_list.cheap), of_list.cheap)
+    read = np.sort(np.argsort(-cheap, kind="stable")[: settings.cosine_depth or len(cheap)])
+    return list_scores(settings, FirstStageKind.AUTO, of_list.cheap, read, of_list.select(read))[0]
+
+
 @pytest.mark.parametrize(
     "number",
     [
         "beyond_words_weight",
         "lexical_weight",
         "sparse_weight",
+        "cosine_depth",
         "feedback_passages",
-        "feedback_weight",
         "smoothing_weight",
         "smoothing_passages",
+        "FULL_AGREEMENT",
+        "FULL_KNOWLEDGE",
     ],
 )
-def test_each_number_changes_the_order(number: str) -> None:
-    """Of 20 lists of 40 passages, the first ten are others, or in another order, without it."""
-    without = SETTINGS.model_copy(update={number: 0})
-    changed = 0
-    for seed in range(20):
-        of_list = signals(40, seed=seed)
-        first = [
-            np.argsort(-fused_scores(one, weight_by_list(one, FirstStageKind.AUTO, of_list.cheap), of_list))[:10]
-            for one in (SETTINGS, without)
-        ]
-        changed += first[0].tolist() != first[1].tolist()
-    assert changed >= 15
+def test_each_number_changes_the_order(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 lists of 60 passages, the first ten are others, or in another order, without it."""
+    lists = [signals(60, seed=seed) for seed in range(20)]
+    # words say something about the cosine, but less than the sparse score
+    known = 0.3 if number == "FULL_KNOWLEDGE" else 1.0
+    lists = [
+        replace(one, cheap=replace(one.cheap, lexical=one.cheap.lexical + 2 * one.cosines, known_words=known))
+        for one in lists
+    ]
+    before = [np.argsort(-served(SETTINGS, of_list))[:10].tolist() for of_list in lists]
+    without = SETTINGS
+    if number.isupper():
+        monkeypatch.setattr(arithmetic, number, 1e-9)
+    else:
+        without = SETTINGS.model_copy(update={number: 0})
+    after = [np.argsort(-served(without, of_list))[:10].tolist() for of_list in lists]
+    assert sum(one != other for one, other in zip(before, after, strict=True)) >= 10
 
 
 def cheap_signals(first_stage: Sequence[float], lexical: Sequence[float]) -> CheapSignals:
@@ -121,30 +177,73 @@ def cheap_signals(first_stage: Sequence[float], lexical: Sequence[float]) -> Che
 
 
 @pytest.mark.parametrize(
-    ("first_stage", "lexical", "weight", "neural"),
+    ("first_stage", "lexical", "weight"),
     [
-        ([4, 3, 2, 1], [8, 6, 4, 2], 0.0, 1.5),  # it is BM25
-        ([1, 2, 3, 4], [4, 3, 2, 1], 1.25, 1.5),  # against the words: no negative share
-        ([4, 3, 2, 1], [0, 0, 0, 0], 1.25, 1.5),  # no word is known
-        ([5, 5, 5, 5], [4, 3, 2, 1], 1.25, 1.5),  # the first stage says nothing
-        ([1, -1, 1, -1], [1, 1, -1, -1], 1.25, 1.5),
-        ([3, 1, -1, -3], [1, -1, 1, -1], 1.25 * (1 - 2 / 20**0.5), 1.5),
-        ([7], [3], 1.25, 1.5),
+        ([4, 3, 2, 1], [8, 6, 4, 2], 0.0),  # it is BM25
+        ([1, 2, 3, 4], [4, 3, 2, 1], 1.25),  # against the words: no negative share
+        ([4, 3, 2, 1], [0, 0, 0, 0], 1.25),  # no word is known
+        ([5, 5, 5, 5], [4, 3, 2, 1], 1.25),  # the first stage says nothing
+        ([1, -1, 1, -1], [1, 1, -1, -1], 1.25),
+        ([3, 1, -1, -3], [1, -1, 1, -1], 1.25 * (1 - 2 / 20**0.5)),
+        ([7], [3], 1.25),
     ],
 )
 def test_first_stage_counts_by_what_it_says_beyond_the_words(
-    first_stage: list[float], lexical: list[float], weight: float, neural: float
+    first_stage: list[float], lexical: list[float], weight: float
 ) -> None:
     of_list = cheap_signals(first_stage, lexical)
     assert weight_by_list(SETTINGS, FirstStageKind.AUTO, of_list) == pytest.approx(weight)
-    assert weight_by_list(SETTINGS, FirstStageKind.NEURAL, of_list) == pytest.approx(neural)
+    assert weight_by_list(SETTINGS, FirstStageKind.NEURAL, of_list) == 1.25
     assert weight_by_list(SETTINGS, 0.3, of_list) == 0.3
 
 
-def test_neural_weight_is_the_least_weight() -> None:
-    settings = SETTINGS.model_copy(update={"neural_weight": 0.5})
-    of_list = cheap_signals([1, 2, 3], [3, 2, 1])
-    assert weight_by_list(settings, FirstStageKind.NEURAL, of_list) == pytest.approx(1.25)
+def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> None:
+    """Words, sparse scores and cosines agree with one another and not with it."""
+    weights = []
+    for seed in range(20):
+        of_list = signals(100, seed=seed)
+        draw, meaning = np.random.default_rng(seed), of_list.cosines
+        cheap = CheapSignals(draw.normal(size=100), *(meaning + 0.1 * draw.normal(size=100) for _ in range(2)))
+        read = np.argsort(-meaning)[:30]
+        for asked, weight in ((FirstStageKind.NEURAL, 1.25), (0.7, 0.7)):
+            assert list_scores(SETTINGS, asked, cheap, read, replace(of_list, cheap=cheap).select(read))[1] == weight
+        of_read = replace(of_list, cheap=cheap).select(read)
+        weights.append(list_scores(SETTINGS, FirstStageKind.AUTO, cheap, read, of_read)[1])
+    assert np.mean(weights) < 0.5
+
+
+def test_others_that_disagree_say_nothing_against_the_first_stage() -> None:
+    """No word of the query is in the texts, the two models disagree, or there is one model only."""
+    of_list = signals(40)
+    against = -of_list.cosines
+    for cheap in (
+        CheapSignals(against, np.zeros(40), of_list.cosines),
+        CheapSignals(against, of_list.cosines, -of_list.cosines),
+        CheapSignals(against, of_list.cosines, None),
+    ):
+        assert first_stage_support(SETTINGS, cheap, replace(of_list, cheap=cheap)) == 1
+    agreeing = CheapSignals(against, of_list.cosines, of_list.cosines)
+    assert first_stage_support(SETTINGS, agreeing, replace(of_list, cheap=agreeing)) == 0
+
+
+def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known() -> None:
+    """From .6 of all words on, the list is in the language of the table; without one, two signals remain."""
+    of_list = signals(60)
+    cheap = of_list.cheap
+    read = np.sort(np.argsort(-cheap_scores(SETTINGS, 1.0, cheap))[:30])
+    shares = {}
+    for known in (0.0, 0.3, 0.6, 1.0):
+        knowing = replace(of_list, cheap=replace(cheap, known_words=known))
+        shares[known] = list_scores(SETTINGS, FirstStageKind.AUTO, knowing.cheap, read, knowing.select(read))
+    shared = 1 - slow_weight(FirstStageKind.AUTO, cheap) / 1.25
+    assert weight_by_list(SETTINGS, FirstStageKind.AUTO, replace(cheap, known_words=0.3)) == pytest.approx(
+        1.25 * (1 - shared / 2)
+    )
+    assert shares[0.6][0].tolist() == shares[1.0][0].tolist() != shares[0.3][0].tolist()
+    of_read = cheap.select(read)
+    expected = 1.25 * np.array(z(of_read.first_stage.tolist())) + 0.5 * np.array(z(of_read.lexical.tolist()))
+    assert shares[0.0][1] == 1.25
+    assert shares[0.0][0][read].tolist() == pytest.approx(expected.tolist())
 
 
 def test_equal_signals_give_equal_scores() -> None:
@@ -153,7 +252,7 @@ def test_equal_signals_give_equal_scores() -> None:
 
 
 def test_passages_that_are_even_keep_the_order_of_the_first_stage() -> None:
-    """Of two passages all z-scores are 1 and -1: words and cosine, .5 + 1, are against a neural first stage, 1.5."""
+    """Of two passages all z-scores are 1 and -1: words and cosine, .5 + 1, are against a first stage of 1.5."""
     vectors = np.eye(2, dtype=np.float32)
     for query in ([0.6, 0.8], [0.28, 0.96]):
         of_list = Signals(cheap_signals([2, 1], [1, 3]), vectors, np.array(query, dtype=np.float32))
@@ -166,29 +265,44 @@ def test_cheap_scores_are_the_sum_without_the_cosine() -> None:
     assert cheap_scores(SETTINGS, 2.0, cheap).tolist() == pytest.approx(expected)
 
 
-def test_passages_that_are_not_read_stand_on_the_line_of_the_others() -> None:
-    """The line through (5, -3), (7, -2) and (9, 2) is -1 + 1.25 (x - 7)."""
-    scores = with_unread(np.array([5.0, 4.0, 7.0, 9.0, 1.0]), np.array([0, 2, 3]), np.array([-3.0, -2.0, 2.0]))
-    assert scores.tolist() == pytest.approx([-3.0, -4.75, -2.0, 2.0, -8.5])
+def test_passages_that_are_not_read_stand_where_their_other_signals_stand_among_the_others() -> None:
+    """Those that were read have 7 ± 2 by the other signals, and 3 ± 1 in the end."""
+    scores = with_unread(np.array([5.0, 4.0, 9.0, 5.0, 9.0]), np.array([0, 2, 3, 4]), np.array([4.0, 2.0, 2.0, 4.0]))
+    assert scores.tolist() == pytest.approx([4.0, 1.5, 2.0, 2.0, 4.0])
 
 
-@pytest.mark.parametrize(
-    ("read", "fused", "rest"), [([2.0, 1.0], [0.0, 4.0], 2.0), ([2.0, 2.0], [0.0, 4.0], 2.0), ([2.0], [3.0], 3.0)]
-)
-def test_line_does_not_fall_and_needs_two_points(read: list[float], fused: list[float], rest: float) -> None:
+@pytest.mark.parametrize(("read", "fused"), [([2.0, 2.0], [0.0, 4.0]), ([2.0], [2.0])])
+def test_passages_that_are_not_read_keep_their_order_where_the_others_are_equal(
+    read: list[float], fused: list[float]
+) -> None:
     scores = with_unread(np.array([*read, 0.5, -9.0]), np.arange(len(read)), np.array(fused))
-    assert scores.tolist() == [*fused, rest, rest]
+    assert scores.tolist() == [*fused, 0.5, -9.0]
+
+
+def test_order_beyond_the_passages_that_were_read_is_not_that_of_the_list() -> None:
+    """A list whose first stage is a number at random: before, a flat line left the others in its order."""
+    for seed in range(20):
+        of_list = signals(200, seed=seed)
+        about = np.random.default_rng(seed).permutation(200)[:43]
+        of_words = np.isin(np.arange(200), about) + 0.1 * np.random.default_rng(seed + 1).normal(size=200)
+        cheap = CheapSignals(1 / (61 + np.arange(200)), of_words, of_words + 0.2 * of_list.cosines)
+        read = np.sort(np.argsort(-cheap_scores(SETTINGS, 0.0, cheap))[:30])
+        scores, _ = list_scores(SETTINGS, 0.0, cheap, read, replace(of_list, cheap=cheap).select(read))
+        assert len(np.intersect1d(np.argsort(-scores)[:43], about)) == 43
 
 
 def test_no_step_separates_the_last_passage_that_is_read_from_the_next() -> None:
     """Before, the 31st stood below all that were read."""
+    above = 0
     for seed in range(20):
         of_list = signals(60, seed=seed)
         cheap = cheap_scores(SETTINGS, 1.0, of_list.cheap)
         read = np.sort(np.argsort(-cheap)[:30])
         scores = with_unread(cheap, read, fused_scores(SETTINGS, 1.0, of_list.select(read)))
         next_one = np.argsort(-cheap)[30]
-        assert scores[read].min() < scores[next_one] < np.median(scores[read])
+        assert scores[next_one] < np.median(scores[read])
+        above += scores[read].min() < scores[next_one]
+    assert above >= 15
 
 
 def test_sparse_score_counts_nothing_where_the_models_disagree() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 
 from rerank.config import FusionModel
-from rerank.models.encoder import Encoder
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
-from rerank.rankers.fused_scores import CheapSignals, Signals, cheap_scores, fused_scores, weight_by_list
+from rerank.rankers.fused_scores import CheapSignals, Signals, cheap_scores, list_scores, weight_by_list
 from rerank.rankers.fusion import FusionRanker
-from rerank.rankers.lexical import bm25, bundled_word_table
+from rerank.rankers.lexical import bm25, bundled_word_table, known_words
 from rerank.types import FirstStageKind, FirstStageWeight, Passage, Query, Window
 from rerank.util.words import stems
 from tests.conftest import PASSAGES
@@ -41,6 +42,7 @@ def signals(of_list: Window, encoder: Encoder) -> Signals:
         np.array(of_list.first_stage or [0.0] * len(texts)),
         bm25(query, texts, bundled_word_table()),
         np.array([passage.sparse_score for passage in of_list.passages]),
+        known_words(texts, bundled_word_table()),
     )
     vectors = [encoder.encode_passages([passage.text], "auto")[0] for passage in of_list.passages]
     return Signals(cheap, np.stack(vectors), encoder.encode_queries([QUERY.text])[0])
@@ -56,11 +58,10 @@ def test_scores_are_the_fusion_of_the_signals(
         of_list = replace(window(ranker, TEXTS[:n], draw.normal(size=n).tolist()), weight=weight)
         (ranking,) = rank_windows(ranker, [of_list])
         found = signals(of_list, encoder)
-        of_weight = weight_by_list(SETTINGS, weight, found.cheap)
+        expected, of_weight = list_scores(SETTINGS, weight, found.cheap, np.arange(n), found)
         # in bfloat16, a vector depends on the batch of its text
-        expected = fused_scores(SETTINGS, of_weight, found).tolist()
-        assert ranking.scores == pytest.approx(expected, abs=0.05, rel=0.02), n
-        assert ranking.weight == pytest.approx(of_weight)
+        assert ranking.scores == pytest.approx(expected.tolist(), abs=0.05, rel=0.02), n
+        assert ranking.weight == pytest.approx(of_weight, abs=0.01)
 
 
 def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
@@ -76,15 +77,21 @@ def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
     assert set(np.flatnonzero(~np.isnan(ranking.cosines))) == set(np.argsort(-scores)[:5])
 
 
-def test_list_in_a_language_without_known_words_keeps_its_first_stage(
+def test_list_in_a_language_that_the_models_do_not_read_keeps_its_first_stage(
     encoder: Encoder, sparse_encoder: SparseEncoder
 ) -> None:
-    """No word of the query is in a text, so that the first stage has its whole weight."""
-    ranker = fusion(encoder, sparse_encoder)
-    texts = ["Блохи живут около года.", "Пустыни сухи.", "Киты живут в море.", "Ноты пишут на бумаге."]
-    of_list = replace(window(ranker, texts, [4.0, 3.0, 2.0, 1.0]), weight=FirstStageKind.AUTO)
-    (ranking,) = rank_windows(ranker, [of_list])
-    assert ranking.weight == 1.25
+    """No word of the query is in a text, so that the first stage alone counts; a user's own encoder may read it."""
+    texts = ["Ноты пишут на бумаге.", "Пустыни сухи.", "Киты живут 20 лет.", "Блохи живут около года."]
+    found = []
+    for name, own in ((DEFAULT_ENCODER, encoder), ("multilingual", copy(encoder))):
+        own.id = replace(own.id, name=name)
+        ranker = fusion(own, sparse_encoder)
+        of_list = replace(window(ranker, texts, [4.0, 3.0, 2.0, 1.0]), weight=FirstStageKind.AUTO)
+        found += rank_windows(ranker, [of_list])
+    bundled, of_user = found
+    assert bundled.scores == pytest.approx([1.25 * score / 5**0.5 for score in (3, 1, -1, -3)])
+    assert bundled.weight == of_user.weight == 1.25
+    assert of_user.scores != pytest.approx(bundled.scores, abs=0.1)
 
 
 def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

@@ -17,6 +17,7 @@ from rerank.rankers.lexical import (
     bm25,
     bundled_word_table,
     count_words,
+    known_words,
     read_word_table,
     write_word_table,
 )
@@ -48,6 +49,12 @@ def test_texts_without_a_word_of_the_query_score_0(query: tuple[str, ...], texts
 def test_empty_table_weights_all_words_alike() -> None:
     scores = bm25(("a", "b"), [("a", "c"), ("b", "c"), ("c", "c")], WordTable(0, {}))
     assert scores[0] == scores[1] > scores[2] == 0
+
+
+def test_known_words_are_those_of_the_table_and_numbers_are_none() -> None:
+    assert known_words([("flea", "moon", "moon", "20"), ("year",)], TABLE) == 0.5
+    assert known_words([], TABLE) == known_words([(), ("20", "1999")], TABLE) == 1.0
+    assert known_words([("moon",)], TABLE) == 0.0
 
 
 def test_counts_are_of_distinct_passages_and_rare_stems_are_left_out() -> None:

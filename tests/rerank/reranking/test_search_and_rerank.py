@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from rerank.collections import open_collection
 from rerank.config import FusionModel, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -14,18 +17,45 @@ from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
+from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Passage, Ranking, RankOptions
 from tests.conftest import PASSAGES
 
-DEFAULT = FusionModel(name="default", ranker="fusion")
+ANIMALS = ("flea", "cat", "dog", "whale", "horse", "beetle", "hen", "toad")
+FACTS = (
+    "lives for {} years at most",
+    "sleeps {} hours a day",
+    "swims {} miles against the tide",
+    "has {} young in its life cycle",
+    "jumps {} inches high",
+    "eats {} ounces of food a day",
+)
+#: More than the default reads of a list without vectors.
+TEXTS = {f"{place}-{fact}": f"A {animal} {FACTS[fact].format(3 * place + fact + 2)}." for place, animal in
+         enumerate(ANIMALS) for fact in range(len(FACTS))}  # fmt: skip
+DEPTH = len(PASSAGES) + len(TEXTS)
+
+
+@pytest.fixture(scope="module")
+def long_index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("sixty") / "collection"
+    folder.mkdir()
+    rows = [{"_id": doc_id, "title": title, "text": text} for doc_id, (title, text) in PASSAGES.items()]
+    rows += [{"_id": doc_id, "text": text} for doc_id, text in TEXTS.items()]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "corpus.jsonl").write_text(lines, encoding="utf-8")
+    build_index(open_collection(str(folder)), Path(folder.parent / "index"), encoder)
+    return Index(folder.parent / "index", encoder)
 
 
 @pytest.fixture
-async def reranker(encoder: Encoder, sparse_encoder: SparseEncoder, index: Index) -> AsyncIterator[AsyncReranker]:
-    config = ServiceConfig(models=({"name": "default", "ranker": "fusion"}, {"name": "identity", "ranker": "identity"}))
-    rankers = {"default": FusionRanker(DEFAULT, encoder, sparse_encoder), "identity": IdentityRanker()}
-    async with AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers)) as made:
+async def reranker(encoder: Encoder, sparse_encoder: SparseEncoder, long_index: Index) -> AsyncIterator[AsyncReranker]:
+    fusions = (FusionModel(name="default", ranker="fusion"), FusionModel(name="whole", ranker="fusion", cosine_depth=0))
+    config = ServiceConfig(models=(*fusions, {"name": "identity", "ranker": "identity"}))
+    rankers = {fusion.name: FusionRanker(fusion, encoder, sparse_encoder) for fusion in fusions}
+    registry = ModelRegistry(config.models, {**rankers, "identity": IdentityRanker()})
+    async with AsyncReranker(config, encoder, long_index, registry) as made:
         yield made
 
 
@@ -33,25 +63,36 @@ def scores(ranking: Ranking) -> dict[str, float]:
     return {item.passage.doc_id: item.score for item in ranking.ranked}
 
 
-def order(candidates: Sequence[Passage]) -> list[str]:
-    return [candidate.doc_id for candidate in candidates]
-
-
 @pytest.mark.parametrize("first_stage", FirstStage)
 @pytest.mark.parametrize("query", ["how long does a flea live", "what causes high water", "searching text"])
 async def test_search_texts_and_references_give_the_same_scores(
     reranker: AsyncReranker, first_stage: FirstStage, query: str
 ) -> None:
-    """Before, a hybrid search counted by BM25 scores that no client sees, and each first stage had a weight."""
-    depth = len(PASSAGES)
-    found = (await reranker.search(query, first_stage, depth, RankOptions(model="identity"))).ranking
-    searched = (await reranker.search(query, first_stage, depth, RankOptions())).ranking
-    passages = [item.passage for item in found.ranked]
-    texts = [Passage(passage.doc_id, passage.text, passage.score) for passage in passages]
+    """Before, a hybrid search counted by BM25 scores that no client sees, and each first stage had a weight.
+
+    Of texts, the default reads 30 vectors. The model that reads all of them gives texts the scores of the search.
+    """
+    found = (await reranker.search(query, first_stage, DEPTH, RankOptions(model="identity"))).ranking
+    texts = [Passage(item.passage.doc_id, item.passage.text, item.passage.score) for item in found.ranked]
+    assert len(texts) == DEPTH or first_stage is FirstStage.BM25
     references = [replace(text, text="", in_index=True) for text in texts]
-    for candidates in (texts, references):
-        sent = await reranker.rerank(query, candidates, RankOptions())
+    for model, candidates in (("whole", texts), ("whole", references), ("default", references)):
+        searched = (await reranker.search(query, first_stage, DEPTH, RankOptions(model=model))).ranking
+        sent = await reranker.rerank(query, candidates, RankOptions(model=model))
         # in bfloat16, a vector depends on the batch of its text
         assert scores(sent) == pytest.approx(scores(searched), abs=0.1)
-        assert sent.trace.first_stage_weight == pytest.approx(searched.trace.first_stage_weight, abs=1e-6)
-    assert len(order(passages)) == len(searched.ranked)
+        assert sent.trace.first_stage_weight == pytest.approx(searched.trace.first_stage_weight, abs=0.02)
+
+
+@pytest.mark.parametrize("first_stage", FirstStage)
+async def test_vectors_of_the_index_change_no_other_signal(reranker: AsyncReranker, first_stage: FirstStage) -> None:
+    """Texts get 30 cosines, those of the search, which has all; most of the first passages are the same."""
+    query = "how long does a flea live"
+    searched = (await reranker.search(query, first_stage, DEPTH, RankOptions())).ranking
+    found = (await reranker.search(query, first_stage, DEPTH, RankOptions(model="identity"))).ranking
+    texts = [Passage(item.passage.doc_id, item.passage.text, item.passage.score) for item in found.ranked]
+    sent = await reranker.rerank(query, texts, RankOptions())
+    assert sent.trace.cosines == min(30, len(texts))
+    assert searched.trace.cosines == len(texts)
+    first, others = ({item.passage.doc_id for item in ranking.ranked[:10]} for ranking in (searched, sent))
+    assert len(first & others) >= 8

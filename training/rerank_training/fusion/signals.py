@@ -14,8 +14,9 @@ from rerank.commands.progress import with_progress
 from rerank.engine.scores import reciprocal_ranks
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.rankers.fused_scores import CheapSignals, Signals
-from rerank.rankers.lexical import READ_CHARS, bm25, bundled_word_table
+from rerank.rankers.fused_scores import Signals
+from rerank.rankers.fusion import cheap_signals
+from rerank.rankers.lexical import READ_CHARS
 from rerank.util.words import stems
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
@@ -42,7 +43,7 @@ def signals_of(
         scored = sparse_encoder.scored(sparse_encoder.encode_query(item.query.text).unit(), item.passages)
         sparse = np.array([passage.sparse_score for passage in scored], dtype=np.float64)
         vectors = [passages([p.text])[0] if p.vector is None else p.vector for p in item.passages]
-        words = [stems(text[:READ_CHARS]) for text in (item.query.text, *(p.text for p in item.passages))]
-        cheap = CheapSignals(first_stage, bm25(words[0], words[1:], bundled_word_table()), sparse)
+        words = [stems(passage.text[:READ_CHARS]) for passage in item.passages]
+        cheap = cheap_signals(item.query, words, first_stage, sparse, encoder)
         signals = Signals(cheap, np.stack(vectors), queries([item.query.text])[0])
         yield SignalList(signals, np.array(item.relevance, dtype=np.float32))

@@ -14,7 +14,7 @@ import torch
 from rerank_eval.statistics import Comparison, compare
 
 from rerank.config import FusionModel
-from rerank.rankers.fused_scores import Floats, cheap_scores, fused_scores, weight_by_list, with_unread
+from rerank.rankers.fused_scores import Floats, cheap_scores, list_scores, weight_by_list
 from rerank.types import FirstStageKind, FirstStageWeight
 from rerank_training.fusion.signals import SignalList
 from rerank_training.trainer.ndcg import ndcg_at_10
@@ -68,10 +68,10 @@ def ndcg_of_first_stage(item: SignalList) -> float:
 
 def served_scores(item: SignalList, settings: FusionModel, first_stage_weight: FirstStageWeight) -> Floats:
     """(n,) scores that `FusionRanker` gives to the passages of a list that come as texts."""
-    weight = weight_by_list(settings, first_stage_weight, item.signals.cheap)
-    cheap = cheap_scores(settings, weight, item.signals.cheap)
-    read = np.sort(np.argsort(-cheap, kind="stable")[: settings.cosine_depth or len(cheap)])
-    return with_unread(cheap, read, fused_scores(settings, weight, item.signals.select(read)))
+    cheap = item.signals.cheap
+    scores = cheap_scores(settings, weight_by_list(settings, first_stage_weight, cheap), cheap)
+    read = np.sort(np.argsort(-scores, kind="stable")[: settings.cosine_depth or len(scores)])
+    return list_scores(settings, first_stage_weight, cheap, read, item.signals.select(read))[0]
 
 
 def _ndcg(scores: Floats, item: SignalList) -> float:
