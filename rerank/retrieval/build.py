@@ -1,6 +1,6 @@
-"""Builds an index in stages. After a kill, the next build repeats only the unfinished one.
+"""Builds an index in steps. After a kill, the next build repeats only the unfinished one.
 
-The stages are the passages (SQLite), BM25 (Lucene), the vectors, and the index of the vectors (FAISS).
+The steps are the passages (SQLite), BM25 (Lucene), the vectors, and the index of the vectors (FAISS).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vector
 from rerank.retrieval.vector_index import open_vector_index, recall_of, write_vector_index
 from rerank.types import Passage, Precision
 
-#: Progress callback: (stage, passages done, passages in total or None if unknown).
+#: Progress callback: (step, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
 
 #: Passages of a shard, see ShardJob.
@@ -106,26 +106,26 @@ def build_index(
     with build_folder(out, plan) as build:
         try:
             dimension = encoder.id.dimension
-            build.stage("passages", partial(_write_passages, collection, build.index, dimension, report))
+            build.step("passages", partial(_write_passages, collection, build.index, dimension, report))
         except CollectionError:
             build.discard()
             raise
-        build.stage("BM25", partial(_write_bm25, build, settings.threads, report))
-        stages = VectorStages(build, encoder, settings, report)
-        build.stage("vectors", stages.vectors)
-        build.stage("dense", stages.dense)
+        build.step("BM25", partial(_write_bm25, build, settings.threads, report))
+        steps = VectorSteps(build, encoder, settings, report)
+        build.step("vectors", steps.vectors)
+        build.step("dense", steps.dense)
         if sparse_encoder is not None:
-            build.stage("sparse vectors", partial(_write_sparse, build, sparse_encoder, settings, report))
+            build.step("sparse vectors", partial(_write_sparse, build, sparse_encoder, settings, report))
         manifest = write_manifest(
-            build.index, _manifest(collection.name, build, stages, encoder, settings, sparse_encoder)
+            build.index, _manifest(collection.name, build, steps, encoder, settings, sparse_encoder)
         )
         build.finish()
     return manifest
 
 
 @dataclass(frozen=True, slots=True)
-class VectorStages:
-    """The stages of a build that depend on the encoder."""
+class VectorSteps:
+    """The steps of a build that depend on the encoder."""
 
     build: BuildFolder
     encoder: Encoder
@@ -214,7 +214,7 @@ def _write_sparse(build: BuildFolder, encoder: SparseEncoder, settings: BuildSet
 def _manifest(
     collection: str,
     build: BuildFolder,
-    stages: VectorStages,
+    steps: VectorSteps,
     encoder: Encoder,
     settings: BuildSettings,
     sparse_encoder: SparseEncoder | None,
@@ -228,7 +228,7 @@ def _manifest(
         encoder_dtype=settings.encoder_dtype,
         dense=settings.dense,
         sparse_encoder=sparse_encoder.id if sparse_encoder else None,
-        **stages.quality(),
+        **steps.quality(),
         bm25_k1=K1,
         bm25_b=B,
         versions=_versions(),

@@ -18,35 +18,35 @@ from rerank.util.saves import damage_of, read_saved, synced_sizes, write_synced
 
 log = logging.getLogger(__name__)
 
-_INDEX, _PLAN, _STAGES = "index", "plan.json", "stages.json"
-#: The content of _STAGES before the first stage is finished.
+_INDEX, _PLAN, _STEPS = "index", "plan.json", "steps.json"
+#: The content of _STEPS before the first step is finished.
 _NOTHING: dict[str, Any] = {"seconds": {}, "files": {}}
 _WAY_OUT = "free disk space and give the same command again, which goes on where it stopped"
 
 
 class BuildFolder:
-    """The stages of a build and its files: the index in `index`, anything else next to it.
+    """The steps of a build and its files: the index in `index`, anything else next to it.
 
     Attributes:
         folder: OUT.partial, next to the target OUT.
         index: becomes the target.
-        seconds: duration of each finished stage, without the time that kills cost.
+        seconds: duration of each finished step, without the time that kills cost.
     """
 
     def __init__(self, folder: Path, out: Path) -> None:
         self.folder = folder
         self.index = folder / _INDEX
         self._out = out
-        self.seconds: dict[str, float] = {**(read_saved(folder / _STAGES) or _NOTHING)["seconds"]}
+        self.seconds: dict[str, float] = {**(read_saved(folder / _STEPS) or _NOTHING)["seconds"]}
 
-    def stage(self, name: str, work: Callable[[], float | None]) -> None:
-        """Calls `work` unless an earlier build has finished this stage; `work` may return its duration in seconds."""
+    def step(self, name: str, work: Callable[[], float | None]) -> None:
+        """Calls `work` unless an earlier build has finished this step; `work` may return its duration in seconds."""
         if name in self.seconds:
             return
         start_s = time.perf_counter()
         duration_s = work() or time.perf_counter() - start_s
         self.seconds[name] = round(duration_s, 3)
-        write_synced(self.folder / _STAGES, {"seconds": self.seconds, "files": synced_sizes(self.index)})
+        write_synced(self.folder / _STEPS, {"seconds": self.seconds, "files": synced_sizes(self.index)})
 
     def finish(self) -> None:
         """Gives the index its name, and removes the rest."""
@@ -61,7 +61,7 @@ class BuildFolder:
 
 @contextmanager
 def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = False) -> Iterator[BuildFolder]:
-    """The folder for the build of `out`, with the finished stages of an earlier build by the same plan.
+    """The folder for the build of `out`, with the finished steps of an earlier build by the same plan.
 
     Args:
         out: must not exist.
@@ -119,8 +119,8 @@ def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> 
 
 
 def _damage(folder: Path) -> str:
-    """Says what of the finished stages is cut; empty if nothing is."""
-    for path in (folder / _PLAN, folder / _STAGES):
+    """Says what of the finished steps is cut; empty if nothing is."""
+    for path in (folder / _PLAN, folder / _STEPS):
         if path.is_file() and read_saved(path) is None:
             return f"{path} is cut"
-    return damage_of(folder / _INDEX, (read_saved(folder / _STAGES) or _NOTHING)["files"])
+    return damage_of(folder / _INDEX, (read_saved(folder / _STEPS) or _NOTHING)["files"])

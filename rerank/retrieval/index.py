@@ -47,7 +47,7 @@ class IndexManifest(BaseModel):
         bm25_k1, bm25_b: parameters of BM25.
         versions: package → version when the index was built.
         created_utc: time when the index was built.
-        seconds: stage of the build → its duration in seconds, for the vectors summed over the workers.
+        seconds: step of the build → its duration in seconds, for the vectors summed over the workers.
         files: path in the folder → size and hash.
     """
 

@@ -40,7 +40,7 @@ class Killed(Exception):
 
 
 def kill_at(moment: tuple[str, int], stage: str, done: int, total: int | None) -> None:
-    """A progress callback that ends the build when this stage has come so far."""
+    """A progress callback that ends the build when this step has come so far."""
     if (stage, done) == moment:
         raise Killed
 

@@ -1,4 +1,4 @@
-"""The folder of an unfinished index: its lock, its stages, and its end."""
+"""The folder of an unfinished index: its lock, its steps, and its end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_two_builds_of_the_same_index_are_refused(tmp_path: Path) -> None:
 def test_folder_left_without_its_index_is_begun_anew(tmp_path: Path) -> None:
     """As after a kill between the naming of the index and the removal of the rest, when the index was deleted."""
     with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("all", lambda: fill(build))
+        build.step("all", lambda: fill(build))
         (build.folder / "shards").touch()
         build.index.rename(tmp_path / "elsewhere")
     with build_folder(tmp_path / "out", {"dense": "hnsw"}) as build:
@@ -42,17 +42,17 @@ def test_folder_left_without_its_index_is_begun_anew(tmp_path: Path) -> None:
 
 def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> None:
     with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("all", lambda: fill(build))
+        build.step("all", lambda: fill(build))
     with build_folder(tmp_path / "out", {"dense": "hnsw"}, replace_others=True) as build:
         assert (build.seconds, build.index.exists()) == ({}, False)
 
 
-@pytest.mark.parametrize("name", ["plan.json", "stages.json", "index/file"])
+@pytest.mark.parametrize("name", ["plan.json", "steps.json", "index/file"])
 def test_folder_that_a_power_loss_cut_is_begun_anew(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("all", lambda: fill(build))
+        build.step("all", lambda: fill(build))
         assert build.folder.name == "out.partial"
     os.truncate(tmp_path / "out.partial" / name, 0)
     with build_folder(tmp_path / "out", PLAN) as build:
@@ -60,6 +60,6 @@ def test_folder_that_a_power_loss_cut_is_begun_anew(
     assert f"{name} " in caplog.text
     assert "the index is begun anew" in caplog.text
     with build_folder(tmp_path / "out", PLAN) as build:
-        build.stage("all", lambda: fill(build))
+        build.step("all", lambda: fill(build))
     with build_folder(tmp_path / "out", PLAN) as build:
         assert list(build.seconds) == ["all"]

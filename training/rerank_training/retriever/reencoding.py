@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rerank.models.encoder import Encoder
-from rerank.retrieval.build import BuildSettings, Report, VectorStages
+from rerank.retrieval.build import BuildSettings, Report, VectorSteps
 from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.index import IndexManifest, read_manifest, write_manifest
 from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
@@ -33,14 +33,14 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexM
     before = read_manifest(index)
     plan = {"index": str(index.resolve()), "built": before.created_utc.isoformat(), "encoder": asdict(encoder.id)}
     with build_folder(out, plan, replace_others=True) as build:
-        build.stage("passages", partial(_copy_texts, index, build.index, before.passages, encoder.id.dimension))
-        stages = VectorStages(build, encoder, BuildSettings(before.dense, before.encoder_dtype), report)
-        build.stage("vectors", stages.vectors)
-        build.stage("dense", stages.dense)
+        build.step("passages", partial(_copy_texts, index, build.index, before.passages, encoder.id.dimension))
+        steps = VectorSteps(build, encoder, BuildSettings(before.dense, before.encoder_dtype), report)
+        build.step("vectors", steps.vectors)
+        build.step("dense", steps.dense)
         changed = {
             "encoder": encoder.id,
             "created_utc": datetime.now(UTC),
-            **stages.quality(),
+            **steps.quality(),
             "seconds": before.seconds | build.seconds,
         }
         manifest = write_manifest(build.index, before.model_copy(update=changed))
