@@ -151,7 +151,7 @@ class _CallMetrics:
 
 class _BatchMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["model", "stage"]
+        labels = ["model", "phase"]
         counter = partial(Counter, namespace="rerank", registry=registry, labelnames=labels)
         histogram = partial(Histogram, namespace="rerank", registry=registry)
         self._seconds = histogram("batch_seconds", "Time of a batch on the model's thread.", labels, buckets=_SECONDS)

@@ -69,8 +69,8 @@ def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: Re
     assert value(service, "rerank_candidates_total", model="number") == 30
     assert value(service, "rerank_answers_total", model="number", completeness="full") == 1
     assert value(service, "rerank_batch_windows_sum", model="number") == execution.windows == 2
-    assert value(service, "rerank_batch_tokens_sum", model="number", stage="rank") == execution.tokens
-    assert value(service, "rerank_batch_seconds_count", stage="prepare") == 2, "all passages, and each window"
+    assert value(service, "rerank_batch_tokens_sum", model="number", phase="rank") == execution.tokens
+    assert value(service, "rerank_batch_seconds_count", phase="prepare") == 2, "all passages, and each window"
     assert value(service, "rerank_request_seconds_count", method="Rerank", model="number") == 1
     model_s = value(service, "rerank_request_part_seconds_sum", part="model", model="number")
     assert model_s == pytest.approx(execution.model_ms / 1000)
@@ -110,8 +110,8 @@ def test_queue_and_cancellation_are_counted(encoder: Encoder) -> None:
         call.cancel()
         wait_for(lambda: value(held.served, "rerank_requests_total", status="CANCELLED", model="number") == 1)
         held.ranker.release.set()
-        wait_for(lambda: value(held.served, "rerank_batches_after_cancellation_total", stage="rank") == 1)
-        assert value(held.served, "rerank_tokens_after_cancellation_total", stage="rank") == 200
+        wait_for(lambda: value(held.served, "rerank_batches_after_cancellation_total", phase="rank") == 1)
+        assert value(held.served, "rerank_tokens_after_cancellation_total", phase="rank") == 200
         assert value(held.served, "rerank_batch_windows_count") == 1
         assert value(held.served, "rerank_queued_requests") == 0
 
