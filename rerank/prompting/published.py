@@ -45,7 +45,7 @@ def read_published(name: str) -> str:
         ) from error
     if (found := hashlib.sha256(content).hexdigest()) != _SHA256[template]:
         raise ConfigError(
-            f"template {name}: the file of rank-llm {package.version} has the SHA-256 {found}, in {_VERSION} it has "
+            f"template {name}: the file of rank-llm {package.version} has the SHA-256 {found}, but {_VERSION} has "
             f"{_SHA256[template]}; pip install --no-deps rank-llm=={_VERSION}, or give the path of a file as `template`"
         )
     return content.decode("utf-8")

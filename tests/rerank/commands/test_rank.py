@@ -68,7 +68,7 @@ def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkey
     [
         (("--query", "q"), "give passages as texts, a file of candidates (- for standard input), or --example"),
         (("x", "y"), 'give --query "…", or --example'),
-        (("--example", "--query", "q"), "--example has a query and passages of its own"),
+        (("--example", "--query", "q"), "--example brings a query and passages"),
         (("--query", "q", "x", "--batch", "requests.jsonl"), "or --batch and --out"),
     ],
 )

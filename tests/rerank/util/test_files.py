@@ -98,7 +98,7 @@ def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
     create(out)
     assert entries(out.parent) == ["other", "out"]
     assert entries(out) == ["file"]
-    assert caplog.messages == [f"removed {folder}, the unfinished folder that a killed process left behind"]
+    assert caplog.messages == [f"removed {folder}, the unfinished folder that a killed process left"]
 
 
 def test_running_writer_keeps_its_folder_and_another_target_does_not_matter(out: Path) -> None:
