@@ -92,9 +92,7 @@ def test_passages_of_an_index_have_the_vectors_of_the_encoder(
 
 def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: Encoder, tmp_path: Path) -> None:
     other = SparseEncoder(write_sparse_encoder(tmp_path / "other", "distilbert"), "cpu")
-    with pytest.raises(
-        IndexMismatch, match=r"sparse vectors of .* are from .*bert .*set sparse_encoder to the former"
-    ):
+    with pytest.raises(IndexMismatch, match=r"sparse vectors of .* are from .*bert .*set sparse_encoder to the former"):
         Index(folder, encoder, lambda: other)
 
 
