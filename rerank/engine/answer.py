@@ -32,7 +32,7 @@ def answer_instead(request: Request, error: Exception, is_late: bool, total_ms: 
 
     Args:
         error: what ended the ranking.
-        is_late: whether the deadline has come, at which a TimeoutError ends it.
+        is_late: whether the deadline has come, which raises a TimeoutError.
 
     Raises:
         DeadlineExceeded, Exception: the request asks for an error instead of such an answer.

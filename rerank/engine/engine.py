@@ -32,7 +32,7 @@ class Engine:
     Args:
         rankers: of the models by name.
         config: settings of the queues.
-        infos: descriptions of the models by name; None: those of their rankers.
+        infos: descriptions of the models by name; None: the rankers' own.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class ModelSchedulers:
 
     Args:
         model: its name.
-        max_batch_tokens: limit of a batch of windows; None: that of the device.
+        max_batch_tokens: limit of a batch of windows; None: the device's.
         observers: called with the work.
     """
 

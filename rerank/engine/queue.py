@@ -35,7 +35,7 @@ _Heap: TypeAlias = list[tuple[float, int, Request]]
 
 @dataclass
 class _Caller:
-    """A caller's waiting requests, and its tag: the virtual time in tokens at which its next work starts."""
+    """A caller's waiting requests, and its tag: the virtual time in tokens when its next work starts."""
 
     tag: float = -math.inf
     #: (priority, number, request); a request may be in it several times, or have no queue any more.
@@ -43,7 +43,7 @@ class _Caller:
 
 
 class FairQueue(Generic[E]):
-    """The queue of a phase. It forms batches: work of the caller whose turn it is, and of others that fits beside it.
+    """The queue of a phase. It forms batches: work of the caller whose turn it is, and of others as far as it fits.
 
     Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
 
@@ -74,7 +74,7 @@ class FairQueue(Generic[E]):
         self._queues: dict[Request, deque[E]] = {}
         self._callers: dict[str, _Caller] = {}
         self._virtual_time = self._ran_tokens = 0.0
-        self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
+        self._numbers = itertools.count()  # requests of equal priority run in the order of arrival
 
     def __len__(self) -> int:
         """The number of parts of work."""
@@ -102,8 +102,8 @@ class FairQueue(Generic[E]):
     def may_preempt(self, running: Sequence[E], preempted_tokens: int) -> bool:
         """Returns True if the request whose turn it is may run in the middle of a running batch.
 
-        It has less than half of the work of each request in the batch, in whose middle fewer tokens have run than the
-        batch has itself, so that it takes about twice its time at most.
+        It has less than half of the work of each request in the batch, and fewer tokens have run in the middle of the
+        batch than it has itself, so that it takes about twice its time at most.
         """
         turns = self._turns()
         if not turns or preempted_tokens >= sum(work.tokens for work in running):

@@ -30,7 +30,7 @@ class CallerShare:
     """A caller's share of the engine. Callers that always wait have equal shares.
 
     Attributes:
-        name: of the caller: that of its API key, or the address of its connection.
+        name: of the caller's API key, or the address of its connection.
         queueing: bounds the caller's tokens in work; by default they have no bound.
     """
 
@@ -72,7 +72,7 @@ class Request:
     """A request in the engine, which runs it once at a time.
 
     Attributes:
-        stages: one, or up to three of a cascade; the last one is that of the request's own model.
+        stages: one, or up to three of a cascade; the last one has the request's own model.
         options: of the answer; what they say about the model and its strategy is in `stages`.
         deadline_s: on the event loop's clock; infinite without one.
         remaining: estimated tokens that remain in each phase, including those that are running.
@@ -86,8 +86,8 @@ class Request:
         read: positions of the passages that were read by a model that reads passages.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
         last: the ranking of the latest window, with what the first stage counts.
-        weight: that of the first stage in the first window.
-        last_weight: that of the first stage, or of the preranker, in the latest window.
+        weight: how much the first stage counts in the first window.
+        last_weight: how much the first stage, or the preranker, counts in the latest window.
     """
 
     query: Query

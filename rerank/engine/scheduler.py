@@ -25,7 +25,7 @@ R = TypeVar("R")
 _LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0
 #: How long running batches may take when the engine closes.
 _CLOSE_S = 5.0
-#: A rate is an average over about this many of the latest seconds in which work ran.
+#: A rate is an average over about this many of the latest seconds of work.
 _AVERAGED_S = 2.0
 
 
@@ -82,7 +82,7 @@ class Rate:
 
     def __init__(self) -> None:
         self.is_warm = False
-        #: Of the latest batches, of which earlier ones count less and less.
+        #: Of the latest batches; earlier ones count less and less.
         self._tokens, self._seconds = 0.0, 0.0
 
     def observe(self, tokens: float, seconds: float) -> None:
@@ -263,7 +263,7 @@ class Scheduler(Generic[T, R]):
         )
 
     def _measure(self, tokens: int, is_warm: bool) -> None:
-        """Adds a batch to the rate: its tokens, and the time since another batch, running beside it, was added."""
+        """Adds a batch to the rate: its tokens, and the time since a concurrent batch was added."""
         seconds = time.perf_counter() - self._rated_until_s
         self._rated_until_s += seconds
         if is_warm or not self.rate.is_warm:

@@ -197,8 +197,8 @@ def has_stride(strategy: Strategy) -> bool:
 class RankStage:
     """A model that orders all candidates by a strategy. A request has one stage, or up to three: a cascade.
 
-    In a cascade, the preranker orders all candidates by its own strategy, which may be a cascade of two stages; then
-    the request's model orders the top window, which is the strategy Single.
+    In a cascade, the preranker orders all candidates by its default strategy, which may be a cascade of two stages;
+    then the request's model orders the top window, which is the strategy Single.
 
     Attributes:
         weight: of the scores before the stage, of the first stage or the preranker, see `rerank.engine.scores`. 0:
@@ -230,7 +230,7 @@ class RankStage:
         )
 
 
-#: The stages of a request: one, and before it in a cascade those of the preranker.
+#: The stages of a request: one, and before it in a cascade the preranker's stages.
 Stages: TypeAlias = tuple[RankStage, ...]
 
 

@@ -45,7 +45,7 @@ class Worker:
         self.problem = ""
         self._name, self._has_ended = name, False
         self._calls: SimpleQueue[_Call] = SimpleQueue()
-        #: Seconds for which the running function has stood still, because others ran in its middle.
+        #: Seconds that the running function has waited for others, which preempted it.
         self._paused_s = 0.0
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -124,7 +124,7 @@ class Worker:
 
 
 class SharedWorker:
-    """A thread on which callers take turns: each of them has one slice of work, or one function, in its line at a time.
+    """A thread that callers use in turns: each of them has one slice of work, or one function, in its line at a time.
 
     There is one thread, because each one that runs Python keeps the event loop from the interpreter.
 
@@ -162,7 +162,7 @@ class SharedWorker:
 
 
 class _Slice(NamedTuple, Generic[T]):
-    """The end of a slice; `result` is that of the work if it was the last one."""
+    """The end of a slice; `result` is the work's result if it was the last one."""
 
     is_last: bool
     result: T

@@ -43,7 +43,7 @@ class RankerInfo:
     needs_vectors: bool = False
     #: True if the ranker reads the score of a passage's sparse vector, and `prepare` computes it.
     needs_sparse: bool = False
-    #: True if the ranker adds the scores of the first stage to its own; otherwise the engine does.
+    #: True if the ranker adds the first stage's scores; otherwise the engine adds them.
     adds_first_stage: bool = False
     #: The most passages of a window whose missing vectors `score` computes.
     max_encoded_passages: int = 0

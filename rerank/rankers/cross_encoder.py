@@ -1,6 +1,6 @@
 """Cross-encoder: scores each passage by a model that reads the query and this one passage (Nogueira and Cho 2019).
 
-The model is any that sentence-transformers' `CrossEncoder` loads; its scores are those of `CrossEncoder.predict`.
+The model is any that sentence-transformers' `CrossEncoder` loads; it scores as `CrossEncoder.predict` does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_PASSAGES = 1000
 _LEAST_PASSAGE_TOKENS = 16
 #: Tokens of a batch of pairs, between which other requests take their turns.
 _CPU_BATCH_TOKENS = 512
-#: Tokens of pairs by which the memory of a batch on a GPU is measured, and the most of one of them.
+#: Tokens of the pairs that measure the memory of a batch on a GPU, and the most tokens of one pair.
 _MEASURED_TOKENS, _MEASURED_PAIR_TOKENS = 2048, 512
 
 

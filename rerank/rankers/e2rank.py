@@ -92,7 +92,7 @@ class E2RankRanker(E2RankPrompts, Ranker):
         precision: of the pass over a prompt, see `rerank.config.Precision`; passages are encoded in float32.
 
     Raises:
-        CheckpointError: the encoder pools other states than that of the last token, or changes it afterwards.
+        CheckpointError: the encoder does not pool the state of the last token, or changes it afterwards.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reads the settings of a FIRST checkpoint from its manifest, with which the operator's settings must agree."""
+"""Reads the settings of a FIRST checkpoint from its manifest; the operator's settings must agree with it."""
 
 from __future__ import annotations
 

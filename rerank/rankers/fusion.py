@@ -53,7 +53,7 @@ class FusionRanker(Ranker):
     """Ranks windows of passages by a fusion of signals.
 
     Args:
-        settings: weights, and the depth to which the cosine is read.
+        settings: weights, and how many passages get a cosine.
         encoder: of the cosine.
         sparse_encoder: of the sparse score; None if its weight is 0.
     """
@@ -155,7 +155,7 @@ class FusionRanker(Ranker):
         return tuple(batches)
 
     def _best(self, window: Window, cheap: CheapSignals) -> Places:
-        """Returns the places whose cosine is read: the best passages by the other signals, and those of an index.
+        """Returns the places whose cosine is read: the best passages by the other signals, and all of an index.
 
         A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
         """

@@ -35,7 +35,7 @@ from rerank.types import Decoded, ScoreKind, Window, WindowRanking
 _MOST_PASSAGES = 100
 #: Tokens that an answer may have beyond the bare permutation: its end token, a word before it, another tokenization.
 _SLACK_TOKENS = 8
-#: The same behind a reasoning: line ends, <answer>, and a sentence before the permutation.
+#: The same after a reasoning: line ends, <answer>, and a sentence before the permutation.
 _SLACK_TOKENS_AFTER_THINKING = 64
 #: The most tokens for thinking in the self-test, which need not get an answer.
 _SELF_TEST_TOKENS = 16
@@ -59,7 +59,7 @@ class GenerationPrompts(TextPrompts):
         thinking_tokens: the most tokens of a reasoning before the answer; 0: the model answers at once.
 
     Raises:
-        CheckpointError: the chat template opens a reasoning, for which there are no tokens.
+        CheckpointError: the chat template opens a reasoning, and no tokens are left for one.
         ConfigError: there is no such template, or the tokens for thinking leave no room for a prompt.
     """
 

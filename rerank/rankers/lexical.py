@@ -89,7 +89,7 @@ class StemCache(TextCache[tuple[str, ...]]):
     """Keeps the stems of the texts that were read last; the stems themselves are shared by all texts."""
 
     def with_cached_stems(self, passage: Passage) -> Passage:
-        """Gives a passage without stems those of its text, if they are known."""
+        """Returns the passage with its cached stems, if there are some."""
         if passage.stems is not None or (found := self.get(passage.text)) is None:
             return passage
         return replace(passage, stems=found)

@@ -21,7 +21,7 @@ def one_step(states: torch.Tensor, passages: Sequence[torch.Tensor]) -> list[tup
     """Returns log-softmax of h · eᵢ over the n passages eᵢ of each window, where h is the state of its last position.
 
     Args:
-        states: (B, D), those of the windows.
+        states: (B, D), one per window.
         passages: (n, D) projected passages of each window.
     """
     return [
@@ -36,7 +36,7 @@ def dynamic(
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
 ) -> list[tuple[tuple[float, ...], Decoded]]:
-    """Returns minus the rank at which each passage of a window is chosen (PE-Rank, section 3.3), and the choices' cost.
+    """Returns minus the rank of each passage in the order of choice (PE-Rank, section 3.3), and the choices' cost.
 
     The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
     the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a matrix of its own:

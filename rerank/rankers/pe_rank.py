@@ -55,7 +55,7 @@ class PERankRanker(Ranker):
         encoder: the encoder that the checkpoint was trained for.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
-            other, with one decode step per passage that reads the passage chosen last; None: that of the checkpoint.
+            other, with one decode step per passage that reads the passage chosen last; None: the checkpoint's.
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown beside its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.

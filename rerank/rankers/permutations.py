@@ -30,7 +30,7 @@ class ParsedPermutation:
 
     @property
     def repairs(self) -> int:
-        """The number of places that were repaired: a wrong identifier in the place of a missing one is one of them."""
+        """The number of places that were repaired: a wrong identifier instead of a missing one is one of them."""
         return min(len(self.permutation), max(self.missing, self.repeated + self.unknown))
 
 
@@ -61,7 +61,7 @@ def _tagged(text: str) -> str:
 
 
 def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False) -> ParsedPermutation:
-    """Reads the order in which a text names the passages of a window, and repairs it to a permutation.
+    """Reads the order of the passages that a text names, and repairs it to a permutation.
 
     Args:
         text: the model's answer.

@@ -227,8 +227,8 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
 
     Args:
         model, make_prompts: see _RemotePromptRanker.
-        end_token: behind each passage.
-        encoder: that of the service if it has the same weights, so that passages have its vectors; None: the server
+        end_token: ends each passage.
+        encoder: the service's if it has the same weights, so that passages have its vectors; None: the server
             encodes all passages.
 
     Raises:

@@ -116,7 +116,7 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
     Raises:
         SelfTestFailed: the ranker raised, or its scores are too few, not finite, depend on the batch, or differ from
-            those of transformers or the golden ones.
+            the scores of transformers or the golden ones.
     """
     if not ranker.info.reads_passages:
         return

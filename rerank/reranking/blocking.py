@@ -103,7 +103,7 @@ class Reranker:
             documents: the texts; in first-stage order, best first, if they are `ordered`.
             top_k: the number of results, at least 1; None for all.
             return_documents: whether each result has its "text".
-            ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
+            ordered: whether a first stage ordered the documents, which then counts. By default it has
                 no effect, and equal texts get equal scores; see `rerank.reranking.unordered`.
             min_relevance: the least relevance of a result, 0 to 1; None: none is left out.
             others: arguments of `CrossEncoder.rank` that have no effect here, as for `predict`.
@@ -203,7 +203,7 @@ class Reranker:
         Args:
             requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
                 ahead, so that they may be as many as one likes.
-            options: those of all requests.
+            options: for all requests.
             show_progress_bar: whether to show one on a terminal or in a notebook.
 
         Returns:

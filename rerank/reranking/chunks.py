@@ -37,7 +37,7 @@ _SLICE_CHARS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk of a document as a candidate of its own, with the title, the doc_id and the score of the document.
+    """A chunk of a document as a candidate, with the title, the doc_id and the score of the document.
 
     Attributes:
         document: the position of the document in the request.
@@ -121,7 +121,7 @@ class ChunkedDocuments:
 def chunk_tokens(infos: Sequence[RankerInfo], query_tokens: int) -> float:
     """Returns the length of a chunk, which every model reads whole; infinite if none reads passages.
 
-    A model that scores each passage alone reads the query beside it.
+    A model that scores each passage alone reads the query with it.
     """
     reads = [
         info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0)

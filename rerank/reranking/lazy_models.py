@@ -20,9 +20,9 @@ from rerank.util.time_limit import in_thread
 
 log = logging.getLogger(__name__)
 
-#: Idle models are looked for so many times in the shortest time after which one is unloaded.
+#: Checks for idle models per shortest `unload_after_s`.
 _LOOKS = 10
-#: The memory of a model is collected at most so many times.
+#: Attempts to free a model's memory.
 _TRIES = 5
 
 
@@ -32,7 +32,7 @@ class LazyModels:
     Args:
         models: their settings.
         registry, engine: where a loaded model is put.
-        loader: loads a model, on a thread of its own.
+        loader: loads a model, on a new thread.
     """
 
     def __init__(

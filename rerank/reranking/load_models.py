@@ -63,7 +63,7 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: Behind the passages of E2Rank, whose published tokenizers write none.
 E2RANK_END_TOKEN = "<|endoftext|>"
-#: Passages in a prompt of E2Rank, the first ones of a window, and the words to which they are cut, as in the paper.
+#: Passages in a prompt of E2Rank, the first ones of a window, and the most words of each, as in the paper.
 _E2RANK_PASSAGES, _E2RANK_WORDS = 20, 1024
 
 
@@ -253,7 +253,7 @@ def _e2rank_prompt(model: E2RankModel) -> tuple[Template, str, int]:
 
 
 def _instruction(model: E2RankModel) -> str:
-    """Returns that of the settings, or of the model's training.
+    """Returns the instruction of the settings, or of the model's training.
 
     Raises:
         CheckpointError: the model's files differ from its manifest.
@@ -268,7 +268,7 @@ def _has_weights_of(encoder: Encoder, folder: Path | None) -> bool:
 
 
 def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
-    """Returns the settings by which an E2Rank model encodes passages, which published folders do not state."""
+    """Returns how an E2Rank model encodes passages, which published folders do not state."""
     if (Path(model.path or "") / "modules.json").is_file():
         return EncoderConfig(name=str(model.path))
     return EncoderConfig(name=str(model.path), pooling="lasttoken", end_token=E2RANK_END_TOKEN)

@@ -36,7 +36,7 @@ class ModelDescription:
     """A configured model, as `ListModels` reports it.
 
     Attributes:
-        name: by which requests name it.
+        name: in requests.
         info: of its ranker.
         is_default: it answers requests that name no model.
         problem: why it is not served; empty if it is, or will be once it is asked for.
@@ -63,7 +63,7 @@ class ModelRegistry:
         models: configuration of all models.
         rankers: their rankers. Requests that name a FailedRanker raise its error. A model without a ranker is an
             UnloadedRanker until `put` gives it one.
-        infos: their descriptions; None: those of their rankers.
+        infos: their descriptions; None: the rankers' own.
 
     Raises:
         InvalidRequest: the default window of a model is larger than its ranker reads.
@@ -120,7 +120,7 @@ class ModelRegistry:
         return [stage.model for stage in stages if isinstance(self.rankers[stage.model], UnloadedRanker)]
 
     def resolve(self, options: RankOptions, instruction: str = "") -> Stages:
-        """Makes the stages of a request, completed from the defaults of its model, which is that of the last stage.
+        """Makes the stages of a request, completed from the defaults of its model, which the last stage has.
 
         Raises:
             NotFound: there is no such model.

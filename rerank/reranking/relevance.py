@@ -65,7 +65,7 @@ def with_relevance(
     Args:
         info: of the model of the last stage.
         curve: of the service's encoder; None: it has none.
-        passages: those of the request, in the order of the positions.
+        passages: of the request, in the order of the positions.
     """
     known = dict[str, float]()
     for window in ranking.trace.windows:
@@ -101,7 +101,7 @@ def _by_cosine(window: WindowTrace, curve: RelevanceCurve | None) -> list[float]
 def at_least(ranking: Ranking, min_relevance: float, top_n: int = 0) -> Ranking:
     """Drops the results whose relevance is lower, or not known, and keeps the first `top_n` (0: all) of the others.
 
-    A ranking in the place of a failure keeps those of unknown relevance, which no model may have read, and says so. If
+    A ranking instead of a failure keeps results of unknown relevance, which no model may have read, and says so. If
     nothing is left, a warning names the highest relevance.
     """
     unknown = {item.position for item in ranking.ranked if item.relevance is None}

@@ -173,7 +173,7 @@ class AsyncReranker:
     async def _load(self, options: RankOptions, deadline_s: float) -> None:
         """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
         if unloaded := self._models.unloaded_models_of(options):
-            # Twice the margin, as an answer in the place of a failure needs some of the time, too.
+            # Twice the margin, as an answer instead of a failure needs some of the time, too.
             await self._lazy.load(unloaded, deadline_s - 2 * ANSWER_MARGIN_S)
 
     async def search(

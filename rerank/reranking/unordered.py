@@ -1,4 +1,4 @@
-"""Unordered lists: the order in which the candidates came has no effect, because their content decides on it.
+"""Unordered lists: the order of the request has no effect, because the content of the candidates decides on the order.
 
 Each text is ranked once. Candidates with the same text share its score, and follow one another in the ranking.
 """
@@ -74,7 +74,7 @@ class UnorderedList:
         return replace(request, candidates=self.distinct, stages=(replace(first, weight=0.0), *others))
 
     def ranking(self, of_distinct: Ranking, options: RankOptions) -> Ranking:
-        """Makes the ranking of all candidates from that of `distinct`, for a request with these options."""
+        """Makes the ranking of all candidates from the ranking of `distinct`, for a request with these options."""
         ranked: list[RankedCandidate] = []
         for item in of_distinct.ranked:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
