@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 #: A path of the repository in prose or code, such as `scripts/gen_proto.sh`.
 MENTIONED = re.compile(r"(?<![\w/.~-])((?:docs|eval|proto|rerank|scripts|tests|training)/[\w./*-]*[\w/*])")
 #: A script that is gone, with the last commit that has it.
-GONE = re.compile(r"`[\w./-]+` at commit\s[0-9a-f]{7}\b")
+GONE = re.compile(r"`[\w./-]+`\s+at\s+commit\s+[0-9a-f]{7}\b")
 
 
 def heading_anchors(page: Path) -> set[str]:
