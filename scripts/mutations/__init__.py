@@ -1,0 +1,1 @@
+"""Planted changes that the tests must find; see __main__.py."""

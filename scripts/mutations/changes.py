@@ -1,0 +1,182 @@
+"""The planted changes. Each changes what a user sees: an order, a score, a prompt, who waits, or what is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one place of a file, and the tests of which one must fail.
+
+    Attributes:
+        path: the file; its tests are those of the folder or file `tests`.
+        old: occurs once in the file.
+    """
+
+    path: str
+    old: str
+    new: str
+    tests: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {' '.join(self.old.split())} → {' '.join(self.new.split()) or 'nothing'}"
+
+
+def _of(path: str, tests: str, *changes: tuple[str, str]) -> tuple[Change, ...]:
+    return tuple(Change(path, old, new, tests) for old, new in changes)
+
+
+_ENGINE, _RANKERS, _PROMPTING = "tests/rerank/engine", "tests/rerank/rankers", "tests/rerank/prompting"
+_RETRIEVAL, _LOSSES = "tests/rerank/retrieval", "tests/training/trainer/test_losses.py"
+
+CHANGES: tuple[Change, ...] = (
+    *_of(
+        "rerank/engine/strategies.py",
+        _ENGINE,
+        ("end -= stride", "end -= size"),
+        ("yield 0, min(size, n)", "yield max(0, end - size), end"),
+        ("is_final=start == 0", "is_final=True"),
+        ("half = self.window_size // 2", "half = self.window_size // 3"),
+        ("tail = [pivot, *below, *tail]", "tail = [*below, pivot, *tail]"),
+        ("        if windows <= 1:\n", "        if windows <= 9:\n"),
+        ("[*reordered(window, ranking), *others]", "[*others, *reordered(window, ranking)]"),
+    ),
+    *_of(
+        "rerank/engine/scores.py",
+        _ENGINE,
+        ("z_scores(ranking.scores) + weight * z_scores", "z_scores(ranking.scores) - weight * z_scores"),
+        ("all(map(math.isfinite, scores)) and ", ""),
+        (" and len({*scores}) > 1", ""),
+        ("np.nextafter(np.float32(result[-1]), np.float32(-np.inf))", "result[-1]"),
+        ("1 - 4 * discordant", "1 - 2 * discordant"),
+    ),
+    *_of(
+        "rerank/engine/queue.py",
+        _ENGINE,
+        ("_LOOK_AHEAD = 16", "_LOOK_AHEAD = 1"),
+        ("_AGE_FACTOR = 0.05", "_AGE_FACTOR = 0.0"),
+        ("caller.tag = max(least, (least + caller.tag) / 2)", "caller.tag = 0.0"),
+        ("tokens + queue[0].tokens <= self.max_batch_tokens", "tokens <= self.max_batch_tokens"),
+        ("        if priority > queued_priority:", "        if False:"),
+        ("caller.tag + self._remaining(caller.heap[0][2])", "caller.tag"),
+    ),
+    *_of(
+        "rerank/engine/scheduler.py",
+        _ENGINE,
+        ("max_batch_tokens, tokens) // 2)", "max_batch_tokens, tokens))"),
+        ("if not work.future.done():  # its request was cancelled", "if True:"),
+        ("self._queue.discard(request)", "pass"),
+        ("        if len(batch) == 1:", "        if True:"),
+        ("keep = math.exp(-seconds / _AVERAGED_S)", "keep = 1.0"),
+        (
+            "_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0",
+            "_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 1e9, 20, 1e9",
+        ),
+    ),
+    *_of(
+        "rerank/engine/request.py",
+        _ENGINE,
+        ("if set(positions) <= set(self.windows[-1].positions):", "if False:"),
+        ("self.order = [position for position in self.order if position not in {*blank}]", "pass"),
+        ("key=lambda done: done.queue_ms + done.model_ms", "key=lambda done: done.queue_ms"),
+        ("self.repairs += ranking.repairs", "self.repairs = ranking.repairs"),
+        ("and not ranking.is_unanswered", ""),
+    ),
+    *_of(
+        "rerank/engine/costs.py",
+        _ENGINE,
+        ("max(0.0, self.windows - self.encoded)", "self.windows"),
+        ("if needed > free_tokens or not found:", "if not found:"),
+    ),
+    *_of(
+        "rerank/rankers/fused_scores.py",
+        _RANKERS,
+        ("return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))", "return scores"),
+        ("FULL_AGREEMENT = 0.3", "FULL_AGREEMENT = 0.05"),
+        ("np.ptp(cosines) > _ROUNDING", "np.ptp(cosines) > 0"),
+        ("np.fill_diagonal(cosines, -np.inf)", ""),
+        ("weights=(1 - weight, weight, 0.0)", "weights=(1.0, 0.0, 0.0)"),
+    ),
+    *_of(
+        "rerank/rankers/lexical.py",
+        _RANKERS,
+        ("min(self.frequencies.values(), default=0) / 2", "0"),
+        ("K1 * (1 - B + B * len(text) / mean_length)", "K1"),
+        ("weights[stem] * count / (count + norm)", "weights[stem]"),
+    ),
+    *_of(
+        "rerank/rankers/first.py",
+        _RANKERS,
+        ("torch.log_softmax(logits[: len(window.passages)], dim=0)", "logits[: len(window.passages)]"),
+        ("(*prompt.token_ids, self.identifiers.bracket_id)", "(*prompt.token_ids,)"),
+    ),
+    *_of(
+        "rerank/prompting/truncate.py",
+        _PROMPTING,
+        ("_MARGIN_TOKENS = 128", "_MARGIN_TOKENS = 0"),
+        ("room -= length + SLACK_TOKENS", "room -= length"),
+        ("if limit < _MIN_PASSAGE_TOKENS:", "if limit < 0:"),
+        ("text[: ends[tokens - 1]]", "text[: ends[tokens - 2]]"),
+    ),
+    *_of(
+        "rerank/prompting/sanitize.py",
+        _PROMPTING,
+        ('text = " ".join(text.split())', ""),
+        ("matchkind=MatchKind.LeftmostLongest", "matchkind=MatchKind.LeftmostFirst"),
+        ("re.IGNORECASE", "0"),
+        ("text.isascii() and len(text) > 5", "text.isascii() and len(text) > 1"),
+    ),
+    *_of(
+        "rerank/prompting/identifiers.py",
+        _PROMPTING,
+        ("if token_id is None or token_id in token_ids:", "if token_id is None:"),
+        (".endswith(OPEN + text)", ".endswith(text)"),
+    ),
+    *_of(
+        "rerank/prompting/tokens.py",
+        _PROMPTING,
+        ("            ids += of_border[self._word_tokens :]", "            ids += of_border"),
+        ("if text == passage.text and _is_gap(prompt, at + len(text)):", "if text == passage.text:"),
+    ),
+    *_of(
+        "rerank/retrieval/hybrid.py",
+        _RETRIEVAL,
+        ("enumerate(run, start=1)", "enumerate(run, start=0)"),
+        ("weight * z.get(passage, lowest)", "weight * z.get(passage, 0.0)"),
+        ("values = values / np.abs(values).max()", "values = values / 1.0"),
+    ),
+    *_of(
+        "rerank/retrieval/query_update.py",
+        _RETRIEVAL,
+        ("(mask.sum(dim=-1, keepdim=True) // 2)", "mask.sum(dim=-1, keepdim=True)"),
+        ("_ORDER_RANGE = 8.0", "_ORDER_RANGE = 1.0"),
+        ("            updated.copy_(_project(updated, vectors, settings.min_cosine))", "            pass"),
+        ("_range(teacher, mask) / 2", "_range(teacher, mask)"),
+    ),
+    *_of(
+        "rerank/retrieval/feedback_search.py",
+        _RETRIEVAL,
+        ("if candidate.doc_id not in known", ""),
+        ("deadline_s - options.answer_margin_s)\n        positions", "deadline_s)\n        positions"),
+    ),
+    *_of(
+        "rerank/retrieval/losses.py",
+        _LOSSES,
+        ("(ranks[:, :, None] + ranks[:, None, :])", "(ranks[:, :, None] * ranks[:, None, :])"),
+        ("(equal.to(relevance.dtype) + 1) / 2", "1"),
+    ),
+    *_of(
+        "training/rerank_training/trainer/losses.py",
+        _LOSSES,
+        ("pair_losses(scores) / math.log(2)", "pair_losses(scores)"),
+        (".abs().clamp(min=1).to(scores.dtype)", ".abs().clamp(min=2).to(scores.dtype)"),
+        ("grades = relevance.clamp(min=0)", "grades = relevance"),
+        (
+            "_mean_over_lists(losses / mask.sum(dim=-1).clamp(min=1), _has_two(mask))",
+            "_mean_over_lists(losses, _has_two(mask))",
+        ),
+        ("return mask.sum(dim=-1) >= 2", "return mask.sum(dim=-1) >= 1"),
+        (".sum() / contributes.sum().clamp(min=1)", ".mean()"),
+    ),
+)
