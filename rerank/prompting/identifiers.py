@@ -61,7 +61,7 @@ def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind,
     token_ids: list[int] = []
     for text in alphabet(tokenizer, kind):
         token_id = _identifier_id(tokenizer, prompt_end, bracket_id, text)
-        if token_id is None or token_id in token_ids:
+        if token_id is None:
             break
         texts.append(text)
         token_ids.append(token_id)

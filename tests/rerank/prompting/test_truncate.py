@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
-from rerank.prompting.truncate import beginning
+from rerank.prompting.truncate import SLACK_TOKENS, beginning, first_tokens, passage_limit
 from rerank.types import Passage, Query, Window
 from tests.small_tokenizers import FAMILIES
 
@@ -30,6 +31,29 @@ def test_only_the_beginning_of_a_long_text_is_counted() -> None:
     start = beginning("word " * 40_000, LIMIT, count)
     assert sum(counted) < 5000
     assert len(start) < 2000
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(1, "on"), (2, "on the"), (3, "on the moon"), (4, "on the moon")])
+def test_text_ends_with_its_last_token_that_is_kept(tokens: int, kept: str) -> None:
+    def token_ends(text: str) -> list[int]:
+        return [match.end() for match in re.finditer(r"\S+", text)]
+
+    assert first_tokens("on the moon", tokens, token_ends) == kept
+
+
+def test_limit_of_passages_is_the_largest_with_which_all_fit() -> None:
+    draw = random.Random(0)
+    for _ in range(300):
+        lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 8))]
+        room = draw.randint(12 * len(lengths), 50 * len(lengths))
+
+        def taken(limit: int) -> int:
+            return sum(min(length, limit) + SLACK_TOKENS for length in lengths)  # noqa: B023
+
+        if taken(60) <= room:
+            continue
+        found = passage_limit(lengths, room, 1000)
+        assert taken(found) <= room < taken(found + 1)
 
 
 TEXTS = {
