@@ -59,6 +59,12 @@ def test_no_contributing_list_gives_a_zero_with_a_gradient(
     assert not scores.grad.any()
 
 
+@each_loss
+def test_list_of_one_passage_does_not_count_in_the_mean(loss: RankLoss) -> None:
+    scores, relevance, mask = random_batch([4, 1], grades=4)
+    torch.testing.assert_close(loss(scores, relevance, mask), loss(scores[:1], relevance[:1], mask[:1]))
+
+
 @each_pairwise
 def test_all_tied_gives_a_zero_with_a_gradient(loss: RankLoss) -> None:
     scores = torch.randn(2, 4, requires_grad=True)
