@@ -1,4 +1,4 @@
-"""Hook of mkdocs (`make docs`): pages that stand outside docs/, links that lead outside the site, help of the commands.
+"""Hook of mkdocs (`make docs`): pages outside docs/, links that lead outside the site, help of the commands.
 
 A link to a source file has no target on the site. It becomes a link into the repository if `repo_url` is set in
 mkdocs.yml, and its text otherwise.
@@ -34,7 +34,7 @@ PAGES = {
     "deploy/README.md": "reference/deploy.md",
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
-#: A link or an image that is not a URL and leads to more than a heading of its own page: "[" text, target, anchor.
+#: A link or an image that is not a URL and leads to more than a heading of the same page: "[" text, target, anchor.
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\\[\[\]])*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 #: The examples at the end of a command's help.
 _EXAMPLE = re.compile(r"^Example:\n((?:  .+\n)+)", re.MULTILINE)
@@ -48,7 +48,7 @@ def on_pre_build(config: Any, **_: object) -> None:
 
 
 def on_files(files: Files, config: Any, **_: object) -> Files:
-    """Adds the pages that stand outside docs/."""
+    """Adds the pages outside docs/."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     return files

@@ -10,7 +10,7 @@ _INITIAL_WINDOW_SIZE, _CANCEL = 4, 8
 
 
 def preface(window: int = 65_535) -> bytes:
-    """The begin of a connection whose client takes so many bytes of an answer before it allows more."""
+    """Opens a connection with this flow-control window."""
     setting = _INITIAL_WINDOW_SIZE.to_bytes(2) + window.to_bytes(4)
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, setting)
 
@@ -33,7 +33,7 @@ def cancel(stream: int) -> bytes:
 
 
 def ping() -> bytes:
-    """A question whether the other side is there."""
+    """A PING frame."""
     return frame(PING, 0, 0, bytes(8))
 
 

@@ -3,7 +3,7 @@
 #
 #   scripts/prove_on_gpu.sh OUT [WEIGHTS] [--requests FILE] [--tokenizer DIR] [--section NAME]...
 #
-# Writes the table OUT/gpu.md, with serve.log and train.log beside it. WEIGHTS is a folder with a FIRST model or another
+# Writes the table OUT/gpu.md, with serve.log and train.log. WEIGHTS is a folder with a FIRST model or another
 # causal LM; FILE has requests as RankLLM writes them; sections are service, training, passes, rankers, precision, faiss.
 #
 # Nothing need be installed of this project. Python 3.11 or newer needs torch, transformers, peft, accelerate,

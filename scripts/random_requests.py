@@ -19,6 +19,6 @@ def words(draw: random.Random, characters: int) -> str:
 
 
 def random_request(draw: random.Random, model: str, passages: int, characters: int, **fields: Any) -> pb.RerankRequest:
-    """A request with so many random passages of so many characters each; `fields` are further ones of the message."""
+    """A request with random passages of `characters` each; `fields` are further ones of the message."""
     candidates = [pb.Candidate(doc_id=f"d{number}", text=words(draw, characters)) for number in range(passages)]
     return pb.RerankRequest(query=words(draw, 30), candidates=candidates, model=model, **fields)

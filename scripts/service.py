@@ -1,4 +1,4 @@
-"""The service as a process of its own, for attacks and pictures: its addresses, its log and its memory."""
+"""The service as a separate process, for attacks and pictures: its addresses, its log and its memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def running_service(settings: Mapping[str, object], open_files: int | None = Non
     """Starts `rerank serve` with these settings, its ports free ones; kills the process afterwards.
 
     Args:
-        settings: those of the service.
+        settings: the service's.
         open_files: the number of files that it may open; None: as many as this process.
     """
     with tempfile.TemporaryDirectory(prefix="rerank-service-") as folder:

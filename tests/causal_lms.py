@@ -49,7 +49,7 @@ SLIDING_WINDOW = 64
 def write_causal_lm(
     folder: Path, architecture: str, tokenizer: PreTrainedTokenizerBase, seed: int = 0, **sizes: Any
 ) -> Path:
-    """Writes a checkpoint with random weights, which depend on the seed only; sizes beside those of SIZES."""
+    """Writes a checkpoint with random weights, which depend on the seed only; sizes in addition to SIZES."""
     torch.manual_seed(seed)
     special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
     windowed = {"sliding_window": SLIDING_WINDOW} if architecture == "mistral" else {}

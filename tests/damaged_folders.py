@@ -102,7 +102,7 @@ def of_weights(file: str) -> Iterator[tuple[str, Damage]]:
 
 
 def pickled(file: str, contents: object) -> Damage:
-    """Pickled objects in the place of weights in the safetensors format."""
+    """Pickled objects instead of weights in the safetensors format."""
 
     def damage(folder: Path) -> None:
         (folder / "model.safetensors").unlink()

@@ -18,8 +18,8 @@ class NumberRanker(Ranker):
 
     Attributes:
         batches: the number of windows of each batch.
-        encoded: all windows, in the order in which they were encoded.
-        ranked: all windows, in the order in which they were ranked.
+        encoded: all windows, in the order of their encoding.
+        ranked: all windows, in the order of their ranking.
     """
 
     def __init__(self, max_window_size: int = 100) -> None:

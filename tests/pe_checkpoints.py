@@ -19,7 +19,7 @@ from tests.small_tokenizers import metaspace
 
 #: Short, so that many windows can be generated in a test.
 SHORT = "{prefix: '{query} ', body: '{rank} [{candidate}]', suffix: 'rank {num}'}"
-#: Shows text beside the vector.
+#: Shows text and the vector.
 WITH_TEXT = "{prefix: '{query} ', body: '{rank} [{candidate}] {text}. ', suffix: 'rank {num}'}"
 
 

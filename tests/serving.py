@@ -1,4 +1,4 @@
-"""Services for tests, in this process but behind a real socket, and the errors that their clients see."""
+"""Services for tests, in this process but over a real socket, and the errors that their clients see."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def serving(reranker: AsyncReranker) -> Iterator[Served]:
 
 @dataclass(frozen=True)
 class ServiceProcess:
-    """`rerank serve` in a process of its own."""
+    """`rerank serve` in a separate process."""
 
     process: subprocess.Popen[str]
     address: str

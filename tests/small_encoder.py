@@ -23,7 +23,7 @@ _WIDTH = 32
 def write_small_encoder(folder: Path, like: Encoder, prompts: Mapping[str, object] | None = None) -> Encoder:
     """Writes an encoder of one layer without dropout, which draws no random numbers in training.
 
-    Its layout and its tokenizer are those of the encoder `like`. `prompts` are those that the folder states.
+    Its layout and its tokenizer are as in the encoder `like`. The folder states `prompts`.
     """
     shutil.copytree(like.folder, folder)
     config = BertConfig.from_pretrained(
@@ -67,7 +67,7 @@ def write_qwen_model(folder: Path, padding_side: Literal["left", "right"] = "lef
 def write_qwen_encoder(
     folder: Path, padding_side: Literal["left", "right"] = "left", pooling: str = "lasttoken", in_chat: bool = False
 ) -> Path:
-    """Writes an encoder of Qwen3-Embedding's form: a decoder whose tokenizer writes `<|endoftext|>` behind a text.
+    """Writes an encoder of Qwen3-Embedding's form: a decoder whose tokenizer writes `<|endoftext|>` after a text.
 
     `in_chat`: texts are turns of a chat, as sentence-transformers 6 writes new folders of models that have a template.
     """

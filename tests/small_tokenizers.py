@@ -43,7 +43,7 @@ HEADER_CHAT = (
 
 
 def metaspace(chat: Literal["zephyr", "instruct"] = "zephyr") -> PreTrainedTokenizerFast:
-    """Mistral v1, Llama-2 and Zephyr: `▁A` is not `A`, `][` merges, and BOS is added to that of the chat template."""
+    """Mistral v1, Llama-2 and Zephyr: `▁A` is not `A`, `][` merges, and BOS is added to the chat template's."""
     special = ["<unk>", "<s>", "</s>"]
     merges = [("▁", letter) for letter in LETTERS] + [("▁", "["), ("]", "[")]
     byte_tokens = [byte_token(byte) for byte in range(256)]
@@ -81,7 +81,7 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def byte_level_numbers() -> PreTrainedTokenizerFast:
-    """Llama-3: as `byte_level`, but numbers to 999 are single tokens and BOS is added to that of the chat template."""
+    """Llama-3: as `byte_level`, but numbers to 999 are single tokens and BOS is added to the chat template's."""
     numbers = [f"{number:0{width}}" for width in (2, 3) for number in range(10**width)]
     tokenizer = byte_level_bpe(digits=r"\p{N}{1,3}", whole_words=numbers)
     add_special(tokenizer, ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])

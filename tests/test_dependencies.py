@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-#: Folder → the extras that its commands may need, beside the package's own dependencies and one of the FAISS builds.
+#: Folder → the extras that its commands may need, without the package's dependencies and one of the FAISS builds.
 FOLDERS = {
     "rerank": ["http", "mcp", "observability", "published", "pyterrier", "ray"],
     "eval": ["eval"],
@@ -27,7 +27,7 @@ FOLDERS = {
     "tests": list(EXTRAS),
 }
 
-#: Programs that run in environments of their own.
+#: Programs that run in separate environments.
 ELSEWHERE = {ROOT / "tests/sdk/python_clients.py"}
 
 #: Folders whose modules are imported as top-level names here.

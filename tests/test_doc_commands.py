@@ -114,7 +114,7 @@ def test_every_shown_command_exists_with_its_flags(page: str, words: list[str]) 
 
 @dataclass(frozen=True)
 class Service:
-    """A service with an index, at addresses that take the place of those of the documentation."""
+    """A service with an index, at addresses that replace the documentation's."""
 
     grpc: str
     http: HttpClient

@@ -100,7 +100,7 @@ def package_of(module: str) -> str:
 
 
 def reached_from(package: str) -> set[str]:
-    """The modules of `rerank` that those of a package import, directly or through others."""
+    """The modules of `rerank` that a package's modules import, directly or through others."""
     imports = imports_of({name: path for name, path in own_modules().items() if name.startswith("rerank.")})
     reached: set[str] = set()
     found = {name for name in imports if name.startswith(package)}

@@ -55,7 +55,7 @@ def test_everything_has_a_comment(proto: FileDescriptorProto) -> None:
 PROTOC = [words for words in commands(ROOT / "docs" / "guide" / "serve.md") if "proto" in words]
 
 
-#: An output of protoc → the program that makes it; grpcio-tools have those of Python themselves.
+#: An output of protoc → the program that makes it; grpcio-tools have Python's themselves.
 GENERATORS = {
     "--go_out": "protoc-gen-go",
     "--go-grpc_out": "protoc-gen-go-grpc",

@@ -43,7 +43,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def without_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has the wheel and links to all dependencies but those of the extras."""
+    """The bin folder of an environment that has the wheel and links to all dependencies but the extras'."""
     dependencies = tmp_path_factory.mktemp("dependencies")
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         if path.suffix != ".pth" and re.match(r"[\w]*", path.name)[0] not in OPTIONAL:  # type: ignore[index]

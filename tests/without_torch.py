@@ -1,6 +1,6 @@
 """pytest plugin for environments without torch: skips the tests that need torch or a package that needs it.
 
-`.ci/run` loads it with `-p tests.without_torch` on the Python versions for which it does not install torch. A test
+`.ci/run` loads it with `-p tests.without_torch` on the Python versions that it does not install torch for. A test
 module, fixture or test that imports one of PACKAGES is skipped. Any other missing package stays an error, and so does
 every missing package in the tests of TORCH_FREE.
 """

@@ -1,4 +1,4 @@
-"""Training lists that are easy to learn, in which the relevant passage repeats the query, and training runs on them."""
+"""Training lists that are easy to learn, whose relevant passage repeats the query, and training runs on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTERS, HELD_OUT_LETTERS = "pqrstuvwxyz", "abcdefghijk"
 
 
 def word_lists(n: int, passages: int = 4, seed: int = 0, letters: str = LETTERS) -> list[TrainingList]:
-    """Lists of distinct letters, with that of the query at a random position."""
+    """Lists of distinct letters, with the query's at a random position."""
     rng = random.Random(seed)
     lists = []
     for number in range(n):

@@ -1,4 +1,4 @@
-"""Test collections by name, with queries, judgements and passages: those of `rerank.collections`, and ir_datasets."""
+"""Test collections by name, with queries, judgements and passages: from `rerank.collections`, and ir_datasets."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def warnings(responses: Sequence[Response]) -> Iterator[str]:
 
 
 def busy_s(responses: Iterable[Response]) -> float:
-    """Seconds in which at least one query was running; the pause before a run is resumed does not count."""
+    """Seconds while at least one query was running; the pause before a run is resumed does not count."""
     total, busy_until = 0.0, float("-inf")
     for start, end in sorted(
         (response.ended_at - response.wall_ms / 1000, response.ended_at) for response in responses

@@ -135,7 +135,7 @@ def _notes_on_search(task: Task, systems: Mapping[str, ServedSystem], first_stag
 
 
 def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
-    """The best order of the same candidates; those of equal grades keep their order."""
+    """The best order of the same candidates; candidates of equal grades keep their order."""
     grades = grades_by_query(qrels)
     run = {}
     for query_id, docs in first_stage.items():
@@ -145,7 +145,7 @@ def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the installed packages on which results depend."""
+    """Versions of Python and of the installed packages that results depend on."""
     return {"python": platform.python_version(), "rerank": __version__} | dict(_installed(_PACKAGES))
 
 

@@ -17,7 +17,7 @@ from rerank.types import ScoredDoc
 #: query_id → its documents, best first, with strictly decreasing scores.
 Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 
-#: The measure by which systems are compared.
+#: The measure that systems are compared by.
 MAIN_MEASURE = str(nDCG @ 10)
 #: The highest grade of TREC Deep Learning, and the share of grade 2 and above among the grades above 0 from which
 #: judgements with this highest grade are taken for its scale.
@@ -92,7 +92,7 @@ def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> Met
     """Measures a run. A judged query that the run lacks counts as 0; a query without judgements is ignored.
 
     Documents with equal scores are sorted as trec_eval sorts them, by descending doc_id, for all measures; ir_measures
-    leaves that to the library behind each measure.
+    leaves that to the library of each measure.
     """
     judgements = list(qrels)
     docs = [
@@ -114,7 +114,7 @@ def _in_order_of_trec_eval(docs: Sequence[ScoredDoc]) -> list[str]:
 
 
 def without_query_documents(qrels: Iterable[Qrel], run: Run) -> Run:
-    """The run without documents whose id is that of the query, as BEIR evaluates; in ArguAna, queries are documents.
+    """The run without documents that have the query's id, as BEIR evaluates; in ArguAna, queries are documents.
 
     The run stays as it is if the judgements call such a document relevant: then ids are equal by chance, as the
     numbers of Cranfield are.

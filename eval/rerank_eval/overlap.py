@@ -19,7 +19,7 @@ _NAMED, _NAMED_PASSAGES = 20, 3
 def judgements_of(
     query_ids: Iterable[str], qrels: Sequence[Qrel], source: str
 ) -> tuple[Sequence[Qrel], tuple[str, ...]]:
-    """The judgements of the queries `query_ids`, by which an evaluation measures that asks them.
+    """The judgements of the queries `query_ids`, for an evaluation that asks them.
 
     Args:
         source: of the queries, as error messages name it.
@@ -101,7 +101,7 @@ def without_relevant(qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
 
 
 def nothing_to_rank(lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
-    """A note if queries have no candidates, for which no system is asked."""
+    """A note if queries have no candidates; no system is asked about them."""
     empty = [query_id for query_id, candidates in lists.items() if not candidates]
     return (f"Queries without candidates, which count as 0: {len(empty)} ({listed(empty)}).",) if empty else ()
 

@@ -101,7 +101,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _systems(results: Sequence[SystemResult]) -> str:
-    """The model behind each system, with its hash."""
+    """The model of each system, with its hash."""
     lines = []
     for result in results:
         settings = result.fingerprint

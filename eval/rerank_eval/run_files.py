@@ -106,7 +106,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Reads a run: query_id → doc_id → score. Ids are read as those of judgements, see `read_qrels`.
+    """Reads a run: query_id → doc_id → score. Ids are read as in judgements, see `read_qrels`.
 
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines have the same passage of a query; the

@@ -1,4 +1,4 @@
-"""Runs of all systems on all queries, with trace files from which a killed run resumes."""
+"""Runs of all systems on all queries, with trace files that a killed run resumes from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.errors import RerankError
 from rerank_eval.trace import RankedList, Response, TraceFile
 
 TRACE_FILE = "trace.jsonl"
-#: Queries by which the time of the others is estimated: the first one may load the model.
+#: Queries to estimate the time of the others from: the first one may load the model.
 _TIMED = 2
 #: A shorter run is not announced.
 _SHORT_S = 60.0

@@ -47,7 +47,7 @@ class EvaluationSettings:
     precision: Annotated[
         Precision | None,
         typer.Option(
-            help="Number format of the models of the service that is started; default: that of --config, else auto. In "
+            help="Number format of the models of the service that is started; default: from --config, else auto. In "
             "float32 the figures do not depend on the processor."
         ),
     ] = None
@@ -64,7 +64,7 @@ class EvaluationSettings:
             "or BEIR's queries.jsonl or its folder, whose texts are asked."
         ),
     ] = None
-    limit: Annotated[int, typer.Option(min=0, help="Ask only so many of the judged queries, the first; 0: all.")] = 0
+    limit: Annotated[int, typer.Option(min=0, help="Ask only the first of the judged queries; 0: all.")] = 0
     split: Annotated[
         str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"

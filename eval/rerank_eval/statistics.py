@@ -19,7 +19,7 @@ Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 #: Differences with a smaller p are taken for real.
 SIGNIFICANT = 0.05
-#: Values that differ by less than this are a tie: the sums behind a measure may be rounded differently.
+#: Values that differ by less than this are a tie: the sums in a measure may be rounded differently.
 _TIE = 1e-9
 _CONFIDENCE = 0.95
 
@@ -33,7 +33,7 @@ class Comparison:
         difference: mean of system minus reference.
         interval: 95 % confidence interval of `difference`, by Student's t, within -1 to 1.
         p: two-sided p of the paired t-test; 1 for a single query, or if all differences are 0.
-        wins: number of queries on which the system is better; likewise `ties` and `losses`.
+        wins: number of queries that the system is better on; likewise `ties` and `losses`.
     """
 
     queries: int

@@ -53,7 +53,7 @@ class SystemSpec:
 
     Attributes:
         name: in the report.
-        model: what stands for it on the command line: the name of a model, RANKER:PATH, PATH, one of BASELINES.
+        model: what names it on the command line: the name of a model, RANKER:PATH, PATH, one of BASELINES.
     """
 
     name: str
@@ -64,7 +64,7 @@ def parse_systems(models: Sequence[str]) -> list[SystemSpec]:
     """The systems of the flags --model; the default model if there are none.
 
     Raises:
-        ConfigError: two have the same name, or a name could not be that of a folder.
+        ConfigError: two have the same name, or a name cannot name a folder.
     """
     specs = []
     for text in models or ("default",):
@@ -74,7 +74,7 @@ def parse_systems(models: Sequence[str]) -> list[SystemSpec]:
     if len(set(names)) != len(names):
         raise ConfigError(f"--model {', '.join(names)}: two have the same name; rename one, as in --model NAME=MODEL")
     if wrong := next((name for name in names if not re.fullmatch(r"\w[\w.-]*", name)), None):
-        raise ConfigError(f"the name {wrong!r} would be that of a folder; use letters, digits, '.', '-' and '_'")
+        raise ConfigError(f"the name {wrong!r} cannot name a folder; use letters, digits, '.', '-' and '_'")
     return specs
 
 
@@ -95,7 +95,7 @@ def open_systems(
         console.print(f"--precision {settings.precision} has no effect on {', '.join(others)}")
     with _client(settings.target, config) as client:
         names = {spec: spec.name if config else spec.model for spec in specs}
-        others = [""] if "default" in names.values() else []  # stands for the default model, whatever its name
+        others = [""] if "default" in names.values() else []  # the default model, whatever its name
         listed = list_loaded_models(client, [*names.values(), *others], _MAX_REQUEST_S)
         searched = MessageToDict(listed.index, preserving_proto_field_name=True)
         models = {spec: _listed(listed.models, name) for spec, name in names.items()}
@@ -105,7 +105,7 @@ def open_systems(
 def service_config(
     specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None = None
 ) -> ServiceConfig:
-    """The settings of a service that is started: those of --config, with the models of the systems alone.
+    """The settings of a service that is started: --config, with the models of the systems alone.
 
     Raises:
         ConfigError, CheckpointError: a setting or a model cannot be used, or there is no such model.

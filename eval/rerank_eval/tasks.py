@@ -45,7 +45,7 @@ class Task:
         qrels: all judgements, also of queries that are not asked; `qrels_sha256` is their hash.
         rel: least grade that counts as relevant.
         notes: sentences for the reader where judgements and data cover each other only in part.
-        index: folder of the index with which a service is started.
+        index: folder of the index of a service that is started.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Task:
         return system.search(query, first_stage=self.first_stage, depth=self.depth, **options)
 
     def received(self, responses: Responses) -> Run:
-        """The candidates in the order of the first stage; those of a search as the first system received them."""
+        """The candidates in the order of the first stage; a search's as the first system received them."""
         if self.lists is not None:
             return {query_id: by_rank(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
         return {response.query_id: by_rank(response.reply.received) for response in next(iter(responses.values()))}
@@ -84,9 +84,9 @@ class _Given:
     """One dataset as the flags name it, with its candidates: lists in a file, or the search of a service.
 
     Attributes:
-        name: of the dataset; empty: that of the collection.
+        name: of the dataset; empty: the collection's.
         lists: request file, or run of the collection; None: a service searches by `first_stage`.
-        qrels: file or name of the judgements; None: those of the collection.
+        qrels: file or name of the judgements; None: the collection's.
     """
 
     name: str = ""
@@ -231,7 +231,7 @@ def _fingerprint(given: _Given, dataset: Dataset | None, settings: _Settings) ->
 
 
 def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence[str]) -> list[str]:
-    """The name of each dataset: that of its collection, or else of its judgements.
+    """The name of each dataset: its collection's, or else its judgements'.
 
     Where two have the same, the names of the files of lists or of their folders tell them apart.
     """

@@ -1,4 +1,4 @@
-"""Trace files: the response to every query of a run, in JSON lines, from which a killed run resumes."""
+"""Trace files: the response to every query of a run, in JSON lines, which a killed run resumes from."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RankedList:
         return [doc_id for _, doc_id in sorted(zip(self.positions, self.doc_ids, strict=True))]
 
 
-#: The ranking of a query without candidates, for which no system is asked.
+#: The ranking of a query without candidates: no system is asked about it.
 NOTHING = RankedList((), (), (), {})
 
 
@@ -125,7 +125,7 @@ def _complete_rows(path: Path) -> list[Any]:
     """The rows of the file. An incomplete end, which a kill or a power loss leaves, is removed from the file."""
     if not path.exists():
         return []
-    text = path.read_bytes().partition(b"\0")[0]  # zeros stand where a file was longer than what was written
+    text = path.read_bytes().partition(b"\0")[0]  # zeros fill a file that was longer than what was written
     if complete := text[: text.rfind(b"\n") + 1]:
         os.truncate(path, len(complete))
     try:

@@ -13,7 +13,7 @@ from scripts.attacks.target import Target
 OPEN_FILES = 512
 _LENGTH_S = 15.0
 _CONNECTIONS = 600
-#: The attacker's address, another one than that of the honest callers.
+#: The attacker's address; honest callers have another.
 _SOURCE = ("127.0.0.2", 0)
 _CHUNK = b"x-header: " + b"x" * 60_000 + b"\r\n"
 
@@ -75,7 +75,7 @@ async def _held(addresses: list[str], first: bytes, then: bytes = b"") -> Counte
 
 
 async def _asked(address: str, path: bytes) -> Counter[str]:
-    """The statuses of requests for a path, one after the other, each on a connection of its own."""
+    """The statuses of requests for a path, one after the other, each on a new connection."""
     host, _, port = address.rpartition(":")
     end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()
     while time.monotonic() < end_s:

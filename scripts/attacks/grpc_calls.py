@@ -140,7 +140,7 @@ async def batches(target: Target) -> Counter[str]:
 async def _kept_busy(
     target: Target, connections: int, calls: int, send: Callable[[Target], Awaitable[str]]
 ) -> Counter[str]:
-    """The statuses of calls that follow one another, so many at a time on each connection."""
+    """The statuses of calls that follow one another, `calls` at a time on each connection."""
     end_s, ends = time.monotonic() + _LENGTH_S, Counter[str]()
 
     async def repeat(own: Target) -> None:

@@ -15,14 +15,14 @@ _MB = 2**20
 _TIMEOUT_S = 120.0
 #: How long an attack that sends again and again goes on.
 _LENGTH_S = 15.0
-#: Requests of each attack, on connections of their own, and how many of them at the same time.
+#: Requests of each attack, on a connection each, and how many of them at the same time.
 _REQUESTS, _AT_ONCE = 40, 4
 #: Documents of a request that divides them, their length in characters, and the most parts of each.
 _DOCUMENTS, _CHARS, _PARTS = 5, 198_000, 200
 
 
 async def http_numbers(target: Target) -> Counter[str]:
-    """Bodies of 16 MB with numbers in the place of documents."""
+    """Bodies of 16 MB with numbers instead of documents."""
     return await _posted(target, "/v2/rerank", _repeated(b"1,", 16 * _MB - 100))
 
 
@@ -138,7 +138,7 @@ def _repeated(element: bytes, size: int) -> bytes:
 async def _posted(
     target: Target, path: str, body: bytes, requests: int = _REQUESTS, at_once: int = _AT_ONCE, length: str = ""
 ) -> Counter[str]:
-    """The statuses of equal requests, each on a connection of its own."""
+    """The statuses of equal requests, each on a new connection."""
     lines = (
         f"POST {path} HTTP/1.1",
         "host: localhost",

@@ -1,4 +1,4 @@
-"""Each attack has a fresh service, and runs in a process of its own."""
+"""Each attack has a fresh service, and runs in a separate process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def measure(name: str, seconds: float) -> Report:
     open_files = connections.OPEN_FILES if ATTACKS[name].__module__ == connections.__name__ else None
     with (
         running_service(_SETTINGS | _METRICS, open_files) as service,
-        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # its own GIL
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # another GIL
     ):
         loop, target = asyncio.get_running_loop(), (service.address, service.http_address, service.metrics_address)
         return await probe_while(lambda: loop.run_in_executor(attacker, run_attack, name, *target), service, seconds)
 
 
 def run_attack(name: str, *addresses: str) -> Counter[str]:
-    """Runs an attack on a service with these addresses, see Target; for a process of its own."""
+    """Runs an attack on a service with these addresses, see Target; for a separate process."""
 
     async def run() -> Counter[str]:
         async with Target(*addresses) as target:

@@ -32,7 +32,7 @@ async def unread_answers(target: Target) -> Counter[str]:
 
 
 async def empty_candidates(target: Target) -> Counter[str]:
-    """30 messages of 15 MB at once, on connections of their own, that are seven million empty candidates."""
+    """30 messages of 15 MB at once, on a connection each, that are seven million empty candidates."""
     message = b"\x12\x00" * (7 * 2**20)
 
     async def send() -> str:
@@ -44,7 +44,7 @@ async def empty_candidates(target: Target) -> Counter[str]:
 
 
 async def _stay_without_reading(target: Target, message: pb.RerankRequest) -> str:
-    """Sends a message on a connection of its own, reads no answer, and returns the state of the call in the end."""
+    """Sends a message on a new connection, reads no answer, and returns the state of the call in the end."""
     async with Target(target.address, target.http_address) as own:
         method: Any = own.channel.stream_stream(_METHOD, request_serializer=pb.RerankRequest.SerializeToString)
         call = method()

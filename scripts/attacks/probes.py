@@ -16,7 +16,7 @@ from scripts.attacks.target import Target
 from scripts.random_requests import random_request
 from scripts.service import Service
 
-#: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.
+#: Seconds between two probes of a kind; FIRST's are rarer where they would take more than a third of a core.
 _INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05, "http": 0.1}
 _MAX_SHARE = 1 / 3
 #: Seconds between an answer to the honest caller and its next request.

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
-#: Messages of any length, and a connection of its own for each channel.
+#: Messages of any length, and a new connection for each channel.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -36,7 +36,7 @@ class Target:
     def __init__(self, address: str, http_address: str, metrics_address: str = "") -> None:
         self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        #: Typed Any, because the generated stubs are typed as those of a blocking channel.
+        #: Typed Any, because the generated stubs are typed for a blocking channel.
         self._stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
         self._health = health_pb2_grpc.HealthStub(self.channel)
 
@@ -57,7 +57,7 @@ class Target:
         return await status_of(call)
 
     async def http_rerank(self, timeout_s: float) -> str:
-        """The outcome of a request to `identity` over HTTP on a connection of its own, "OK" for 200."""
+        """The outcome of a request to `identity` over HTTP on a new connection, "OK" for 200."""
         return await asyncio.to_thread(_http_rerank, self.http_address, timeout_s)
 
     async def health(self, timeout_s: float) -> str:
@@ -76,12 +76,12 @@ def _http_rerank(address: str, timeout_s: float) -> str:
         return type(error).__name__
 
 
-#: Runs an attack until it ends; returns how often its calls ended in which way, such as {"OK": 3, "CANCELLED": 1}.
+#: Runs an attack until it ends; returns how often its calls ended with each status, such as {"OK": 3, "CANCELLED": 1}.
 Attack: TypeAlias = Callable[[Target], Awaitable[Counter[str]]]
 
 
 async def status_of(call: Any) -> str:
-    """The name of the status with which a call ends."""
+    """The name of the status that a call ends with."""
     try:
         await call
     except grpc.aio.AioRpcError as error:

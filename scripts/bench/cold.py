@@ -1,6 +1,6 @@
-"""A list whose texts the service has never seen, and the same list again, beside encoding all of its passages.
+"""A list whose texts the service has never seen, and the same list again, compared with encoding all of its passages.
 
-Behind a search backend nearly every request brings new texts, so the first of these times is the one that counts.
+After a search backend nearly every request brings new texts, so the first of these times is the one that counts.
 """
 
 from __future__ import annotations

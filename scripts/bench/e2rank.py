@@ -1,4 +1,4 @@
-"""E2Rank beside FIRST and PE-Rank: one random checkpoint is all three, over lists of 20 and of 100 passages."""
+"""E2Rank compared with FIRST and PE-Rank: one random checkpoint is all three, over lists of 20 and of 100 passages."""
 
 from __future__ import annotations
 

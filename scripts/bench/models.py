@@ -22,7 +22,7 @@ _PASSAGE_WORDS = (40, 100)
 
 @dataclass(frozen=True)
 class LlamaSize:
-    """Size of a Llama. By default it has 12.4M parameters without those of its 32,000 token embeddings."""
+    """Size of a Llama. By default it has 12.4M parameters without its 32,000 token embeddings."""
 
     hidden: int = 384
     mlp: int = 1024
@@ -61,7 +61,7 @@ def llama(size: LlamaSize, device: torch.device | str = "cpu", dtype: torch.dtyp
 def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:
     """Writes a random checkpoint for both FIRST and PE-Rank, and returns its folder.
 
-    It has the published layout of PE-Rank: a causal LM with a projector beside it.
+    It has the published layout of PE-Rank: a causal LM and a projector.
     """
     save_with_projector(llama(size), folder, encoder.id.name, encoder.id.dimension)
     tokenizer = encoder.copy_tokenizer()
@@ -73,7 +73,7 @@ def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:
 def save_with_projector(
     model: LlamaForCausalLM, folder: Path, encoder_name: str, dimension: int, **options: Any
 ) -> None:
-    """Saves a causal LM with a random projector for the vectors of an encoder beside it, without a tokenizer.
+    """Saves a causal LM with a random projector for the vectors of an encoder, without a tokenizer.
 
     Args:
         options: of `save_pretrained`.
@@ -91,7 +91,7 @@ def save_with_projector(
 def make_windows(
     encoder: Encoder, n: int, passages: int, words: int | None = None, requests: Path | None = None
 ) -> list[Window]:
-    """n windows of so many passages, each with a random unit vector.
+    """n windows of random passages, each with a random unit vector.
 
     Args:
         words: number of words of each random passage; None: between 40 and 100.

@@ -1,4 +1,4 @@
-"""What a list of FIRST costs beside the model's pass, which a GPU makes short: its prompts, and all of the service."""
+"""What a list of FIRST costs without the model's pass, which a GPU makes short: its prompts, and all of the service."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from scripts.bench.workload import PASSAGES, Workload
 
 _STRIDE = PASSAGES // 2
 _ONE_LAYER = LlamaSize(64, 128, 1, 2, 2, 49_152)
-#: Tokens of a passage in the prompt: those of the bundled checkpoint, and as many as fit.
+#: Tokens of a passage in the prompt: as the bundled checkpoint has it, and as many as fit.
 _PASSAGE_TOKENS = {"48 tokens": 48, "whole passages": 0}
 
 
 def measure_prompts(workload: Workload) -> Values:
-    """CPU time of sliding windows over a list, divided by that of tokenizing its texts in one call.
+    """CPU time of sliding windows over a list, divided by the time of tokenizing its texts in one call.
 
     "prompts": sanitizing, truncating and tokenizing alone. "service": a request to a model of one narrow layer.
     """

@@ -114,7 +114,7 @@ def measure_pe_rank(workload: Workload) -> Values:
 
 
 def _decode_ratio(ranker: Ranker, windows: Sequence[Window]) -> float:
-    """The time of the steps after the first choice, divided by that of what comes before, windows read together."""
+    """The time of the steps after the first choice, divided by the time of what comes before, windows read together."""
     start_s = time.perf_counter()
     rankings = rank_windows(ranker, windows)
     decode_s = rankings[0].decoded.ms / 1000

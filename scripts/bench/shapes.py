@@ -18,7 +18,7 @@ from scripts.bench.models import TINY, llama
 from scripts.bench.timing import Values
 from scripts.bench.workload import PASSAGES, Workload
 
-#: The longest list, of which windows slide by half.
+#: The longest list; its windows slide by half.
 _DEPTH = 100
 _CONTEXT_TOKENS = 8192
 #: Operators that allocate, or look at a tensor in another form; they launch nothing.
@@ -68,7 +68,7 @@ def measure_kernels(_: Workload) -> Values:
 
 
 def kernels(run: Callable[[], object]) -> int:
-    """The number of operators that compute something, each of which is a kernel on a GPU; a fused one counts once."""
+    """The number of operators that compute something, which are kernels on a GPU; a fused one counts once."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         run()
     return _working(event for event in profiled.events() or () if event.cpu_parent is None)

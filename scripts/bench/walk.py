@@ -3,7 +3,7 @@
     python -m scripts.bench.walk [--port http] [--model first] [--passages 100] [--verbose]
 
 Whoever follows a request meets each function when it first runs. A return is a step, for a function that has not run
-yet, to a file that was left before. The service is a process of its own, all of whose threads are profiled.
+yet, to a file that was left before. The service is a separate process; all of its threads are profiled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Function(NamedTuple):
 
 
 class Recorder:
-    """Counts calls of functions in the order in which they first run, between two signals SIGUSR1."""
+    """Counts calls of functions in the order of their first run, between two signals SIGUSR1."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -110,7 +110,7 @@ def recording_service() -> Iterator[tuple[subprocess.Popen[str], str, str, Path]
 
 
 def walk(service: subprocess.Popen[str], out: Path, ask: Callable[[], object]) -> list[Function]:
-    """Returns the functions that run for a request, in the order in which they first do."""
+    """Returns the functions that run for a request, in the order of their first run."""
     ask()  # what is made once
     out.unlink(missing_ok=True)
     service.send_signal(signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""Prints the table of docs/evidence/results.md: the default model beside the first stage, on all judged lists.
+"""Prints the table of docs/evidence/results.md: the default model and the first stage, on all judged lists.
 
     python -m scripts.reproduce.medquad_collection --medquad DATA/medquad/qa.jsonl.gz --out WORK/medquad
     python -m scripts.reproduce.default_table --data DATA --work WORK
@@ -37,7 +37,7 @@ from rerank.retrieval.hybrid import best, reciprocal_rank
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, RankOptions
 
 COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
-#: Request files of BM25, with those of models by which they are fused.
+#: Request files of BM25, with the files of models that they are fused with.
 _BM25 = {
     "trec-dl-2021/requests": ("trec-dl-2021/splade-pp",),
     "trec-dl-2019/requests": ("trec-dl-2019-first-stages/ada2", "trec-dl-2019-first-stages/tas-b"),

@@ -19,7 +19,7 @@ pe_rank() {
   mkdir -p "$lists"
   head -n 40 "$dl21/requests.jsonl" > "$lists/train-requests.jsonl"
   tail -n 13 "$dl21/requests.jsonl" > "$lists/held-out-requests.jsonl"
-  # The same lists in two orders, those of the two first stages.
+  # The same lists in the orders of the two first stages.
   for order in first-stage cosine; do
     build-lists --requests "$lists/train-requests.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels --order $order \
       --passages 5-20 --lists-per-query 30 --name dl21 --out "$lists/labels-$order.jsonl"

@@ -2,7 +2,7 @@
 
     python -m scripts.reproduce.left_out --data DATA --work WORK
 
-DATA and WORK are those of `scripts.reproduce.default_table`. For each collection, the weight of the words and that of
+DATA and WORK are as in `scripts.reproduce.default_table`. For each collection, the weight of the words and the one of
 the first stage beyond them are chosen on all other collections: the best mean of those that harm no list of them, each
 collection counting the same. DL 2019 chooses nothing.
 """
@@ -115,7 +115,7 @@ def _measured(collection: str, judged: JudgedLists, encoder: Encoder, sparse: Sp
 
 
 def _ndcg(item: TrainingList, found: SignalList | None, grades: Mapping[str, int], model: FusionModel) -> float:
-    """nDCG@10 with these numbers; without signals, that of the first stage."""
+    """nDCG@10 with these numbers; without signals, the first stage's."""
     scores = np.zeros(len(item.passages)) if found is None else served_scores(found, model, FirstStageKind.AUTO)
     order = np.argsort(-scores, kind="stable")
     return ndcg_at_10([item.passages[place].doc_id for place in order], grades)

@@ -1,4 +1,4 @@
-"""Measures the relevance of long documents in which one passage answers the query.
+"""Measures the relevance of long documents with one passage that answers the query.
 
     python -m scripts.reproduce.long_documents --requests requests.jsonl --qrels qrels.txt
 

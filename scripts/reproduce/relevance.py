@@ -3,7 +3,7 @@
     python -m scripts.reproduce.relevance --requests requests.jsonl --qrels qrels.txt --rel 2
     python -m scripts.reproduce.relevance --requests run.trec --qrels my-corpus --encoder DIR --fit
 
-Each list counts twice: with its own query, and with the query of another list, for which nothing in it is relevant.
+Each list counts twice: with its own query, and with the query of another list, which has nothing relevant in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rerank.types import Vector, with_title
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-#: Bins of equal width by which the calibration error is measured.
+#: Bins of equal width for the calibration error.
 _BINS = 10
 
 

@@ -63,7 +63,7 @@ def test_image_serves_and_its_health_check_succeeds(tmp_path: Path) -> None:
 
 
 def build(root: Path) -> None:
-    """Does in a folder what the first stage does in an image, with this Python in the place of the base image's."""
+    """Does in a folder what the first stage does in an image, with this Python instead of the base image's."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"DEVICE": "cpu"} | BUILD.variables(path) | {"PATH": path}
     for keyword, arguments in BUILD:
@@ -81,7 +81,7 @@ def build(root: Path) -> None:
 def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no flags for them, and with `tls.client_ca` the service asks for a certificate of its own."""
+    """It has no flags for them, and with `tls.client_ca` the service asks for a certificate."""
     authority = Authority(tmp_path)
     issued = authority.issue("server")
     tls = TLSConfig(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate)

@@ -43,12 +43,12 @@ def test_figures_on_shared_data(shared: Path, tmp_path: Path, name: str) -> None
 @pytest.mark.skipif(not DEMO_INDEX.exists(), reason="`make demo` makes the index that this measures on")
 @pytest.mark.timeout(900)
 def test_figures_on_pydoc(tmp_path: Path) -> None:
-    """Its text is that of the running Python, so the figures are those of one version."""
+    """Its text is the running Python's, so the figures hold for one version."""
     if (
         read_manifest(DEMO_INDEX).collection != expected("pydoc")["data"]
         or open_dataset("pydoc").name not in expected("pydoc")["data"]
     ):
-        pytest.skip(f"the figures are those of {expected('pydoc')['data']}")
+        pytest.skip(f"the figures are for {expected('pydoc')['data']}")
     rounding = 0.0 if read_manifest(DEMO_INDEX).encoder_dtype == "float32" else BFLOAT16_ROUNDING
     found = measured_on_index(DEMO_INDEX, "pydoc", list(expected("pydoc")["nDCG@10"]), tmp_path)
     check("pydoc", found, rounding)

@@ -17,7 +17,7 @@ from tests.eval.data import evaluate, judged_collection
 from tests.eval.test_report import rows
 from tests.serving import Served
 
-#: The relevant passage of each query; dense retrieval does not rank that of query 1 first.
+#: The relevant passage of each query; dense retrieval does not rank query 1's first.
 RELEVANT = {"1": "faiss", "2": "desert"}
 
 

@@ -1,4 +1,4 @@
-"""Measures equal those of trec_eval, also for missing queries, ties and negative grades."""
+"""Measures equal trec_eval's, also for missing queries, ties and negative grades."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ def test_models_and_cascades_come_from_a_file(tmp_path: Path) -> None:
     ("models", "problem"),
     [
         (["perank"], "--model perank: there is no such model; did you mean pe-rank?"),
-        (["first:x"], "the name 'first:x' would be that of a folder"),
+        (["first:x"], "the name 'first:x' cannot name a folder"),
         (["a=identity", "a=pe-rank"], "--model a, a: two have the same name"),
-        (["../a=identity"], "would be that of a folder"),
+        (["../a=identity"], "cannot name a folder"),
         (["a="], "--model a: there is no such model"),
         ([f"a=first:{bundled.PE_RANK}"], "is a checkpoint of pe-rank, not of first"),
     ],

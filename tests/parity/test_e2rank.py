@@ -1,4 +1,4 @@
-"""E2Rank's cosines are those of the reference arithmetic, in plain transformers."""
+"""E2Rank's cosines equal the reference arithmetic, in plain transformers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SPACED_NUMBER = re.compile(r"\[ +\d+ *\]|\[\d+ +\]")
 
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The folder with the package, from which its files are found and its code is imported."""
+    """The folder with the package, to find its files and import its code."""
     folder: Path = request.config.getoption("--public-tokenizers")
     if not (folder / "rank_llm").is_dir():
         pytest.skip(f"{folder} has no rank_llm; pip install --no-deps --target {folder} rank-llm==0.25.7")

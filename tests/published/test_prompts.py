@@ -34,7 +34,7 @@ TEXTS = [
 ]
 
 
-#: Titles of TEXTS, as those of BEIR's passages; the first has none.
+#: Titles of TEXTS, as BEIR's passages have; the first has none.
 TITLES = ["", "Lyrics of a song", "naÃ¯ve  {text} art [2]", "A {title} of words"]
 
 

@@ -107,7 +107,7 @@ KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Pat
 }
 #: What a kind of model does not read, or reads the same, so that the model is whole: part of the name of a damage.
 HARMLESS = {
-    # The length is that of sentence_bert_config.json, and the tokenizer's does not count.
+    # The length is from sentence_bert_config.json, and the tokenizer's does not count.
     "encoder": (
         "architectures",
         "num_labels",
@@ -120,7 +120,7 @@ HARMLESS = {
     "cross-encoder": ("quantization_config {", "max_seq_length 1" + 30 * "0", "max_seq_length inf"),
     "first": ("architectures", "quantization_config {", "auto_map", "num_labels"),
     "adapter": (),
-    # Its length is that of config.json.
+    # Its length is from config.json.
     "pe-rank": ("architectures", "quantization_config {", "auto_map", "num_labels", "model_max_length"),
 }
 

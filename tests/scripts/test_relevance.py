@@ -31,7 +31,7 @@ def judged(cosines: Sequence[float], truths: Sequence[bool]) -> JudgedList:
 
 
 def drawn_lists(count: int, n: int = 20) -> list[JudgedList]:
-    """Lists in which passages are relevant with the probability that the curve says."""
+    """Lists whose passages are relevant with the probability that the curve says."""
     rng, lists = random.Random(1), []
     for _ in range(count):
         cosines = [rng.uniform(-1, 1) for _ in range(n)]
@@ -85,7 +85,7 @@ TEXTS = {
 
 
 def lists_of(folder: Path) -> list[str]:
-    """Flags of lists in which each query is about one of the texts."""
+    """Flags of lists; each query is about one of the texts."""
     doc_ids = {query: f"d{number}" for number, query in enumerate(TEXTS)}
     texts = {doc_ids[query]: text for query, text in TEXTS.items()}
     requests = write_requests(folder / "requests.jsonl", dict.fromkeys(TEXTS, texts))

@@ -1,6 +1,6 @@
 """Real clients of other rerank APIs rerank with this service, after a change of the base URL.
 
-`make sdk-tests` installs each client in an environment of its own, which has none of our packages, runs these tests and
+`make sdk-tests` installs each client in a separate environment, which has none of our packages, runs these tests and
 writes the table in docs/reference/clients.md.
 """
 
@@ -108,7 +108,7 @@ def test_client_gets_the_best_documents_in_order(
 
 
 def run(name: str, environment: str, base_url: str, folder: Path) -> dict[str, Any]:
-    """What one client returned, run in its own environment."""
+    """What one client returned, run in a separate environment."""
     if environment == "node":
         command = ["node", str(HERE / "node_clients.mjs"), name, base_url, "number", str(folder.absolute() / "node")]
     else:

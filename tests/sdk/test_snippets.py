@@ -44,7 +44,7 @@ def test_snippet_prints_the_answer(
     folder: Path = request.config.getoption("--sdk")
     environment = folder.absolute() / ENVIRONMENTS[packages.pop()]
     python, before = environment / "bin/python", ""
-    if "from rerank" in snippet:  # this project's own environment, with the package of the other behind it
+    if "from rerank" in snippet:  # this project's environment, then the package of the other
         (packages_of_it,) = environment.glob("lib/python3*/site-packages")
         python, before = Path(sys.executable), f"import sys; sys.path.append({str(packages_of_it)!r})\n"
     rankers = {"default": IdentityRanker(), "pe-rank": IdentityRanker()}

@@ -1,4 +1,4 @@
-"""Losses and gradients that each of two processes finds, for their comparison with those of one process."""
+"""Losses and gradients that each of two processes finds, for their comparison with one process."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ leave(0)
 
 
 def in_folder(folder: Path, windows: int) -> list[str]:
-    """The flags of a run in this folder with so many windows or queries per step and device."""
+    """The flags of a run in this folder with `windows` windows or queries per step and device."""
     return ["--output-dir", str(folder), "--per-device-train-batch-size", str(windows)]
 
 
@@ -235,7 +235,7 @@ def two(
 ) -> dict[str, str]:
     """What the trainings print in two processes under torchrun; the first training resumes the killed run.
 
-    Their folders begin with `two`, and those of the runs with FSDP with `divided`.
+    Their folders begin with `two`, or with `divided` for runs with FSDP.
     """
     flags = {
         "train_first": first_flags(inputs, inputs / "two", *first, *in_folder(inputs / "two", 2)),
@@ -336,7 +336,7 @@ def test_model_that_is_divided_among_processes_is_trained_like_a_whole_one(
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[str, Any]], name: str) -> None:
-    """The average of the gradients is that of one process, so each is twice its own part of it."""
+    """The average of the gradients is one process's, so each is twice its part of it."""
     parts = [lists_of(rank) for rank in range(2)]
     scores, relevance, mask = (joined(*tensors) for tensors in zip(*parts, strict=True))
     value = LOSSES[name](scores, relevance, mask)

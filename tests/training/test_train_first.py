@@ -49,7 +49,7 @@ def adapter(inputs: Path) -> Path:
 
 
 def served(checkpoint: Path, items: list[TrainingList]) -> list[tuple[float, ...]]:
-    """Scores of the ranker that serves the checkpoint with its own template."""
+    """Scores of the ranker that serves the checkpoint with its template."""
     ranker = FirstRanker(checkpoint, str(checkpoint / TEMPLATE_FILE), device="cpu")
     prepared = [ranker.prepare(item.query, item.passages) for item in items]
     rankings = rank_windows(ranker, [Window(one.query, one.passages) for one in prepared])

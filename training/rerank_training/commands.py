@@ -43,7 +43,7 @@ def _train_fusion(arguments: FusionArguments) -> None:
     """Choose the weights of the default ranker on lists that you have judged.
 
     It prints what they gain by cross-validation, and writes the settings of a service: with these weights if the gain
-    is significant, otherwise with those of the default.
+    is significant, otherwise with the default's.
     """
     check_inputs(arguments, ("index", "queries", "qrels", "lists"))
     from rerank_training.fusion.training import train_fusion
@@ -112,7 +112,7 @@ rerank serve --index runs/retriever/index --encoder runs/retriever/encoder""",
 def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> None:
     """Train the encoder of an index to find the passages that a ranker prefers.
 
-    No judgement is used for training. Round by round, the encoder is trained on its own newest mistakes.
+    No judgement is used for training. Round by round, the encoder is trained on its newest mistakes.
     """
     from rerank_training.retriever.distillation import distill_retriever as distill
 

@@ -1,1 +1,1 @@
-"""Proof of a device: the service, rankers, the pass alone, trainings and FAISS, beside the rates of the device."""
+"""Proof of a device: the service, rankers, the pass alone, trainings and FAISS, and the rates of the device."""

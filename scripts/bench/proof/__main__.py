@@ -35,7 +35,7 @@ _HEAD = "| what | measured | floor | ratio |\n| --- | ---: | ---: | ---: |\n"
 _PACKAGE = "scripts.bench.proof"
 #: Functions of the other process, which imports torch.
 _MEASURE_DEVICE, _PROVE = f"{_PACKAGE}.setting:measure_device", f"{_PACKAGE}.setting:prove"
-#: In the order in which they run, by value.
+#: In the order of their runs, by value.
 SECTIONS = (
     Section("service", f"{_PACKAGE}.service:prove_service", 130),
     Section("training", f"{_PACKAGE}.training:prove_training", 170),

@@ -29,7 +29,7 @@ from scripts.bench.proof.table import Row, failed, timed
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-#: A model that a CPU reads in a second, with layers as wide as those of small language models.
+#: A model that a CPU reads in a second, with layers as wide as small language models have.
 _SIZE = LlamaSize(1024, 3072, 8, 16, 8)
 #: float8 (e4m3) rounds the operands of a linear layer by up to 2^-4 of their size, so that its outputs are wrong by
 #: some .037 of theirs, and so is the sum of all layers: twice as much as in bfloat16 (`self_test.BFLOAT16_TOLERANCE`),

@@ -1,4 +1,4 @@
-"""The pass alone: models of two sizes on one window and on eight, ours beside the plain one of transformers."""
+"""The pass alone: models of two sizes on one window and on eight, ours and transformers' plain one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _rows(proof: Proof, name: str, weights: int, read: Callable[[list[torch.Tens
 
 @torch.inference_mode()
 def _written_ms(proof: Proof, reader: LastTokenReader) -> float:
-    """The time of a decode step after a window; the first two, in which kernels are captured, are left out."""
+    """The time of a decode step after a window; the first two, which capture kernels, are left out."""
     window: Any = torch.randint(100, (40 if proof.is_tiny else 2000,), device=proof.torch_device)
     state = reader.prefill([window], _WRITTEN + 2)
     written = torch.zeros(1, dtype=torch.long, device=proof.torch_device)

@@ -1,4 +1,4 @@
-"""Runs the sections of a proof in a process of their own, of which each ends with its share of the time.
+"""Runs each section of a proof in a separate process, and ends it when its share of the time is over.
 
 One process runs them all, so that torch is imported once. After a failure there is a new one: an error of CUDA leaves
 the GPU unusable for its process.

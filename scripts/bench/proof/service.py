@@ -1,4 +1,4 @@
-"""A service as a process of its own, over gRPC: models of 7B's shape and a small one, with one and many callers."""
+"""A service as a separate process, over gRPC: models of 7B's shape and a small one, with one and many callers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Execution: TypeAlias = pb.Execution
 
 @dataclass(frozen=True)
 class Load:
-    """The calls of some callers, each of which sends its next one when it has the answer."""
+    """The calls of some callers; each caller sends its next one when it has the answer."""
 
     latencies_ms: list[float]
     executions: list[Execution]

@@ -191,7 +191,7 @@ class Proof:
         return median(times[warm_up:])
 
     def floor_ms(self, weights: int, tokens: float, passes: int = 2) -> float:
-        """The time of the matrix products of so many tokens: 2 FLOP for each weight of the layers, in training 6."""
+        """The time of the matrix products of `tokens`: 2 FLOP for each weight of the layers, in training 6."""
         return 1000 * passes * weights * tokens / self.device.flop_per_s
 
     def most_tokens_per_s(self, weights: int, passes: int = 2) -> float:

@@ -1,4 +1,4 @@
-"""The rows of a proof's table, and the device beside whose rates they stand. Free of torch, which takes seconds."""
+"""The rows of a proof's table, and the device that they are compared with. Free of torch, which takes seconds."""
 
 from __future__ import annotations
 

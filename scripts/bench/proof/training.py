@@ -80,7 +80,7 @@ def _command(*flags: str) -> subprocess.Popen[str]:
 
 
 def _speed_row(proof: Proof, speeds: Mapping[int, float]) -> Row:
-    """The steps after those in which layers are compiled, from the speeds since the first step that are printed.
+    """The steps after layers are compiled, from the speeds since the first step that are printed.
 
     All steps have as many tokens, so that step n ended n / speed after the first one began.
     """
@@ -88,7 +88,7 @@ def _speed_row(proof: Proof, speeds: Mapping[int, float]) -> Row:
     return rate(
         f"train-first 7B, LoRA 16, gradient checkpointing, {_WINDOWS} windows a step, steps {_WARM_UP + 1} to {_STEPS}",
         *(steady, proof.most_tokens_per_s(layer_weights(llama(proof.size("7B"), "meta")), _OF_ADAPTER)),
-        note=f", {speeds[_STEPS]:,.0f} with the steps in which layers are compiled",
+        note=f", {speeds[_STEPS]:,.0f} with the steps that compile layers",
     )
 
 

@@ -1,4 +1,4 @@
-"""Exact search of FAISS on GPUs, where it is installed, beside the CPU's."""
+"""Exact search of FAISS on GPUs, where it is installed, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def prove_vectors(proof: Proof) -> Iterator[Row]:
     share = recall_of(index, vectors, queries, _DEPTH)
     name = f"{what}, {_VECTORS:,} vectors of {_DIMENSION}"
     if share < _LEAST_SHARE:
-        yield failed(name, f"{share:.4f} of the rows are those of the CPU, at least {_LEAST_SHARE} are expected")
+        yield failed(name, f"{share:.4f} of the rows equal the CPU's, at least {_LEAST_SHARE} are expected")
     yield Row(f"{name}: the share of rows that are the CPU's", f"{share:.5f}")
     yield timed(f"{name}: {_QUERIES} queries", proof.ms(lambda: index.search(queries, _DEPTH)))
 

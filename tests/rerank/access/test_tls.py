@@ -38,7 +38,7 @@ def tls_service(encoder: Encoder, files: Files, client_ca: Path | None = None) -
 
 
 def ask(served: Served, credentials: Credentials) -> str:
-    """The only model of the service, on a connection of its own, which is tried once. Raises: grpc.RpcError."""
+    """The only model of the service, on a new connection, which is tried once. Raises: grpc.RpcError."""
     with credentials.channel(served.address) as channel:
         (model,) = RerankServiceStub(channel).ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
     return str(model.name)

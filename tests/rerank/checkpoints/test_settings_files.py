@@ -108,7 +108,7 @@ class Payload:
 
 @pytest.mark.parametrize("options", ["model_args", "model_kwargs", "processor_kwargs", "tokenizer_args"])
 def test_folder_cannot_have_its_weights_unpickled_with_code(small_encoder: Path, tmp_path: Path, options: str) -> None:
-    """As options of the tokenizer they reach the weights if the tokenizer's class is that of a model."""
+    """As options of the tokenizer they reach the weights if the tokenizer's class is a model's."""
     folder, made = shutil.copytree(small_encoder, tmp_path / "model"), tmp_path / "made"
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Payload(made)}, folder / "pytorch_model.bin")

@@ -1,4 +1,4 @@
-"""The blocking and the asyncio client behind one interface, for tests of both."""
+"""The blocking and the asyncio client with one interface, for tests of both."""
 
 from __future__ import annotations
 

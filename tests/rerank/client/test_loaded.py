@@ -1,4 +1,4 @@
-"""The hash of a model that is loaded on request is known to those who write it beside their results."""
+"""The hash of a model that is loaded on request is known to those who write it next to their results."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
 
 
 class FailingServicer(RerankServiceServicer):
-    """Fails the first calls with these errors, and answers the next one. `deadlines_s` are those of the calls."""
+    """Fails the first calls with these errors, and answers the next one. `deadlines_s` are the calls'."""
 
     def __init__(self, *errors: RerankError | grpc.StatusCode) -> None:
         self._errors = list(errors)
@@ -69,7 +69,7 @@ def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Cal
 
 
 def test_attempts_share_one_deadline() -> None:
-    """By a clock of its own: what the server sees of a deadline is some 50 ms off on a busy machine."""
+    """By a fake clock: what the server sees of a deadline is some 50 ms off on a busy machine."""
     now_s = 100.0
     attempts = Attempts(30.0, 4, clock=lambda: now_s)
     assert attempts.remaining_s == 30

@@ -71,7 +71,7 @@ def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -
 
 @pytest.mark.parametrize("end", ["", ".gz"])
 def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path: Path, end: str) -> None:
-    """One with a name of its own gives the collection that name; queries and judgements are those beside it."""
+    """A file's name is the collection's; queries and judgements are next to it."""
     packed = gzip.compress if end else bytes
     (folder := tmp_path / "mine").mkdir()
     for name in (f"corpus.jsonl{end}", f"cats.jsonl{end}"):

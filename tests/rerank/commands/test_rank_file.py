@@ -45,7 +45,7 @@ def address(encoder: Encoder) -> Iterator[str]:
 
 @pytest.fixture
 def paths(tmp_path: Path) -> tuple[Path, Path]:
-    """The file of 20 requests, and that of the rankings."""
+    """The file of 20 requests, and the file of the rankings."""
     write(tmp_path / "requests.jsonl", [request(number) for number in range(20)])
     return tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
 
@@ -126,7 +126,7 @@ def test_failed_request_has_its_error_in_its_place(batch: Batch, paths: tuple[Pa
 def test_failed_requests_are_sent_again_also_after_a_kill(
     batch: Batch, paths: tuple[Path, Path], asked: list[str]
 ) -> None:
-    """The first run fails for two of five; the second one was killed behind the first of them."""
+    """The first run fails for two of five; the second one was killed after the first of them."""
     write(paths[0], [request(number, passages=number % 2) for number in range(5)])
     assert batch().code == 1
     failed = read(paths[1])

@@ -115,7 +115,7 @@ async def wait_for(condition: Callable[[], bool]) -> None:
 
 
 async def wait_for_queue(engine: Engine, windows: int) -> None:
-    """Returns once the queue holds so many windows."""
+    """Returns once the queue holds these windows."""
     await wait_for(lambda: engine.waiting_windows == windows)
 
 

@@ -21,7 +21,7 @@ each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOW
 def boundary_sizes(strategy: Strategy) -> list[int]:
     """Numbers of candidates around those at which the number of windows changes, up to 200."""
     size = strategy.window_size
-    step = strategy.stride if isinstance(strategy, Sliding) else size - 1  # top-down: passages beside the pivot
+    step = strategy.stride if isinstance(strategy, Sliding) else size - 1  # top-down: passages other than the pivot
     around = {size, size + step, size + 2 * step, 2 * size, 3 * size}
     largest = 200 if size > 3 else 60  # narrow windows take n² rounds at worst
     sizes = {0, 1, 2, 3, 57, 100, 200} | {n + offset for n in around for offset in (-1, 0, 1)}

@@ -1,7 +1,7 @@
 """Simulation of the engine's scheduler, and of first come, first served, in virtual time.
 
 Work estimates and queue are the engine's own. A batch takes a fixed time plus a time per token. The windows of a
-request run one after the other, as those of the sliding schedule do. `python -m tests.rerank.engine.simulation` prints
+request run one after the other, as in the sliding schedule. `python -m tests.rerank.engine.simulation` prints
 the share of requests that are answered within their deadline, by load.
 """
 

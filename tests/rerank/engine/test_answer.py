@@ -32,7 +32,7 @@ SLIDING = Sliding(20, 10)
 
 
 def begun(*stages: RankStage, n: int, top_n: int = 0) -> Request:
-    """A request of which nothing is done yet."""
+    """A request before any work."""
     info = RankerInfo("kind", "id", "revision", "template", 100, ScoreKind.WINDOW_LOG_PROB)
     request = Request(Query("q"), tuple(numbered_passages(range(n))), stages, RankOptions(top_n=top_n))
     request.begin({stage.model: info for stage in stages})
@@ -61,7 +61,7 @@ def add_round(request: Request, windows: Sequence[Positions], *results: RankedWi
 
 
 def read_windows(request: Request, windows: Sequence[Positions]) -> None:
-    """Adds a round for each window, in which all scores are 0."""
+    """Adds a round for each window, with scores of 0."""
     for window in windows:
         add_round(request, [window], result([0.0] * len(window)))
 

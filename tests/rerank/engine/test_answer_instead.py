@@ -1,4 +1,4 @@
-"""Answers in the place of failures: the best order so far, for requests that ask for one."""
+"""Answers instead of failures: the best order so far, for requests that ask for one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch:
 
 @pytest.mark.parametrize("n", [3, 30])
 async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its_preranker(n: int) -> None:
-    """The scores of the one window that held all passages would be those of another model."""
+    """The scores of the one window that held all passages would be another model's."""
     numbers = shuffled(n)
     failed = FailedRanker("failed", NumberRanker().info, "its scores are wrong")
     stages = (RankStage("number", Single(30)), RankStage("failed", Single(20)))

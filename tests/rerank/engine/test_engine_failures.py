@@ -49,7 +49,7 @@ class SmallRanker(HeldRanker):
 
 
 def poisoned() -> Request:
-    """A request on which BrokenRanker fails."""
+    """A request that BrokenRanker fails on."""
     candidates = (Passage("d0", "poison"), Passage("d1", "relevance 1"))
     return Request(Query("poisoned"), candidates, (RankStage("number", Single(2)),))
 

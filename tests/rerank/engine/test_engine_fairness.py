@@ -66,7 +66,7 @@ async def test_long_passages_are_prepared_in_slices() -> None:
 
 
 async def test_passages_to_encode_are_prepared_in_slices_also_after_many_with_vectors() -> None:
-    """After requests whose vectors were known, a slice had 9,000 tokens, for which others waited 1.6 s."""
+    """After requests whose vectors were known, a slice had 9,000 tokens, and others waited 1.6 s for it."""
     ranker = SlicedRanker()
     ranker.info = replace(ranker.info, needs_vectors=True)
     passages = long_request(100).candidates
@@ -107,7 +107,7 @@ async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> N
 
 
 async def test_model_does_not_wait_for_another_one() -> None:
-    """Identity waited 39 s behind 500 calls of FIRST."""
+    """Identity waited 39 s for 500 calls of FIRST."""
     held = HeldRanker()
     async with Engine({"number": held, "identity": IdentityRanker()}, EngineConfig()) as engine:
         calls = start(*(engine.run(request_for([1, 2])) for _ in range(50)))

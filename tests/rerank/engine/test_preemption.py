@@ -76,7 +76,7 @@ async def long_batch() -> AsyncIterator[tuple[Engine, PausingRanker, asyncio.Tas
 
 
 def sizes(ranker: HeldRanker) -> list[int]:
-    """The number of passages of each window, in the order in which they ended."""
+    """The number of passages of each window, in the order of their ends."""
     return [len(window.passages) for window in ranker.ranked]
 
 

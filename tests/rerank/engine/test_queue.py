@@ -35,7 +35,7 @@ requests_of_entries = st.lists(st.lists(st.integers(1, 150), min_size=1, max_siz
 
 
 def entry(number: int, tokens: int, remaining: float | None = None, caller: str = "") -> Entry:
-    """A window of a request with `remaining` tokens; by default, those of this window."""
+    """A window of a request with `remaining` tokens; by default, this window's."""
     return Entry(number, request(float(tokens if remaining is None else remaining), caller), tokens)
 
 
@@ -75,7 +75,7 @@ def numbers(entries: Sequence[Entry]) -> list[int]:
 
 
 def order(queue: FairQueue[Entry]) -> list[int]:
-    """The entries in the order in which they run."""
+    """The entries in the order of their runs."""
     return [number for batch in drained(queue) for number in numbers(batch)]
 
 
@@ -160,7 +160,7 @@ def test_a_batch_costs_the_same_whatever_waits() -> None:
 
 
 def callers_of(queue: FairQueue[Entry]) -> list[str]:
-    """The callers of the entries in the order in which they run."""
+    """The callers of the entries in the order of their runs."""
     return [one.request.share.name for batch in drained(queue) for one in batch]
 
 
@@ -184,7 +184,7 @@ def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
 
 
 def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind() -> None:
-    """A caller whose long request had waited had 4,700 tokens of short ones before those of an honest one."""
+    """A caller whose long request had waited had 4,700 tokens of short ones before an honest one's."""
     queue = filled([entry(0, 2000, caller="behind"), *(entry(number, 100, caller="served") for number in range(1, 11))])
     for _ in range(10):
         assert [one.request.share.name for one in queue.next_batch()] == ["served"]

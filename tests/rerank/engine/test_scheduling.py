@@ -37,7 +37,7 @@ def test_short_requests_wait_at_least_a_fifth_less_than_with_fifo(load: float) -
 
 
 def test_shorter_requests_go_first_also_among_callers() -> None:
-    """By the shares of callers alone, the mean latency would be that of FIFO."""
+    """By the shares of callers alone, the mean latency would be FIFO's."""
     engine, fifo = (workload(0.85, 600, DEVICE, SEED) for _ in range(2))
     for number, request in enumerate(engine):
         request.caller = str(number)

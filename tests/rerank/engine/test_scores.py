@@ -1,4 +1,4 @@
-"""Scores: with those of the first stage, compared with a slow reference; and made distinct."""
+"""Scores: with the first stage's, compared with a slow reference; and made distinct."""
 
 from __future__ import annotations
 

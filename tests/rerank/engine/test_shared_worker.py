@@ -25,7 +25,7 @@ def steps(name: str, number: int, done: list[str]) -> SlicedWork[str]:
 
 
 async def results(*works: tuple[str, SlicedWork[Any], float]) -> list[Any]:
-    """The results of work of these callers, which comes in this order, and is expected to take so many ms."""
+    """The results of work of these callers, which comes in this order, and is expected to take the given ms."""
     worker = SharedWorker("work")
     found = await asyncio.gather(*(worker.run(*work) for work in works), return_exceptions=True)
     worker.close()

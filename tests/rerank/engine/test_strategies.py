@@ -65,7 +65,7 @@ def test_sliding_equals_the_slow_reference(strategy: Sliding, relevance_of: Call
 def test_every_round_keeps_to_size_cost_and_candidates_whatever_the_ranker_says(
     strategy: Strategy, scores_of_n: Callable[[int], Callable[[Positions], Sequence[float]]]
 ) -> None:
-    """A round carries a full order or none, the first one that of the first stage."""
+    """A round carries a full order or none, the first one the first stage's."""
     for n in boundary_sizes(strategy):
         rounds, order = run_schedule(strategy, scores_of_n(n), n)
         windows, cost, orders = windows_of(rounds), strategy.cost(n), [round_.order for round_ in rounds]
@@ -144,7 +144,7 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
 
 @each_strategy
 def test_schedule_begins_with_the_order_that_is_given(strategy: Strategy) -> None:
-    """As that of the second step of a cascade: the same schedule, of other positions."""
+    """As for the second step of a cascade: the same schedule, of other positions."""
     for n in boundary_sizes(strategy):
         given = list(range(n))[::-1]
         rounds, order = run_schedule(strategy, by(few_levels(n)), n)

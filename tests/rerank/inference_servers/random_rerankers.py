@@ -47,7 +47,7 @@ def write_bert(folder: Path) -> None:
 
 
 def write_qwen3(folder: Path) -> None:
-    """A causal LM whose score is P(YES) beside NO, as Qwen3-Reranker's is."""
+    """A causal LM whose score is P(YES) against NO, as Qwen3-Reranker's is."""
     tokenizer = byte_level()
     sizes = _SIZES | {"num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096}
     special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}

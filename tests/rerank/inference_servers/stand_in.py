@@ -21,7 +21,7 @@ class Reply:
     """A reply of a server, or a fault.
 
     Attributes:
-        cut: the number of bytes of the body after which the connection breaks; None: it does not.
+        cut: the connection breaks after this number of bytes of the body; None: it does not.
         delay_s: seconds before the reply.
     """
 

@@ -28,7 +28,7 @@ from tests.rerank.inference_servers.test_served_models import opened
 
 ASK = Post("/ask", {})
 OK = whole(b"{}")
-#: Far below the time for which an attack goes on, and far above what is allowed to it.
+#: Far below the duration of an attack, and far above what is allowed to it.
 SOON_S = 5.0
 
 

@@ -1,4 +1,4 @@
-"""Rankings over an inference server, whose replies were recorded: equal to those of the model in this process."""
+"""Rankings over an inference server, whose replies were recorded: equal to the model's in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ranked_here(model: FirstModel | GenerationModel, work: Request, encode
 
 
 def scores(ranking: Ranking) -> list[float]:
-    """The scores of all windows, in the order in which they ran."""
+    """The scores of all windows, in the order of their runs."""
     return [score for window in ranking.trace.windows for score in window.scores]
 
 

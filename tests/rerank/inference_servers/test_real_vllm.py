@@ -76,7 +76,7 @@ def served(url: str, **settings: object) -> Ranker:
 
 
 def running(url: str) -> float:
-    """The number of requests that the server works on, by its own metrics."""
+    """The number of requests that the server works on, by its metrics."""
     return metric(url, "num_requests_(?:running|waiting)")
 
 

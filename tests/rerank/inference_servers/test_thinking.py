@@ -1,4 +1,4 @@
-"""Reasoning models in inference servers: tokens for thinking, the answer behind it, and what a request sees without."""
+"""Reasoning models in inference servers: tokens for thinking, the answer after it, and what a request sees without."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from rerank.models import decode_state
 from rerank.models.decode_state import DecodeState
 from tests.random_models import DECODERS, last_logits, random_model, random_sequences
 
-#: Operators by which Python learns a number from the device. A CUDA graph cannot contain them.
+#: Operators that give Python a number from the device. A CUDA graph cannot contain them.
 READ_BACK = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
 
 

@@ -1,4 +1,4 @@
-"""Prompts of encoders: vectors of queries and of passages are those of sentence-transformers."""
+"""Prompts of encoders: vectors of queries and of passages equal sentence-transformers'."""
 
 from __future__ import annotations
 

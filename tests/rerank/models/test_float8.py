@@ -1,4 +1,4 @@
-"""Linear layers in float8: near those of bfloat16, in the layers of a model only, on GPUs that have it."""
+"""Linear layers in float8: near bfloat16's, in the layers of a model only, on GPUs that have it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.random_models import DECODERS, random_model
 def test_outputs_are_near_those_of_bfloat16(bias: bool) -> None:
     torch.manual_seed(0)
     linear, inputs = torch.nn.Linear(256, 64, bias=bias).bfloat16(), torch.randn(3, 5, 256).bfloat16()
-    inputs[0, 0] *= 1000  # a position has a scale of its own
+    inputs[0, 0] *= 1000  # each position has a scale
     outputs, expected = Float8Linear(linear)(inputs).float(), linear(inputs).float()
     assert outputs.shape == expected.shape
     error = (outputs - expected).std(dim=-1) / expected.std(dim=-1)

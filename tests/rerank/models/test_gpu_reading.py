@@ -15,7 +15,7 @@ from tests.random_models import DECODERS, last_logits, random_model, random_sequ
 
 #: Models with `layers`, which are compiled.
 LAYERED = ["llama", "mistral", "qwen2", "qwen2 with a window in one layer", "qwen3", "gemma2", "gemma3", "gpt-oss"]
-#: Operators by which Python learns a number from the device. A CUDA graph cannot contain them.
+#: Operators that give Python a number from the device. A CUDA graph cannot contain them.
 READ_BACK = {
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.is_nonzero.default,
@@ -36,7 +36,7 @@ class Operators(TorchDispatchMode):
 
 
 class Graphs:
-    """Keeps the shapes for which there would be CUDA graphs, and the operators in them."""
+    """Keeps the shapes that CUDA graphs would be made for, and the operators in them."""
 
     def __init__(self, function: Any) -> None:
         self._function, self.shapes, self.operators = function, set[tuple[int, ...]](), Operators()

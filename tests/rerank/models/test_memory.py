@@ -54,7 +54,7 @@ def test_model_fits_up_to_the_byte(lm: Path, free: Callable[[int | None], None],
 
 
 def test_both_numbers_and_the_ways_out_are_said(tmp_path: Path, free: Callable[[int | None], None]) -> None:
-    """A model of 7B, of which only the sizes are on the disk."""
+    """A model of 7B; only its sizes are on the disk."""
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 4096, "intermediate_size": 14_336}))
     with (tmp_path / "pytorch_model.bin").open("wb") as file:
         file.truncate(29_000_000_000)  # a hole, which takes no room
@@ -92,7 +92,7 @@ def test_model_that_does_not_fit_is_not_served_and_says_why(
 
 @pytest.fixture
 def pass_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets the memory that a pass takes on a GPU, beside 100 bytes that are taken already."""
+    """Sets the memory that a pass takes on a GPU, in addition to 100 bytes that are taken already."""
 
     def take(count: int) -> None:
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)

@@ -16,7 +16,7 @@ from tests.small_tokenizers import metaspace
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
-#: Text whose frequent double spaces and brackets get pieces of their own.
+#: Text whose frequent double spaces and brackets get separate pieces.
 CORPUS = [
     f"Passage {n}: [{n}]  the {word} is  what the {word} was [A] > [B]" for n in range(60) for word in ("moon", "sea")
 ]
@@ -63,7 +63,7 @@ def test_text_is_split_as_sentencepiece_splits_it(model: Path, folder: Callable[
 
 
 def test_text_after_a_special_token_begins_with_a_space(folder: Callable[..., Path]) -> None:
-    """As in the publishers' transformers 4: "▁]" and not "]", on which the order of PE-Rank's windows depends."""
+    """As in the publishers' transformers 4: "▁]" and not "]", which changes the order of PE-Rank's windows."""
     tokenizer = load_tokenizer(folder())
     tokenizer.add_tokens(["<PLACEHOLDER>"], special_tokens=True)
     split = pieces(tokenizer, "the [<PLACEHOLDER>] is")
@@ -89,7 +89,7 @@ def test_conversion_that_splits_differently_is_refused(
 
 
 def test_tokenizer_json_is_read_as_it_is(model: Path, tmp_path: Path) -> None:
-    """Beside it, the file of SentencePiece is not looked at."""
+    """With it, the file of SentencePiece is not looked at."""
     saved = metaspace()
     saved.save_pretrained(tmp_path)
     shutil.copy(model, tmp_path / "tokenizer.model")

@@ -3,7 +3,7 @@
     pip install --no-deps --target DIR mistral-common dashscope llama-models
     pytest -m public_tokenizers --public-tokenizers DIR
 
-They lie in a folder of their own, because transformers loads Mistral checkpoints otherwise where mistral-common is
+They are in a separate folder, because transformers loads Mistral checkpoints otherwise where mistral-common is
 installed.
 """
 

@@ -1,4 +1,4 @@
-"""Prompts that are put together from the tokens of their passages are those of tokenizing them as a whole."""
+"""Prompts that are put together from the tokens of their passages equal tokenizing them as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEMPLATES = {
 }
 #: (context_tokens, passage_tokens): passages as they are, the beginning of each, and as much as fits.
 LIMITS = [(4096, 0), (4096, 5), (1000, 0)]
-#: What begins and ends words, or is read together with what stands beside it.
+#: What begins and ends words, or is read together with its neighbour.
 PARTS = [
     *("flea", "A", "O", "x", "s.", "ends", ".", "?!", "'s", "n't", "[", "]", "(1)", "27", "1999", "3.14", "%", ","),
     *("  ", "\n", "\t", "\u00a0", "\u3000", "\u200b", "naïve", "e\u0301", "\u0301", "ﷺ", "ﹰ", "\u00b4", "北京"),
@@ -84,7 +84,7 @@ def test_words_within_a_passage_are_tokenized_once(name: str, monkeypatch: pytes
 
 
 def with_words_of_two(join: tuple[str, str]) -> PreTrainedTokenizerBase:
-    """A tokenizer in which a word and the space behind it are one token."""
+    """A tokenizer that makes one token of a word and the space after it."""
     content = json.loads(metaspace().backend_tokenizer.to_str())
     content["model"]["vocab"]["".join(join)] = len(content["model"]["vocab"])
     content["model"]["merges"].append(list(join))
@@ -104,7 +104,7 @@ def with_normalizer(normalizer: normalizers.Normalizer) -> PreTrainedTokenizerBa
         with_normalizer(normalizers.Replace(", ", ",")),
         with_normalizer(normalizers.Replace(Regex(r"(?<=\d)\s(?=\d)"), "")),
     ],
-    ids=["token of a word and a space", "no space behind a comma", "no space between digits"],
+    ids=["token of a word and a space", "no space after a comma", "no space between digits"],
 )
 def test_tokenizer_that_reads_across_spaces_reads_prompts_as_a_whole(tokenizer: PreTrainedTokenizerBase) -> None:
     assert not PromptTokenizer(tokenizer).cuts_at_spaces

@@ -1,4 +1,4 @@
-"""Truncation before tokenizing: the kept tokens are those of the whole text, at the cost of the kept part."""
+"""Truncation before tokenizing: the kept tokens are the whole text's, at the cost of the kept part."""
 
 from __future__ import annotations
 

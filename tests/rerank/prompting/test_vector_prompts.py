@@ -55,7 +55,7 @@ def slots(ids: list[int]) -> list[int]:
 
 
 def literal_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of a text in which every character is literal."""
+    """The ids of a text whose characters are all literal."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return ids
 

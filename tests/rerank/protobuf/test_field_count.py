@@ -31,7 +31,7 @@ def test_each_field_counts_once_with_those_of_the_messages_within() -> None:
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=30).map(b"".join))
 @example(b"\x7b\x12\x00\x7c")
 def test_no_message_has_more_candidates_than_are_counted(message: bytes) -> None:
-    """Those of a group, which the parser skips, are counted, too."""
+    """A group's fields, which the parser skips, are counted, too."""
     count = count_fields(message, KIND, MANY)
     try:
         parsed = pb.RerankRequest.FromString(message)

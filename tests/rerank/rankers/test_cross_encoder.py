@@ -1,4 +1,4 @@
-"""Cross-encoders: scores are those of `CrossEncoder.predict`, and what cannot be served is refused by name."""
+"""Cross-encoders: scores equal `CrossEncoder.predict`'s, and what cannot be served is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fusion: the scores are those of the signals and depend on nothing but the request; texts run in batches."""
+"""Fusion: the scores are the signals' and depend on nothing but the request; texts run in batches."""
 
 from __future__ import annotations
 

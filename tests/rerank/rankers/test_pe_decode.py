@@ -122,7 +122,7 @@ def test_top_n_is_a_prefix_of_the_full_order(ranker: PERankRanker, orders: list[
 def test_passages_after_top_n_are_in_order_of_the_last_inner_products(
     ranker: PERankRanker, one_step: list[tuple[int, ...]]
 ) -> None:
-    """With a top_n of 1, the order is that of one_step decoding."""
+    """With a top_n of 1, the order is as with one_step decoding."""
     assert [ranking.permutation for ranking in rank_windows(ranker, with_top_n(WINDOWS, 1))] == one_step
 
 

@@ -1,4 +1,4 @@
-"""Permutations in texts: the answer behind a reasoning, and the order that it names, whatever a model wrote."""
+"""Permutations in texts: the answer after a reasoning, and the order that it names, whatever a model wrote."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_model_without_a_fault_passes(kind: str, request: pytest.FixtureRequest)
 
 
 def test_rounding_exceeds_a_quarter_of_a_nat_in_bfloat16_and_nothing_in_float32(first: Case) -> None:
-    """Otherwise the table below would show nothing: a tolerance of so many nats would do."""
+    """Otherwise the table below would show nothing: any tolerance would do."""
     ranker = first.ranker
     rankings = rank_windows(ranker, windows_of(ranker, ranker.info.max_window_size))
     rows = zip((ranking.scores for ranking in rankings), ranker.reference, strict=True)

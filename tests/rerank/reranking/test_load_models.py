@@ -37,7 +37,7 @@ ENDLESS += "{% endfor %}{% endfor %}"
 
 
 def panic(folder: Path) -> None:
-    """A regex for which tokenizers panics on a text that ends otherwise: a panic of Rust is not an Exception."""
+    """A regex that makes tokenizers panic on a text that ends otherwise: a panic of Rust is not an Exception."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(\w+\s?)+$"), "isolated")
     tokenizer.save(str(folder / "tokenizer.json"))

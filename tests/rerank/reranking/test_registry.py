@@ -113,7 +113,7 @@ def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
 
 
 def chain(*prerankers: str) -> ModelRegistry:
-    """The models m0, m1, …: each is a cascade behind the given one; "" means no cascade."""
+    """The models m0, m1, …: each is a cascade after the given one; "" means no cascade."""
     models = [
         IdentityModel(name=f"m{n}", ranker="identity", strategy="cascade", window_size=2 + n, preranker=preranker)
         if preranker

@@ -30,7 +30,7 @@ CURVE = RelevanceCurve(intercept=-2.0, slope=6.0)
 class CosineRanker(NumberRanker):
     """Scores by the number in the text, which is its cosine, too; the cosines of the first `depth` passages are read.
 
-    Its scores depend on the list, as those of a fusion do, and its cosines do not.
+    Its scores depend on the list, as a fusion's do, and its cosines do not.
     """
 
     def __init__(self, depth: int = 100) -> None:

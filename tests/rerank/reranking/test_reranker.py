@@ -149,7 +149,7 @@ def test_process_with_an_open_reranker_ends_without_a_word() -> None:
 
 
 def test_forked_process_is_told_of_the_parents_model_and_loads_one_of_its_own() -> None:
-    """In a process of its own: OpenMP's threads, which a fork loses, are those of the first computation."""
+    """In a separate process: OpenMP's threads, which a fork loses, come with the first computation."""
     command = """
 import os
 from rerank import Reranker

@@ -21,7 +21,7 @@ from tests.serving import reranker_of
 async def test_share_of_repaired_places_is_a_warning_of_the_reply(
     encoder: Encoder, options: RankOptions, share: str
 ) -> None:
-    """An order that was repaired in every place is that of the first stage, and would look like a tie with it."""
+    """An order that was repaired in every place is the first stage's, and would look like a tie with it."""
     async with reranker_of(encoder, {"number": NumberRanker(), "rambling": RamblingRanker()}) as reranker:
         trace = (await reranker.rerank("q", numbered_passages(range(30)), options)).trace
     assert trace.model_warning.startswith(share)

@@ -1,4 +1,4 @@
-"""Unordered lists: the order in which candidates came has no effect, and equal texts get equal scores."""
+"""Unordered lists: the order of the candidates has no effect, and equal texts get equal scores."""
 
 from __future__ import annotations
 

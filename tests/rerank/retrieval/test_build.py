@@ -180,7 +180,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-#: Builds with two workers, and kills its own process when the vectors have come so far.
+#: Builds with two workers, and kills this process when the vectors have come so far.
 _KILLED_BUILD = """
 import multiprocessing, os, signal, sys
 from pathlib import Path

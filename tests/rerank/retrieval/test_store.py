@@ -18,7 +18,7 @@ from rerank.types import Passage
 
 
 def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Iterable[int] = ()) -> PassageStore:
-    """A store in which row r has the vector (r, r)."""
+    """A store; row r has the vector (r, r)."""
     n = len(list(write_passages(folder, passages)))
     vectors, truncated = allocate_vectors(folder, n, 2)
     vectors[:] = np.arange(n, dtype=np.float32)[:, None]

@@ -27,7 +27,7 @@ TEXTS = [text for _, text in PASSAGES.values()]
 
 
 def with_cache(encoder: Encoder, max_bytes: int) -> Encoder:
-    """The encoder with an empty cache of its own."""
+    """The encoder with a new, empty cache."""
     copied = copy.copy(encoder)
     copied.vector_cache = VectorCache(max_bytes)
     return copied

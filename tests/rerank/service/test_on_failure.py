@@ -39,7 +39,7 @@ TEXTS = [candidate.text for candidate in FIELDS["candidates"]]
 
 @dataclass(frozen=True)
 class Failure:
-    """A way in which a service fails to rank, and how it is reported."""
+    """How a service fails to rank, and how it is reported."""
 
     code: grpc.StatusCode
     http_status: int

@@ -37,7 +37,7 @@ def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: s
         addresses = {"listen": "127.0.0.1:0", name: f"127.0.0.1:{taken.getsockname()[1]}"}
         with pytest.raises(ConfigError, match=f"cannot listen on .*; choose another {option} HOST:PORT"):
             check_before_loading(load_config(None, **addresses))
-        check_before_loading(load_config(None, **addresses), binds=False)  # `--check` beside a running service
+        check_before_loading(load_config(None, **addresses), binds=False)  # `--check` with a running service
 
 
 @pytest.mark.parametrize("listen", ["[::]:0", "0.0.0.0:0"])

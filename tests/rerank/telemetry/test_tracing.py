@@ -53,7 +53,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """A collector to which services send that start within the test; it has all spans once they have stopped."""
+    """A collector for services that start within the test; it has all spans once they have stopped."""
     collector, server = Collector(), grpc.server(ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -88,7 +88,7 @@ def config() -> ServiceConfig:
 
 
 def test_reranker_ranks_many_lists_and_yields_errors(config: ServiceConfig) -> None:
-    """The queue holds a few of them at a time, for which the others wait."""
+    """The queue holds a few of them at a time, and the others wait."""
     from rerank.reranking.blocking import Reranker
 
     with Reranker(config) as reranker:

@@ -1,4 +1,4 @@
-"""Which targets are this machine itself, to which no proxy leads."""
+"""Which targets are this machine itself: no proxy leads to them."""
 
 from __future__ import annotations
 

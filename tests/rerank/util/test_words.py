@@ -1,4 +1,4 @@
-"""Words and stems: those of Lucene's English analyser, and single characters of languages without spaces."""
+"""Words and stems: as in Lucene's English analyser, and single characters of languages without spaces."""
 
 from __future__ import annotations
 

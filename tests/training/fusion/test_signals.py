@@ -1,4 +1,4 @@
-"""Signals of judged lists: their scores are those of serving."""
+"""Signals of judged lists: their scores equal serving's."""
 
 from __future__ import annotations
 

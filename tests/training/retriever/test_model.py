@@ -26,7 +26,7 @@ def vectors(model: TrainableEncoder) -> torch.Tensor:
 
 
 def trained(encoder: Encoder, lora_rank: int) -> TrainableEncoder:
-    """A model whose vectors differ clearly from those of the encoder."""
+    """A model whose vectors differ clearly from the encoder's."""
     torch.manual_seed(0)
     model = TrainableEncoder(encoder, lora_rank)
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)

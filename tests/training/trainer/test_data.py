@@ -55,7 +55,7 @@ def test_training_lists_are_refused_as_held_out_lists(tmp_path: Path) -> None:
 def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warning(
     caplog: pytest.LogCaptureFixture, given: int, smallest: int, expected: tuple[int, int]
 ) -> None:
-    """The manifest of the result names the window with which it is served."""
+    """The manifest of the result names the window that it is served with."""
     arguments = ListArguments(lists="my.jsonl", window_size=given, min_window_size=smallest)
     found = with_filled_windows(arguments, [*word_lists(2, passages=3), *word_lists(1, passages=4)], "base")
     assert (found.window_size, found.min_window_size) == expected

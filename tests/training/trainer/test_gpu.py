@@ -1,4 +1,4 @@
-"""Steps as they are on a GPU, on a CPU: lengths of batches in buckets, and compiled layers. They are those of a CPU."""
+"""Steps as they are on a GPU, on a CPU: lengths of batches in buckets, and compiled layers. They equal a CPU's."""
 
 from __future__ import annotations
 

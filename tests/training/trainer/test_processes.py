@@ -21,7 +21,7 @@ def test_only_the_first_process_logs_and_shows_progress(
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setattr(console, "quiet", False)
-    logging.getLogger().handlers.clear()  # those of pytest; the fixture of all tests restores them
+    logging.getLogger().handlers.clear()  # pytest's; the fixture of all tests restores them
     found: list[object] = []
     run_training(lambda: found.extend([logging.getLogger("rerank_training.x").getEffectiveLevel(), console.quiet]))
     assert found == [level, is_quiet]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from rerank_training.trainer.flags import ListArguments, RankLossName, RunFlags, learning_rates
 
-#: Peak learning rates without a flag; that of all weights is the paper's.
+#: Peak learning rates without a flag; the one for all weights is the paper's.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 5e-6
 
 
@@ -21,11 +21,11 @@ class E2RankArguments(ListArguments):
         "'{name: DIR, pooling: lasttoken, end_token: \"<|endoftext|>\"}'.",
     ]
     instruction: Annotated[
-        str | None, "What the prompts ask for. Default: that of the base if it has a manifest, otherwise words of ours."
+        str | None, "What the prompts ask for. Default: the base's if it has a manifest, otherwise words of ours."
     ] = None
     rank_loss: RankLossName = "ranknet"
     rank_weight: Annotated[float, "Weight of the ranking loss on the cosines of the list's vector."] = 2.0
-    passage_tokens: Annotated[int, "Number of tokens to which queries and passages are truncated."] = 1024
+    passage_tokens: Annotated[int, "Queries and passages are truncated to this number of tokens."] = 1024
     lora_rank: Annotated[int, "Rank of a LoRA adapter, which is merged at the end; 0: train all weights."] = 0
 
 

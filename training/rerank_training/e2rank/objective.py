@@ -53,7 +53,7 @@ class E2RankCollator:
 class E2RankObjective:
     """InfoNCE of the plain query's cosines, with the passages of all lists, plus a ranking loss of the list's vector.
 
-    RankNet is a mean over lists here; that of the publisher is one over all pairs, which lists of equal size share.
+    RankNet is a mean over lists here; the publisher's is over all pairs, which is the same for lists of equal size.
 
     Attributes:
         rank_loss: any of RANK_LOSSES; the paper's is RankNet.

@@ -85,7 +85,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
 
 
 def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:
-    """The arguments and the instruction, with those of the base's training where no flag gives others."""
+    """The arguments and the instruction, from the base's training where no flag gives others."""
     trained = read_base_manifest(EncoderConfig.of(arguments.base).name, "e2rank")
     window_size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     instruction = setting("instruction", arguments.instruction, trained, E2RANK_INSTRUCTION)

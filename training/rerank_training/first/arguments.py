@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from rerank_training.trainer.flags import ListArguments, RankLossName
 
-#: FIRST's weights of its losses beside the language model's; that of weighted RankNet is 10.
+#: FIRST's weights of its losses, where the language model's is 1; weighted RankNet has 10.
 _RANK_WEIGHTS = {"lambdarank-first": 1.0, "listnet-first": 0.1}
 
 
@@ -22,12 +22,12 @@ class FirstArguments(ListArguments):
     ]
     template: Annotated[
         str | None,
-        "Prompt template: the name of one of ours, or a YAML file. Default: that of the base if it has a manifest, "
+        "Prompt template: the name of one of ours, or a YAML file. Default: the base's if it has a manifest, "
         "otherwise first.",
     ] = None
     identifiers: Annotated[
         Literal["letters", "numbers"] | None,
-        "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: those of the base if it has a "
+        "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: the base's if it has a "
         "manifest, otherwise letters.",
     ] = None
     objective: Annotated[
@@ -38,12 +38,12 @@ class FirstArguments(ListArguments):
     rank_loss: RankLossName = "weighted-ranknet"
     rank_weight: Annotated[
         float | None,
-        "Weight of the ranking loss in the joint objective. Default: that of FIRST: 1 for lambdarank-first, 0.1 for "
+        "Weight of the ranking loss in the joint objective. Default: FIRST's: 1 for lambdarank-first, 0.1 for "
         "listnet-first, 10 for all others.",
     ] = None
     passage_tokens: Annotated[
         int | None,
-        "Number of tokens to which passages are truncated; 0: as many as fit. Default: that of the base if it has a "
+        "Passages are truncated to this number of tokens; 0: as many as fit. Default: the base's if it has a "
         "manifest, otherwise 256.",
     ] = None
     lora_rank: Annotated[
@@ -52,5 +52,5 @@ class FirstArguments(ListArguments):
 
     @property
     def joint_rank_weight(self) -> float:
-        """The weight of the ranking loss beside the language model's."""
+        """The weight of the ranking loss; the language model's is 1."""
         return _RANK_WEIGHTS.get(self.rank_loss, 10.0) if self.rank_weight is None else self.rank_weight

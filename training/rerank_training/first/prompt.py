@@ -1,4 +1,4 @@
-"""Prompt settings of a FIRST training: those of the flags, of the base's manifest, or the defaults."""
+"""Prompt settings of a FIRST training: from the flags, the base's manifest, or the defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PromptSettings:
         template: of the prompt.
         identifiers: letters or numbers.
         window_size: largest number of passages in a window.
-        passage_tokens: number of tokens to which passages are truncated; 0: as many as fit into the context.
+        passage_tokens: passages are truncated to this number of tokens; 0: as many as fit into the context.
     """
 
     template: Template
@@ -39,7 +39,7 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
     """The settings of a training. A flag that differs from the base's manifest is logged as a warning with both values.
 
     Raises:
-        CheckpointError: the base's manifest is invalid, or does not agree with the files beside it.
+        CheckpointError: the base's manifest is invalid, or does not agree with its files.
         ConfigError: there is no such template.
     """
     trained = read_base_manifest(arguments.base, "first")
@@ -69,7 +69,7 @@ def _template(arguments: FirstArguments, base: CheckpointManifest | None) -> Tem
     if given.sha256 != trained.sha256:
         logger.warning(
             "--template %s (%s): the base was trained with %s (%s), so it has to learn the difference; leave "
-            "--template out to keep that of the base",
+            "--template out to keep the base's",
             *(arguments.template, given.sha256[:12], path, trained.sha256[:12]),
         )
     return given

@@ -92,7 +92,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
 
 
 def _check_base(base: str) -> None:
-    """Raises: ConfigError for a PE-Rank checkpoint, and when the base, or that of an adapter, cannot be found."""
+    """Raises: ConfigError for a PE-Rank checkpoint, and when the base, or the base of an adapter, cannot be found."""
     folder = Path(base)
     if stated_ranker(folder) == "pe-rank" or "encoder_name" in read_settings(folder / "config.json"):
         raise ConfigError(
@@ -114,7 +114,7 @@ def load_base(
 
     Raises:
         CheckpointError: the base cannot be loaded as a causal language model.
-        ConfigError: an adapter of another rank than that of the base is requested.
+        ConfigError: an adapter of another rank than the base's is requested.
     """
     folder = Path(arguments.base)
     is_adapter = (folder / ADAPTER_FILE).is_file()

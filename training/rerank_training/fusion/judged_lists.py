@@ -1,4 +1,4 @@
-"""Judged lists of a user: of a file, or searches of an index, with judgements or those of a collection."""
+"""Judged lists of a user: of a file, or searches of an index, with judgements of a file or of a collection."""
 
 from __future__ import annotations
 

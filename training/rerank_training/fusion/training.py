@@ -49,13 +49,13 @@ class Verdict:
 
     @property
     def served(self) -> Weights:
-        """The chosen weights if their gain is significant, otherwise those of the default."""
+        """The chosen weights if their gain is significant, otherwise the default's."""
         return self.chosen if self.gain.is_better else self.default
 
     def lines(self, out: Path) -> list[str]:
         """The lines that `train-fusion` prints: the comparisons, the reason, and the command that serves."""
         lines = [
-            "nDCG@10 within the lists, beside the default",
+            "nDCG@10 within the lists, and the default's",
             f"  the first stage: {_compared(self.first_stage)}",
             f"  {self.chosen}, by cross-validation: {_compared(self.gain)}",
         ]
@@ -100,7 +100,7 @@ def train_fusion(
 
 
 def _graded(lists: Sequence[TrainingList]) -> list[TrainingList]:
-    """The lists in which a passage is more relevant than another; others measure nothing.
+    """The lists where a passage is more relevant than another; others measure nothing.
 
     Raises:
         CollectionError: too few lists remain.
@@ -112,7 +112,7 @@ def _graded(lists: Sequence[TrainingList]) -> list[TrainingList]:
     if not graded:
         raise CollectionError(
             f"in none of the {len(lists):,} lists is a passage more relevant than another; check that the query_ids "
-            "and doc_ids of the judgements are those of the lists"
+            "and doc_ids of the judgements are in the lists"
         )
     if len(graded) < _MIN_LISTS:
         raise CollectionError(

@@ -32,10 +32,10 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the first stage and of the sparse score in a fusion, beside 1 for the cosine.
+    """Weights of the first stage and of the sparse score in a fusion, where the cosine has 1.
 
     Attributes:
-        first_stage: a number; or a kind, which gives each list a weight of its own.
+        first_stage: a number; or a kind, which gives each list a weight.
     """
 
     first_stage: FirstStageWeight
@@ -111,7 +111,7 @@ def gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> Compar
 
     For random lists, the differences of all weights from the default change their signs together, and the
     cross-validation is done again: the gains of weights that have no effect. The two-sided p says how often these are
-    as far from 0 on the side of the gain; the 95 % interval is that of the gains that the test does not refuse, so it
+    as far from 0 on the side of the gain; the 95 % interval has the gains that the test does not refuse, so it
     holds 0 exactly if p is 0.05 or more. Student's t would take the values of held-out lists as independent, but folds
     that choose the same weights are not.
 

@@ -1,4 +1,4 @@
-"""Parser for training lists that are published as chat conversations: those of RankGPT, RankZephyr and FIRST.
+"""Parser for training lists that are published as chat conversations, for RankGPT, RankZephyr and FIRST.
 
     system     …
     user       … passages … search query: QUERY.
@@ -8,8 +8,8 @@
                Search Query: QUERY. Rank …
     assistant  [2] > [1]
 
-Identifiers are numbers or letters. The phrases searched for are those of the three published prompts. Several user
-turns are read as one text, because RankGPT gives each passage in a turn of its own.
+Identifiers are numbers or letters. The phrases searched for are in the three published prompts. Several user
+turns are read as one text, because RankGPT gives each passage in a separate turn.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Our own format is JSONL with one list per line:
      "passages": [{"doc_id": "d1", "text": "A flea lives a year."}, {"doc_id": "d2", "text": "Deserts are dry."}],
      "relevance": [2, 0], "scores": [8.5, 7.1]}
 
-`scores` are those of the first stage, and optional.
+`scores` are the first stage's, and optional.
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ class BuildListsSettings:
     seed: Annotated[int, "Seed of all sampling; the same seed gives the same lists."] = 0
     name: Annotated[str, "Prefix of the query_ids; empty: the name of the source's folder."] = ""
     encoder: Annotated[str, "Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2."] = ""
-    config: Annotated[
-        Path | None, "For --teacher reranker: YAML settings of its models. Default: those of a service."
-    ] = None
+    config: Annotated[Path | None, "For --teacher reranker: YAML settings of its models. Default: a service's."] = None
     model: Annotated[str, "For --teacher reranker: name of one of the models; empty: the first."] = ""
 
     def __post_init__(self) -> None:

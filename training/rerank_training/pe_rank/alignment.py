@@ -1,4 +1,4 @@
-"""Alignment, the first training stage of PE-Rank: the projector learns vectors from which the model can restore texts.
+"""Alignment, the first training stage of PE-Rank: the projector learns vectors that the model can restore texts from.
 
 The language model reads one projected vector and is trained to write the passage's text (PE-Rank, section 3.3).
 """

@@ -22,12 +22,9 @@ class PERankArguments(ListArguments):
     stage: Annotated[
         Literal["align", "rank"], "align: train the projector to keep the text; rank: train all weights to rank."
     ] = "rank"
-    template: Annotated[
-        str | None, "Prompt template, a name or a YAML file, for a base that does not name its own."
-    ] = None
+    template: Annotated[str | None, "Prompt template, a name or a YAML file, for a base that does not name one."] = None
     decoding: Annotated[
-        Literal["one_step", "dynamic"],
-        "Decoding for which the model is trained: all passages in one step, or one after the other.",
+        Literal["one_step", "dynamic"], "The decoding to train for: all passages in one step, or one after the other."
     ] = "one_step"
     rank_loss: RankLossName = "listmle"
     text_weight: Annotated[
@@ -40,7 +37,7 @@ class PERankArguments(ListArguments):
     ] = 0.2
     passage_tokens: Annotated[
         int,
-        "Number of tokens to which a shown or restored text is truncated; 0: 64, or as many as fit into the model's "
+        "A shown or restored text is truncated to this number of tokens; 0: 64, or as many as fit into the model's "
         "context for each passage of a window.",
     ] = 0
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 0

@@ -32,9 +32,9 @@ class PECollator:
     Args:
         prompts: as serving renders them.
         passages: vectors of all passages in the windows.
-        queries: those of all queries; None if the prompts show none.
+        queries: vectors of all queries; None if the prompts show none.
         context_tokens: largest number of positions that the model reads.
-        text_prompts: the same with the text beside each vector, if these are trained too.
+        text_prompts: the same with the text after each vector, if these are trained too.
         with_choices: append all passages but the last to the prompt, best first, for dynamic decoding.
     """
 
@@ -97,7 +97,7 @@ def with_text(template: Template) -> Template:
     """
     if "{text}" in template.body:
         raise ConfigError(
-            "the template shows {text} already, so that a view with text beside the vectors adds nothing; set "
+            "the template shows {text} already, so that a view with text and vectors adds nothing; set "
             "--text-weight and --kl-weight to 0"
         )
     return replace(template, body=template.body.replace("{candidate}", "{candidate} {text}"))

@@ -39,7 +39,7 @@ class PEModel(nn.Module):
         transformer: without its vocabulary head.
         projector: encoder space → model space.
         settings: config.json of the result.
-        own_vocabulary: True if the checkpoint has token embeddings of its own; False if it uses the encoder's, which
+        own_vocabulary: True if the checkpoint has token embeddings; False if it uses the encoder's, which
             are not saved.
         head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings, or there are none.
     """
@@ -92,7 +92,7 @@ class PEModel(nn.Module):
         return states @ head.detach().T.to(states.dtype)
 
     def get_input_embeddings(self) -> nn.Module:
-        """Called by Trainer for --neftune-noise-alpha. The noise is that of tokens; vectors of passages have none."""
+        """Called by Trainer for --neftune-noise-alpha. Tokens get the noise, vectors of passages none."""
         embeddings: nn.Module = self.transformer.get_input_embeddings()
         return embeddings
 

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 #: Default number of tokens of a passage's text.
 _TEXT_TOKENS = 64
-#: Tokens by which a truncated text may grow when it is tokenised inside the prompt.
+#: Tokens that a truncated text may grow by when it is tokenised inside the prompt.
 _TOKENS_OF_SEAMS = 2
 
 
@@ -117,7 +117,7 @@ def _check_base(arguments: PERankArguments) -> None:
 
 
 def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
-    """The flag; without it, the default or as many tokens as fit beside the longest query."""
+    """The flag; without it, the default or as many tokens as fit with the longest query."""
     if arguments.passage_tokens or arguments.stage == "align":
         return arguments.passage_tokens or _TEXT_TOKENS
     template = base.template if "{text}" in base.template.body else with_text(base.template)
@@ -141,7 +141,7 @@ def _alignment(
     if not base.model.own_vocabulary:
         raise ConfigError(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
-            "--stage rank, or a base with a vocabulary of its own"
+            "--stage rank, or a base with a vocabulary"
         )
     texts = list(dict.fromkeys(texts_of([lists], "passages")))
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_tokens)

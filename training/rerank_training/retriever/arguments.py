@@ -24,7 +24,7 @@ class RetrieverArguments:
     index: Annotated[str, "Folder written by `rerank index`; its encoder is trained."]
     queries: Annotated[
         str,
-        "Lines of query_id, tab, text, or BEIR's queries.jsonl or its folder; with qrels/ beside it if --held-out is "
+        "Lines of query_id, tab, text, or BEIR's queries.jsonl or its folder; with qrels/ next to it if --held-out is "
         "given.",
     ]
     held_out: Annotated[

@@ -45,10 +45,10 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
 def mined_lists(
     index: Index, encoder: Encoder, queries: Sequence[Query], depth: int, teacher: Teacher
 ) -> Iterator[TrainingList]:
-    """One list per query for which at least two passages are found.
+    """One list per query with at least two passages.
 
     Args:
-        encoder: that of `index`.
+        encoder: the one of `index`.
         depth: number of passages that BM25 and dense retrieval each find per query.
 
     Raises:

@@ -27,7 +27,7 @@ class RetrieverCollator:
     `mask` is True for the passages of a list; `relevance` is 0 elsewhere. `keys` are hashes of the passages' doc_ids.
 
     Args:
-        max_tokens: number of tokens to which texts are truncated, with their prompts.
+        max_tokens: texts, with their prompts, are truncated to this number of tokens.
         prompts: in front of queries and of passages.
     """
 
@@ -72,7 +72,7 @@ def _key(doc_id: str) -> int:
 class RetrieverObjective:
     """Loss of a batch of `RetrieverCollator`, and its scores.
 
-    With several processes, the batch is that of all of them: each computes the loss over all lists, with the passages
+    With several processes, the batch is all of theirs: each computes the loss over all lists, with the passages
     of all processes as negatives.
 
     Attributes:

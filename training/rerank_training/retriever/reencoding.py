@@ -64,6 +64,6 @@ def _copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> Non
 
 
 def _without_vectors(folder: str, names: list[str]) -> list[str]:
-    """The files of an index that depend on the vectors; those of sparse vectors are in a folder of their own."""
+    """The files of an index that depend on the vectors; sparse vectors are in a separate folder."""
     of_vectors = [name for name in names if name.endswith((".npy", ".faiss")) or name == "manifest.json"]
     return [] if Path(folder).name == SPARSE_FOLDER else of_vectors

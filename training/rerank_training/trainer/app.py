@@ -1,4 +1,4 @@
-"""Applications of the training commands: flags from dataclasses, and those of transformers' Trainer.
+"""Applications of the training commands: flags from dataclasses, and transformers' Trainer's.
 
 Neither --help nor a value of the wrong type waits for the import of torch and transformers.
 """

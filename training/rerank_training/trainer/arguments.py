@@ -1,4 +1,4 @@
-"""Arguments of a training run: those of transformers' Trainer with the defaults of this project."""
+"""Arguments of a training run: transformers' Trainer's with the defaults of this project."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
-    """The arguments of a run: those of our flags, and what is not None of a dataclass of `trainer_flags`.
+    """Merges our flags with what is not None of a dataclass of `trainer_flags`.
 
     Raises: ConfigError when transformers refuses a value.
     """

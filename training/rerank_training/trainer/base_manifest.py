@@ -24,7 +24,7 @@ def read_base_manifest(base: str, ranker: TrainedRanker) -> CheckpointManifest |
 
 
 def setting(name: str, given: T | None, base: CheckpointManifest | None, default: T) -> T:
-    """The value of a flag; without the flag, that of the base's training; without either, the default.
+    """The value of a flag; without the flag, the base's training's; without either, the default.
 
     A flag that differs from the base's training is logged as a warning with both values.
 

@@ -39,7 +39,7 @@ def write_checkpoint(
     Args:
         metrics: of the run, see `train`.
         model: an object with `save_pretrained`; an adapter is saved without its base.
-        tokenizer: None if the checkpoint uses that of the encoder.
+        tokenizer: None if the checkpoint uses the encoder's.
         template: None for a ranker without a prompt.
         others: fields of the manifest.
 
@@ -81,7 +81,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 def data_hashes(paths: Iterable[str | None]) -> dict[str, str]:
-    """File name → SHA-256, for those of the paths that are given."""
+    """File name → SHA-256, for the paths that are given."""
     return {Path(path).name: sha256_of_files([Path(path)]) for path in paths if path}
 
 

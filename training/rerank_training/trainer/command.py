@@ -43,7 +43,7 @@ def run_training(command: Callable[[], object]) -> None:
 
 
 def end_process(code: object) -> NoReturn:
-    """Ends this process of several without finalizing the interpreter, in which threads of gloo may abort it.
+    """Ends this process of several without finalizing the interpreter, because threads of gloo may abort it there.
 
     While a DDP or FSDP model refers to the process group, its threads go on after destroy_process_group. One that still
     holds tensors of the last collective needs the interpreter to free them (pytorch/pytorch#179291).
@@ -72,7 +72,7 @@ def report_lost_process(train: Callable[[], R]) -> R:
             raise
         raise LostProcess(
             f"process {os.environ.get('RANK')} lost the connection to another training process, which has ended: see "
-            f"its own message ({error}); give the same command again, which resumes from the last save"
+            f"its message ({error}); give the same command again, which resumes from the last save"
         ) from error
 
 

@@ -69,7 +69,7 @@ class ListArguments:
     qrels: Annotated[str | None, "Judgements in TREC format, for lists that are RankLLM requests."] = None
     window_size: Annotated[
         int,
-        f"Largest number of passages in a window; 0: that of the base if it has a manifest, otherwise {WINDOW_SIZE}. "
+        f"Largest number of passages in a window; 0: the base's if it has a manifest, otherwise {WINDOW_SIZE}. "
         "No larger than the longest list.",
     ] = 0
     min_window_size: Annotated[int, "Smallest number of passages in a window; 0: the same as --window-size."] = 0

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _BUCKET_TOKENS = 128
 #: Positions of a model that states none.
 _ANY = 2**31
-#: Tensors (B, T) of all collators, with what stands at their padding. No model reads it: it is behind the last token of
+#: Tensors (B, T) of all collators, with the value of their padding. No model reads it: it is after the last token of
 #: a causal model, or masked.
 _PADDING = {
     **dict.fromkeys(("input_ids", "text_input_ids", "prompt_ids", "attention_mask", "prompt_mask"), 0),

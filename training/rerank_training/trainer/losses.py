@@ -126,7 +126,7 @@ def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 
 def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """ListMLE in which each rank is drawn with its own scores, divided by n: the loss of PE-Rank (arXiv 2406.14848).
+    """ListMLE that draws each rank with its own scores, divided by n: the loss of PE-Rank (arXiv 2406.14848).
 
     The code of PE-Rank averages over the ranks of all lists, so that long lists have more weight; here all lists have
     equal weight.
@@ -167,7 +167,7 @@ def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
 
 
 _LOSSES = (ranknet, weighted_ranknet, lambdarank, listnet, softmax, lambdarank_first, listnet_first, listmle, kl)
-#: By the names that command lines use: those of the functions, with hyphens.
+#: By the names that command lines use: the functions', with hyphens.
 RANK_LOSSES: Mapping[str, RankLoss] = {loss.__name__.replace("_", "-"): loss for loss in _LOSSES}
 
 

@@ -78,6 +78,6 @@ def mean_of_all_processes(total: Tensor, count: Tensor) -> Tensor:
 
 
 def _padded(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The tensor with zeros behind its values, up to these sizes."""
+    """The tensor with zeros after its values, up to these sizes."""
     missing = [size - have for size, have in zip(sizes, tensor.shape, strict=True)]
     return pad(tensor, [number for size in reversed(missing) for number in (0, size)])

@@ -85,7 +85,7 @@ class RankingTrainer(Trainer):
     ) -> Tensor:
         """Mean loss over the windows of this batch."""
         if return_outputs:
-            raise NotImplementedError("evaluation has a loop of its own; this is a bug")
+            raise NotImplementedError("evaluation has another loop; this is a bug")
         return self.objective.loss(model, inputs)
 
     def training_step(self, model: nn.Module, *given: Any, **options: Any) -> Tensor:

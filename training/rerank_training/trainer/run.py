@@ -29,7 +29,7 @@ from rerank_training.trainer.reports import MeasureBefore, SpeedLog
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS_FILE = "arguments.json"
-#: Arguments that a resumed run may change, because the weights do not depend on them: those of the machine, of the logs
+#: Arguments that a resumed run may change, because the weights do not depend on them: of the machine, of the logs
 #: and of the saves.
 _FREE_ARGUMENTS = {
     *("output_dir", "dataloader_pin_memory", "dataloader_num_workers", "dataloader_prefetch_factor"),
@@ -144,13 +144,13 @@ def last_save(folder: Path) -> str | None:
 
 
 def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> None:
-    """Checks that a resumed run has the arguments of its start, and stores those of a new one.
+    """Checks that a resumed run has the arguments of its start, and stores a new run's.
 
     Args:
         started: False for a run that has not saved anything yet, which may change all arguments.
 
     Raises:
-        ConfigError: an argument on which the result depends has changed, or the contents of a file that it names.
+        ConfigError: an argument that the result depends on has changed, or the contents of a file that it names.
     """
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
     given = {key: value for key, value in given.items() if key not in _FREE_ARGUMENTS}
@@ -159,12 +159,12 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
     path = folder / _ARGUMENTS_FILE
     stored = read_saved(path) if started and path.is_file() else given
     if stored is None:
-        logger.warning("%s is cut: these arguments are not compared with those of the start", path)
+        logger.warning("%s is cut: these arguments are not compared with the ones at the start", path)
         stored = given
     changed = sorted(key for key in given if given[key] != stored.get(key))
     if changed == [_LENGTH]:
         logger.warning(
-            "--max-steps is %s, at the start it was %s: from here on, the learning rate is that of a run of %s steps",
+            "--max-steps is %s, at the start it was %s: from here on, the learning rate is as in a run of %s steps",
             *(given[_LENGTH], stored.get(_LENGTH), given[_LENGTH]),
         )
     elif changed:
@@ -186,7 +186,7 @@ def _difference(key: str, stored: str | None, given: str) -> str:
 
 
 def _contents(arguments: Sequence[Any]) -> dict[str, str]:
-    """SHA-256 of the files, and of those in the folders, from which a training learns."""
+    """SHA-256 of the files, also in folders, that a training learns from."""
     values = {name: getattr(part, name, None) for part in arguments for name in _READ if getattr(part, name, None)}
     # The settings of an encoder name a folder, too.
     paths = {name: Path(EncoderConfig.of(str(value)).name) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""`rerank mcp`: its own service, and what a new user gets wrong. The tools: test_mcp.py beside this file."""
+"""`rerank mcp`: its service, and what a new user gets wrong. The tools: test_mcp.py."""
 
 from __future__ import annotations
 

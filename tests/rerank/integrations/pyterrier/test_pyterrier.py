@@ -30,7 +30,7 @@ LISTS = {"q1": [1, 3, 2], "q2": [5, 4], "q3": [7, 9, 8, 6]}
 
 @pytest.fixture(scope="module")
 def pt(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The package. Those of this environment precede those of its own."""
+    """The package. This environment's packages precede its own."""
     folder: Path = request.config.getoption("--sdk") / "pyterrier"
     (packages,) = folder.absolute().glob("lib/python3*/site-packages")
     sys.path.append(str(packages))
@@ -69,7 +69,7 @@ def transformer(request: pytest.FixtureRequest, pt: Any) -> Callable[..., Any]:
 
 @pytest.fixture
 def results() -> Any:
-    """A frame of first-stage results of LISTS, in mixed order, with a column of its own."""
+    """A frame of first-stage results of LISTS, in mixed order, with a further column."""
     import pandas as pd
 
     rows = [

@@ -36,7 +36,7 @@ def connect(listener: BoundedListener, stack: ExitStack, source: str = "127.0.0.
 
 
 def accept(listener: BoundedListener, stack: ExitStack, busy: bool = True) -> socket.socket:
-    """The accepted end of the next connection, on which a request has arrived or not."""
+    """The accepted end of the next connection, whose request has arrived or not."""
     accepted = stack.enter_context(listener.accept()[0])
     if busy:
         listener.begin_request(accepted.fileno())

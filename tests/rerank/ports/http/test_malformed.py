@@ -18,7 +18,7 @@ from tests.serving import TIMEOUT_S
 SEEDS = 3
 REQUESTS_PER_SEED = 250
 
-#: Path → the fields of its errors; for other paths, and for /rerank without a known body, those of all APIs.
+#: Path → the fields of its errors; for other paths, and for /rerank without a known body, the fields of all APIs.
 ERROR_FIELDS = {
     "/v1/rerank": {"message", "detail"},
     "/v2/rerank": {"message", "detail"},

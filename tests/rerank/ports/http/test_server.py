@@ -141,7 +141,7 @@ def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(encoder: 
 
 
 def ask(client: HttpClient, authority: Authority, own: Files | None = None, host: str = "localhost") -> int:
-    """The status of a request over TLS, on a connection of its own."""
+    """The status of a request over TLS, on a new connection."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     if own is not None:
         context.load_cert_chain(own.certificate, own.key)

@@ -51,7 +51,7 @@ class Watched:
     """A tab, and what its page tried.
 
     Attributes:
-        elsewhere: requests to other origins than that of the page.
+        elsewhere: requests to other origins than the page's.
         dialogs: alerts and the like.
     """
 
@@ -75,7 +75,7 @@ class Watched:
 
 
 def watched(chromium: Browser, base: str) -> Iterator[Watched]:
-    """A tab on which every request, dialog and report of the content security policy is kept."""
+    """A tab; every request, dialog and report of the content security policy is kept."""
     for tab in new_tab(chromium, base):
         found = Watched(tab)
 
@@ -92,7 +92,7 @@ def watched(chromium: Browser, base: str) -> Iterator[Watched]:
         yield found
 
 
-# --- beside a running service
+# --- with a running service
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Programs that call rerank endpoints: the request that each sends by its source, and what it reads from the reply.
 
-programs.json has them. The texts are those of `NumberRanker`, whose order is 1, 2, 0; the rest of a request is as its
+programs.json has them. The texts are `NumberRanker`'s, whose order is 1, 2, 0; the rest of a request is as its
 source has it. `reply` says where the program finds its results, and `reads` which other fields it expects.
 """
 
