@@ -1,6 +1,6 @@
 """Relevance feedback, measured where it works: dense retrieval before and after query vectors follow a ranking.
 
-A listwise ranker gives an order, by which weighted RankNet moves the vector (FIRST, arXiv 2406.15657); scores do it by
+A listwise ranker gives an order, and weighted RankNet moves the vector by it (FIRST, arXiv 2406.15657); scores do it by
 a divergence (ReFIT, arXiv 2305.11744). Rocchio (1971) is the baseline: it takes the first passages as relevant.
 """
 

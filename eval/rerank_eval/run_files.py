@@ -79,7 +79,7 @@ def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
 
 
 def write_result(path: Path, text: str) -> Path | None:
-    """Writes a file of results. One with other content stays beside it: report.md becomes report-1.md.
+    """Writes a file of results. One with other content is kept: report.md becomes report-1.md.
 
     Returns:
         Where the former content is now; None if there was none, or the same.

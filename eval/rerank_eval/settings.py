@@ -16,7 +16,7 @@ from rerank.types import FeedbackMethod, FeedbackSettings
 
 #: Baselines that are settings of a fusion, over the whole list: the encoder alone, and with the first stage's score.
 BASELINES = ("cosine", "z-score")
-#: Ways in which a query vector can follow any ranking.
+#: Ways for a query vector to follow any ranking.
 UPDATES = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL, FeedbackMethod.ROCCHIO)
 #: The row of the best order of the candidates, and the teacher that gives it.
 ORACLE = "oracle"

@@ -252,7 +252,7 @@ def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence
 
 
 def _judged_name(qrels: Path) -> str:
-    """The name of what a file judges: its own, or else of the nearest folder, that is not a word for judgements."""
+    """The name of what a file judges: the file's or else the nearest folder's that is not a word for judgements."""
     names = [Path(qrels.name.removesuffix(".gz")).stem, *(folder.name for folder in qrels.absolute().parents)]
     return next((name for name in names if name and name.lower() not in _JUDGEMENTS), names[0])
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one place of a file, and the tests of which one must fail.
+    """A change of one place of a file, and the tests; one of them must fail.
 
     Attributes:
-        path: the file; its tests are those of the folder or file `tests`.
+        path: the file; its tests are the folder or file `tests`.
         old: occurs once in the file.
     """
 

@@ -24,7 +24,7 @@ from rerank.types import Passage, Query, RankedCandidate, RankOptions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-#: Candidates of a query, passages of a document, and parts into which it may be divided.
+#: Candidates of a query, passages of a document, and its parts at most.
 _DOCUMENTS, _PASSAGES, _MAX_CHUNKS = 20, 13, 30
 
 

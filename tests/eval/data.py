@@ -41,7 +41,7 @@ def write_requests(path: Path, texts: Mapping[str, Mapping[str, str]]) -> Path:
 
 
 def graded_requests(folder: Path, grades: Grades, asked: Iterable[str] | None = None) -> list[str]:
-    """Flags of a request file in which each text has its grade, by which the model "number" sorts, and of judgements.
+    """Flags of a request file whose texts have their grades, which the model "number" sorts by, and of judgements.
 
     Args:
         asked: queries in the request file; None: all of them.

@@ -1,4 +1,4 @@
-"""Prompts by the templates of the package `rank-llm`: token for token what its own code writes, over DL 2019."""
+"""Prompts by the templates of the package `rank-llm`: token for token what its code writes, over DL 2019."""
 
 from __future__ import annotations
 

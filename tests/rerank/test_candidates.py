@@ -1,4 +1,4 @@
-"""The forms in which the clients and the in-process reranker take candidates; anything else is an InvalidRequest."""
+"""The forms of candidates that the clients and the in-process reranker take; anything else is an InvalidRequest."""
 
 from __future__ import annotations
 

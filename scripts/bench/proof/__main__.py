@@ -3,7 +3,7 @@
     scripts/prove_on_gpu.sh OUT [WEIGHTS] [--requests FILE] [--tokenizer DIR] [--section NAME]...
 
 Writes OUT/gpu.md after each row, so that what was measured stays if the time runs out, and the logs of the service and
-of train-first beside it. Weights are random, but for those of a folder that is given. Without a GPU all models are
+of train-first next to it. Weights are random, but for a folder that is given. Without a GPU all models are
 tiny: that shows only that the proof runs.
 """
 

@@ -134,7 +134,7 @@ class EngineScheduler:
         return [window.of for window in self._queue.next_batch()]
 
     def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
-        """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
+        """The requests whose next windows preempt a running batch, which `preempted_by` tokens preempted so far."""
         windows = [
             NextWindow(one, self._requests[one], one.windows[one.ran]) for one in running if one in self._requests
         ]

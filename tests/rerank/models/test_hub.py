@@ -29,7 +29,7 @@ class Hub:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 kind, _, name = self.path.removeprefix("/api/").partition("/")
-                if kind == "models":  # the client has questions of its own, too
+                if kind == "models":  # the client asks further questions, too
                     hub.asked.append(name)
                 status, code = (200, "") if name == "org/known" else (404, "RepoNotFound")
                 body = json.dumps({"id": name}).encode()

@@ -86,7 +86,7 @@ async def test_search_texts_and_references_give_the_same_scores(
 
 @pytest.mark.parametrize("first_stage", FirstStage)
 async def test_vectors_of_the_index_change_no_other_signal(reranker: AsyncReranker, first_stage: FirstStage) -> None:
-    """Texts get 30 cosines, those of the search, which has all; most of the first passages are the same."""
+    """Texts get 30 cosines, all passages of a search have one; most of the first passages are the same."""
     query = "how long does a flea live"
     searched = (await reranker.search(query, first_stage, DEPTH, RankOptions())).ranking
     found = (await reranker.search(query, first_stage, DEPTH, RankOptions(model="identity"))).ranking

@@ -46,7 +46,7 @@ def kill_at(moment: tuple[str, int], stage: str, done: int, total: int | None) -
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Hashes of the files, without those of Lucene, whose segments have random ids, and the manifest with its times."""
+    """Hashes of the files, without Lucene's, whose segments have random ids, and the manifest with its times."""
     paths = [path for path in folder.iterdir() if path.is_file() and path.name != "manifest.json"]
     return {path.name: sha256_of_files([path]) for path in paths}
 

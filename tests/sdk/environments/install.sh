@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the clients of tests/sdk, each group in an environment of its own: tests/sdk/environments/install.sh FOLDER.
+# Installs the clients of tests/sdk, each group in a separate environment: tests/sdk/environments/install.sh FOLDER.
 # What is there already stays, unless its list of packages changed. Needs node and npm; 1 GB and a few minutes.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -161,8 +161,8 @@ def _check_rank(arguments: FirstArguments, model: PeftModel) -> None:
     rank = model.active_peft_config.r
     if arguments.lora_rank not in (0, rank):
         raise ConfigError(
-            f"--lora-rank {arguments.lora_rank}: the adapter in {arguments.base} has rank {rank}, with which it is "
-            "trained further; leave --lora-rank out, or start from a base without an adapter"
+            f"--lora-rank {arguments.lora_rank}: the adapter in {arguments.base} has rank {rank}, which it "
+            "keeps; leave --lora-rank out, or start from a base without an adapter"
         )
 
 

@@ -126,7 +126,7 @@ def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:
     if "candidates" in row or "hits" in row:
         if grades is None:
             raise CollectionError(
-                "a request has no relevance of its own; give its judgements with --qrels, or make lists of it with "
+                "a request has no relevance; give its judgements with --qrels, or make lists of it with "
                 "build-lists and a teacher"
             )
         return graded_list(parse_request(row), grades)

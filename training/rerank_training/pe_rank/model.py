@@ -74,7 +74,7 @@ class PEModel(nn.Module):
             input_ids: (B, T) token ids and slots, padded on the right, where a causal model never reads.
             vectors: (B, 1 + N, E) of query and passages; (B, N, E) if the prompt has no slot for the query.
             mask: (B, N), False at the padding of short windows.
-            order: (B, N) positions of the passages in the order in which CHOSEN_SLOTs feed them back, padding last.
+            order: (B, N) positions of the passages in the order that CHOSEN_SLOTs feed them back in, padding last.
         """
         projected = self.projector(vectors)
         passages = projected[:, vectors.shape[1] - mask.shape[1] :]

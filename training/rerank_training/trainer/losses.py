@@ -95,7 +95,7 @@ def softmax(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 
 def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """`lambdarank` as FIRST trains it: towards the model's own sorted scores, through which the gradient flows as well.
+    """`lambdarank` as FIRST trains it: towards the model's own sorted scores; the gradient flows through them, too.
 
     A probability, and a probability to the power of its weight, is at least 1e-10. Negative targets have no gain.
     """
@@ -108,7 +108,7 @@ def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 
 def listnet_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """`listnet` as FIRST trains it: towards the model's own sorted scores, through which the gradient flows as well."""
+    """`listnet` as FIRST trains it: towards the model's own sorted scores; the gradient flows through them, too."""
     scores, relevance = _checked(scores, relevance, mask)
     targets = masked_softmax(_own_targets(scores, relevance, mask), mask)
     losses = -(targets * torch.log(masked_softmax(scores, mask) + _FIRST_EPSILON)).sum(dim=-1)

@@ -25,7 +25,7 @@ def is_main_process() -> bool:
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """True for what torch raises when another process has ended: its own class for NCCL, a RuntimeError for gloo."""
+    """True for what torch raises when another process has ended: a special class for NCCL, a RuntimeError for gloo."""
     return isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 

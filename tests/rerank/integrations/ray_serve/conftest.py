@@ -1,4 +1,4 @@
-"""The contract's service behind Ray Serve, with the names of the fixtures of `rerank serve`."""
+"""The contract's service on Ray Serve, with the names of the fixtures of `rerank serve`."""
 
 from __future__ import annotations
 

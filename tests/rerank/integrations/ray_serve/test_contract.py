@@ -1,4 +1,4 @@
-"""The contract behind Ray Serve: the tests of `rerank serve` that call it by `stub` or `channel`, on two replicas."""
+"""The contract on Ray Serve: the tests of `rerank serve` that call it by `stub` or `channel`, on two replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses, details, deadlines, cancelled calls and keys behind Ray Serve: they reach the caller and the replica."""
+"""Statuses, details, deadlines, cancelled calls and keys on Ray Serve: they reach the caller and the replica."""
 
 from __future__ import annotations
 

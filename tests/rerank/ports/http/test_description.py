@@ -1,4 +1,4 @@
-"""What the HTTP port says about the service: health, models, limits and its own interface."""
+"""What the HTTP port says about the service: health, models, limits and its interface."""
 
 from __future__ import annotations
 
