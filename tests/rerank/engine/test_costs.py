@@ -12,6 +12,8 @@ from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query, ScoreKind
+from tests.fakes import NumberRanker
+from tests.rerank.engine.harness import engine_for, request_for
 
 RANK = ModelPhase(Phase.RANK, "model")
 PREPARE = ModelPhase(Phase.PREPARE, "model")
@@ -70,3 +72,21 @@ def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> 
     assert cost(VECTORS, passages).prepare == 2 + 1 + 3
     assert cost(TEXTS, passages).prepare == 2 + 4 + 3
     assert cost(TEXTS, []).prepare == 2
+
+
+async def test_passages_are_counted_once_however_many_windows_and_slices_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[str] = []
+    is_ready = RankerInfo.is_ready
+
+    def counting(info: RankerInfo, passage: Passage) -> bool:
+        counted.append(passage.doc_id)
+        return is_ready(info, passage)
+
+    monkeypatch.setattr(RankerInfo, "is_ready", counting)
+    request = request_for(range(100))
+    async with engine_for(NumberRanker()) as engine:
+        ranking = await engine.run(request)
+    assert len(ranking.trace.windows) == 9
+    assert counted == [passage.doc_id for passage in request.candidates]
