@@ -28,12 +28,10 @@ def message(stream: int, content: bytes) -> bytes:
 
 
 def cancel(stream: int) -> bytes:
-    """The cancellation of a call."""
     return frame(RST_STREAM, 0, stream, _CANCEL.to_bytes(4))
 
 
 def ping() -> bytes:
-    """A PING frame."""
     return frame(PING, 0, 0, bytes(8))
 
 

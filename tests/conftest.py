@@ -151,7 +151,6 @@ def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an index of PASSAGES."""
     from rerank.retrieval.build import build_index
 
     out = tmp_path_factory.mktemp("indexes") / "twelve"

@@ -48,7 +48,6 @@ def small(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder
 
 @pytest.fixture(scope="module")
 def index_folder(beir_folder: Path, small: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an index of PASSAGES."""
     out = tmp_path_factory.mktemp("indexes") / "twelve"
     build_index(open_collection(str(beir_folder)), out, small)
     return out

@@ -170,7 +170,6 @@ def _batch(size: LlamaSize, tokens: int) -> dict[str, torch.Tensor]:
 
 
 def _loss_and_gradient(model: Any, batch: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """The loss, and the length of its gradient."""
     loss = _OBJECTIVE.loss(model, batch)
     loss.backward()
     length = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
