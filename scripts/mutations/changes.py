@@ -96,7 +96,7 @@ CHANGES: tuple[Change, ...] = (
         ("FULL_AGREEMENT = 0.3", "FULL_AGREEMENT = 0.05"),
         ("np.ptp(cosines) > _ROUNDING", "np.ptp(cosines) > 0"),
         ("np.fill_diagonal(cosines, -np.inf)", ""),
-        ("weights=(1 - weight, weight, 0.0)", "weights=(1.0, 0.0, 0.0)"),
+        ("weights=(0.5, 0.5, 0.0)", "weights=(1.0, 0.0, 0.0)"),
     ),
     *_of(
         "rerank/rankers/lexical.py",

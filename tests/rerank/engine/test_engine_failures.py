@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -121,6 +122,38 @@ async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_o
         again = await engine.run(request_for(shuffled(80), Blocks(10)))
         assert positions(first) == positions(again)
     assert ranker.tried == [1, 8, *[1] * 8, 4, 4]
+
+
+class FailsTogether(HeldRanker):
+    """Fails on batches of several windows, once `go` is set; `together` is set when there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together, self.go = threading.Event(), threading.Event()
+        self.tried: list[list[str]] = []
+
+    def score(self, parts: Sequence[Window]) -> Sequence[WindowRanking | None]:
+        self.tried.append([part.query.text for part in parts])
+        if len(parts) > 1:
+            self.together.set()
+            self.go.wait(60)
+            raise ValueError("together")
+        return super().score(parts)
+
+
+async def test_part_of_a_cancelled_request_does_not_run_again_alone() -> None:
+    ranker = FailsTogether()
+    async with held_engine(LARGE_BATCHES, ranker) as (engine, _):
+        kept, cancelled = start(*(engine.run(request_for([1, 2], query=query)) for query in ("kept", "cancelled")))
+        await wait_for_queue(engine, 2)
+        ranker.release.set()
+        assert await asyncio.to_thread(ranker.together.wait, 60)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        ranker.go.set()
+        assert positions(await kept) == [1, 0]
+    assert ranker.tried == [["first"], ["kept", "cancelled"], ["kept"]]
 
 
 async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> None:
