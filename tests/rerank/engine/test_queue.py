@@ -210,3 +210,8 @@ def test_request_with_less_than_half_of_the_work_preempts() -> None:
 def test_batch_is_preempted_by_as_many_tokens_as_it_has() -> None:
     short, long = filled([entry(1, 10)]), [entry(0, 100), entry(0, 100)]
     assert [short.may_preempt(long, tokens) for tokens in (0, 199, 200)] == [True, True, False]
+
+
+def test_work_after_some_that_does_not_fit_completes_the_batch() -> None:
+    queue = filled([entry(0, 40), entry(1, 70), entry(2, 80), entry(3, 30, remaining=90.0)])
+    assert numbers(queue.next_batch()) == [0, 3]

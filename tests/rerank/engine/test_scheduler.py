@@ -120,3 +120,25 @@ async def test_measured_rate_is_that_of_all_calls_together() -> None:
             await asyncio.gather(*(calls.run(request(), [1], [100]) for _ in range(10)))
     assert calls.rate.tokens_per_s
     assert 2_500 < calls.rate.tokens_per_s < 10_500
+
+
+async def test_work_of_a_request_that_ended_does_not_run_again_after_its_batch_failed() -> None:
+    batches, runs, may_fail = list[Sequence[int]](), asyncio.Event(), asyncio.Event()
+
+    async def run_batch(inputs: Sequence[int], limit_s: float) -> tuple[Sequence[int], float]:
+        batches.append(inputs)
+        runs.set()
+        if len(inputs) > 1:
+            await may_fail.wait()
+            raise ModelServerUnavailable("gone")
+        return inputs, 0.0
+
+    scheduler = Scheduler(PHASE, run_batch, Observers(), max_batch_tokens=10)
+    ended, other = (asyncio.create_task(scheduler.run(request(), [number], [1])) for number in (1, 2))
+    await runs.wait()
+    ended.cancel()
+    await asyncio.wait({ended})
+    may_fail.set()
+    assert [done.result for done in await other] == [2]
+    assert batches == [[1, 2], [2]]
+    await scheduler.close()

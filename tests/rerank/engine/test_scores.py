@@ -75,6 +75,12 @@ def test_tie_keeps_first_stage_order() -> None:
     assert interpolate(WindowRanking((1.0, 2.0)), [2.0, 1.0], 1.0).permutation == (0, 1)
 
 
+def test_first_stage_with_equal_scores_counts_by_reciprocal_ranks() -> None:
+    candidates = [replace(passage, score=0.5) for passage in numbered_passages([3, 1, 2])]
+    assert candidate_scores(candidates) == [1 / 61, 1 / 62, 1 / 63]
+    assert candidate_scores([*candidates, replace(candidates[0], score=0.4)]) == [0.5, 0.5, 0.5, 0.4]
+
+
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
 def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
     candidates = [Passage("a", "", 7.0), Passage("b", "", score)]
