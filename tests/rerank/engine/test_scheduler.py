@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rerank.engine.request import ModelPhase, Phase, Request
-from rerank.engine.scheduler import Observers, Scheduler
+from rerank.engine.scheduler import Observers, Rate, Scheduler
 from rerank.errors import ModelServerUnavailable, ShuttingDown
 from rerank.types import Query
 
@@ -141,4 +141,23 @@ async def test_work_of_a_request_that_ended_does_not_run_again_after_its_batch_f
     may_fail.set()
     assert [done.result for done in await other] == [2]
     assert batches == [[1, 2], [2]]
+    await scheduler.close()
+
+
+async def test_batch_may_take_ten_minutes_before_a_rate_is_measured_then_twenty_times_its_time_or_a_minute() -> None:
+    limits_s = list[float]()
+
+    async def run_batch(inputs: Sequence[int], limit_s: float) -> tuple[Sequence[int], float]:
+        limits_s.append(limit_s)
+        return inputs, 0.0
+
+    scheduler = Scheduler(PHASE, run_batch, Observers(), max_batch_tokens=1)
+    await scheduler.run(request(), [1], [1])
+    scheduler.rate = Rate()
+    for tokens in (1, 100):  # the first batch warms the model up
+        scheduler.rate.observe(tokens, seconds=1.0)
+    await scheduler.run(request(), [1], [10])
+    scheduler.rate.observe(1e9, seconds=1e7)  # 100 tokens per second, which the call before does not change
+    await scheduler.run(request(), [1], [1000])
+    assert limits_s == pytest.approx([600.0, 60.0, 200.0], rel=0.01)
     await scheduler.close()
