@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -116,6 +117,23 @@ def test_completeness_states_how_much_was_read(
     read_windows(request, windows)
     trace = ranking_of(request, 0.0).trace
     assert (trace.completeness, trace.reason) == (completeness, reason)
+
+
+@pytest.mark.parametrize(("answered", "completeness"), [(0, Completeness.NONE), (1, Completeness.PARTIAL)])
+def test_window_whose_model_did_not_end_its_thinking_was_not_read(answered: int, completeness: Completeness) -> None:
+    request = request_with(4)
+    read_windows(request, [(2, 3)][:answered])
+    silent = result([0.0, 0.0])
+    add_round(request, [(0, 1)], silent._replace(ranking=replace(silent.ranking, is_unanswered=True)))
+    trace = ranking_of(request, 0.0).trace
+    assert trace.completeness is completeness
+    assert trace.reason.startswith(f"1 of {answered + 1} windows kept their order")
+
+
+def test_round_takes_the_time_of_the_window_that_was_answered_last() -> None:
+    request = request_with(4)
+    add_round(request, [(2, 3), (0, 1)], result([0, 0], 1, queue_ms=5.0, model_ms=1.0), result([0, 0], 1, 1.0, 90.0))
+    assert (request.queue_ms, request.model_ms) == (1.0, 90.0)
 
 
 def test_trace_describes_windows_cost_and_model() -> None:
