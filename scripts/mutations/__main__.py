@@ -22,7 +22,7 @@ from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.mutations.changes import CHANGES, Change
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 #: pytest's exit code when tests failed; any other one but 0 means that they did not run.
 _FAILED = 1
 

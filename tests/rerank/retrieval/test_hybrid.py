@@ -9,7 +9,7 @@ from math import sqrt
 import pytest
 
 from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.hybrid import Fusion, HybridRetriever, best, reciprocal_rank, z_score_sum
+from rerank.retrieval.hybrid import Fusion, HybridRetriever, best, reciprocal_rank, z_score_sum, z_scores
 from rerank.types import Query
 
 WEIGHTS = (0.3, 1.0)
@@ -92,3 +92,7 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
     (found,) = retriever.search([Query("x")], depth)
     assert fused(found) == best(fusion([first(bm25, depth), first(dense, depth)]), depth)
     assert len(found) == min(depth, 5)
+
+
+def test_z_scores_of_scores_whose_squares_are_not_finite() -> None:
+    assert z_scores([1e200, 3e200]).tolist() == pytest.approx([-1.0, 1.0])
