@@ -118,6 +118,22 @@ def test_unit_vectors_stay_in_the_trust_region_or_end_at_its_edge(method: Feedba
         assert float(updates.cosines[updated].min()) == pytest.approx(0.95, abs=1e-4)
 
 
+def test_descent_along_the_edge_of_the_trust_region_ends_lower_than_one_that_returns_to_it() -> None:
+    method, steps, rate, min_cosine = FeedbackMethod.WEIGHTED_RANKNET, 30, 0.02, 0.95
+    vectors, passages, teacher, mask = lists()
+    updates = update_queries(vectors, passages, teacher, mask, FeedbackSettings(method, K, steps, rate, min_cosine))
+    ours, returned = 0.0, 0.0
+    for row in range(Q):
+        n, start = int(mask[row].sum()), vectors[row]
+        of_list = start, passages[row, :n], teacher[row, :n]
+        outside = slow_adam(method, *of_list, steps, rate)
+        assert outside @ start < min_cosine
+        edge = functional.normalize(outside - (outside @ start) * start, dim=-1) * (1 - min_cosine**2) ** 0.5
+        ours += float(slow_loss(method, updates.vectors[row], *of_list))
+        returned += float(slow_loss(method, edge + min_cosine * start, *of_list))
+    assert ours < 0.99 * returned
+
+
 def test_ranknet_depends_only_on_the_order_and_not_on_that_of_tied_passages() -> None:
     vectors, passages, teacher, mask = lists()
     order = teacher.argsort(dim=-1).argsort(dim=-1).float()
