@@ -6,12 +6,12 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from grpc_status import rpc_status
 
-from rerank.errors import InvalidRequest, RerankError
+from rerank.errors import InvalidRequest
 from rerank.ports.message_methods import MessageMethod
 from rerank.protobuf.status import status_of
 from rerank.service.limits import REQUEST_ID, request_id_of
@@ -71,18 +71,29 @@ def _handle(method: MessageMethod, hang_up: HangUp) -> Callable[[object, Context
         try:
             reply = await method(call)
         except Exception as error:
-            error.__traceback__ = None  # it keeps the message
-            status = rpc_status.to_status(status_of(error))
+            failure = error
         else:
             context.set_trailing_metadata([named])
             return reply
-        return await context.abort(status.code, status.details, (*status.trailing_metadata, named))
+        return await abort(context, failure, named)
 
     return handle
 
 
-async def abort(context: Context, error: RerankError) -> None:
-    """Ends a call with the status of an error."""
+async def abort(context: Context, error: Exception, *metadata: tuple[str, str]) -> NoReturn:
+    """Ends a call with the status of an error.
+
+    Args:
+        metadata: that the client gets with the status.
+
+    Raises:
+        AbortError: the call has ended.
+        CancelledError: the client's connection ended before, which gRPC would log as a failure of ours.
+    """
     error.__traceback__ = None  # the exception of `abort` lives on, with this one and the messages in its frames
     status = rpc_status.to_status(status_of(error))
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    try:
+        await context.abort(status.code, status.details, (*status.trailing_metadata, *metadata))
+    except grpc.aio.InternalError as failure:
+        raise asyncio.CancelledError("the connection ended before the call") from failure
+    raise AssertionError("abort returned; this is a bug")

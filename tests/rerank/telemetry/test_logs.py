@@ -121,9 +121,10 @@ def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted()
     writer.flush()
     os.close(write)
     reading.join()
-    (notice,) = [line for line in lines if "dropped" in line]
-    assert lines.index(notice) == len(lines) - 2
-    assert int(notice.split()[0]) + len(lines) - 2 == 20_000
+    notices = [line for line in lines if "dropped" in line]  # more than one if the pipe took a line in between
+    assert notices
+    assert "the last line" in lines[-1]
+    assert sum(int(notice.split()[0]) for notice in notices) + len(lines) - len(notices) - 1 == 20_000
 
 
 def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
