@@ -19,8 +19,8 @@ Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 
 #: The measure that systems are compared by.
 MAIN_MEASURE = str(nDCG @ 10)
-#: The highest grade of TREC Deep Learning, and the share of grade 2 and above among the grades above 0 from which
-#: judgements with this highest grade are taken for its scale.
+#: The highest grade of TREC Deep Learning, and the least share of grade 2 and above among the grades above 0:
+#: judgements with this highest grade and share are on its scale.
 _HIGHEST, _SHARE = 3, 0.25
 
 

@@ -45,7 +45,7 @@ class ServeSettings:
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name under which the HTTP port answers without keys, in addition to localhost, such as "
+            help="Another host name, besides localhost, that the HTTP port answers to without keys, such as "
             "host.docker.internal. Repeatable."
         ),
     ] = None

@@ -59,7 +59,7 @@ def _deadline_passed(request: Request, ms: float) -> DeadlineExceeded:
 def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
     """Returns the scores of one window that held all candidates; otherwise ranks, as windows are not comparable.
 
-    Scores of a model that reads each passage alone stand if its last window held all passages of the answer.
+    Scores of a model that reads each passage alone are kept if its last window held all passages of the answer.
     """
     n, kind = len(request.order), request.info.score_kind
     keep = request.options.top_n or n + len(request.blank)

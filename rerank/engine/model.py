@@ -106,7 +106,7 @@ class ModelSchedulers:
         return ranked
 
     async def _encode(self, request: Request, round_: Round, windows: Sequence[Positions]) -> Sequence[Window]:
-        """Encodes windows. Before the first ones, all passages are prepared, in slices between which others go on."""
+        """Encodes windows. Before the first ones, prepares all passages in slices; other requests run between them."""
         first, last = self._slices(request)
         for positions in first:
             await self._run_preparing(request, round_, positions, ())

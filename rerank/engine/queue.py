@@ -51,7 +51,7 @@ class FairQueue(Generic[E]):
       first request decide on its turn: a short request goes first, and a caller that is behind catches up.
     - The virtual time is the least tag of the callers that wait. A caller that begins to wait has saved up no share:
       its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now and
-      then may have two thirds beside one that always waits. A request keeps its place between its windows.
+      then may have two thirds next to one that always waits. A request keeps its place between its windows.
     - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
 
     The first request of a caller is the one with the least remaining tokens minus `_AGE_FACTOR` times its age, which is
@@ -65,7 +65,7 @@ class FairQueue(Generic[E]):
     Args:
         phase: of all its work.
         max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
-            a batch, and one of 1500 has its own.
+            a batch, and one of 1500 runs alone.
     """
 
     def __init__(self, phase: ModelPhase, max_batch_tokens: int) -> None:

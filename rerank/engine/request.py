@@ -81,7 +81,7 @@ class Request:
         costs: by model.
         info: the ranker of the request's own model.
         order: the positions that are ranked, in the best order so far.
-        blank: positions of the passages without a text, which no model reads and which stand last.
+        blank: positions of the passages without a text, which no model reads; they come last.
         prepared: position → the passage as the model of the current stage reads it; so is `prepared_query`.
         read: positions of the passages that were read by a model that reads passages.
         unanswered: number of windows that kept their order, because the model did not end its thinking.

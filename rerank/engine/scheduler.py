@@ -58,7 +58,7 @@ class Work(Generic[T, R]):
 BatchObserver: TypeAlias = Callable[[ModelPhase, Sequence[Work[Any, Any]], float], None]
 #: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
 ResultsObserver: TypeAlias = Callable[[ModelPhase, float, Sequence[Completed[Any]]], None]
-#: (inputs of a batch, seconds after which it is taken to hang) → one result each in order, and the duration in seconds.
+#: (inputs of a batch, seconds until it counts as hanging) → one result each in order, and the duration in seconds.
 RunBatch: TypeAlias = Callable[[Sequence[T], float], Awaitable[tuple[Sequence[R], float]]]
 
 

@@ -43,7 +43,7 @@ def warning_of_scores(candidates: Sequence[Passage]) -> str:
     if not given or finite == len(candidates):
         return ""
     without = f"{len(candidates) - finite} of {len(candidates)} candidates have no finite first-stage score"
-    return f"{without}, so those of the others do not count"
+    return f"{without}, so the scores of the others do not count"
 
 
 def reciprocal_ranks(n: int) -> Sequence[float]:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 _Call: TypeAlias = Callable[[], object] | None
 #: The longest slice of work; work that takes less than a millisecond needs no thread.
 _SLICE_S, _SHORT_MS = 0.005, 1.0
-#: Seconds after which a function is taken to hang.
+#: Seconds until a function counts as hanging.
 _LIMIT_S = 600.0
 
 

@@ -98,7 +98,7 @@ def complete_transformer(
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, folder: Path) -> None:
-    """Raises: CheckpointError if an adapter's tokenizer has tokens for which the base has no embedding."""
+    """Raises: CheckpointError if an adapter's tokenizer has tokens that the base has no embedding for."""
     tokens = max(tokenizer.get_vocab().values(), default=-1) + 1
     rows = getattr(model.get_input_embeddings(), "num_embeddings", tokens)
     if tokens > rows:

@@ -40,7 +40,7 @@ def raise_open_files_limit() -> None:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS has a limit of its own below "unlimited"
+        except (ValueError, OSError) as error:  # macOS has a lower limit than "unlimited"
             log.warning("the limit of %d open files stays, as it cannot be raised to %d: %s", soft, hard, error)
 
 
@@ -55,7 +55,7 @@ def connection_bounds(config: ServiceConfig) -> ConnectionBounds:
 
 
 def source_of(host: str) -> str:
-    """The part of a client's address by which it is counted: all of IPv4, or the first 64 bits of IPv6."""
+    """The part of an address that identifies a client: all of IPv4, or the first 64 bits of IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

@@ -20,7 +20,7 @@ from rerank.telemetry.logs import CountedLog
 _OWN_FILES = "/dev/fd"
 #: Seconds between two counts of the connections.
 _COUNT_S = 1.0
-#: A connection without a call in flight from which nothing has come for so long is silent.
+#: A connection without a call in flight is silent if it has sent nothing for this time.
 _SILENT_MS = 1000
 #: The part of a full port's connections that end for new ones at each count, if they are silent.
 _ROOM = 1 / 16

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
-#: Seconds between two updates of statuses, because those of models in inference servers change.
+#: Seconds between two updates of statuses, because models in inference servers come and go.
 _FOLLOW_S = 0.5
 
 
@@ -90,7 +90,7 @@ async def health_of(reranker: AsyncReranker) -> AsyncIterator[Health]:
 
 
 def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:
-    """Service name → health status: "" and SERVICE have the default model's status, SERVICE/NAME that of each model."""
+    """Service name → health status: "" and SERVICE have the default model's status, SERVICE/NAME has NAME's."""
     statuses = {f"{SERVICE}/{model.name}": _health(model) for model in models}
     default = next(_health(model) for model in models if model.is_default)
     return {"": default, SERVICE: default} | statuses

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _GRACE_S = 1.0
 #: Work whose estimate exceeds the time left by this factor is late: the speed was measured on other requests.
 _LATE = 1.5
-#: Seconds between two estimates in a drain, and those in which a call that was ended leaves the queue.
+#: Seconds between two estimates in a drain, and until a call that was ended has left the queue.
 _ESTIMATED_EACH_S, _LEAVING_S = 1.0, 0.02
 #: After this time, a thread that computes in Python lets the event loop run; Python's default is 5 ms.
 _SWITCH_S = 0.001

@@ -29,11 +29,11 @@ class Profile(_Facts):
         checkpoints: names on the Hugging Face hub; none if the prompt is for any chat model.
         model_types: `model_type` in config.json of such a checkpoint; none if the prompt is for any chat model.
         licence: of the checkpoints, with its source if it is not their card.
-        prompt_source: where the publisher's prompt stands. A template.yaml in the folder of the checkpoint is preferred
-            to `template`.
+        prompt_source: where to find the publisher's prompt. A template.yaml in the checkpoint's folder is preferred to
+            `template`.
         ranker, template, identifiers, decoding, strategy, window_size, thinking_tokens: settings of the model, as in
             the configuration of the service; those that are left out have the service's defaults.
-        prompt: what prompts have besides the words of the template; see `rerank.prompting.style.PromptStyle`.
+        prompt: what prompts have in addition to the words of the template; see `rerank.prompting.style.PromptStyle`.
         figures: what the publisher measured.
     """
 

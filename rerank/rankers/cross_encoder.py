@@ -26,7 +26,7 @@ from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRank
 _MOST_PASSAGES = 1000
 #: The least tokens that a query must leave for the passage.
 _LEAST_PASSAGE_TOKENS = 16
-#: Tokens of a batch of pairs, between which other requests take their turns.
+#: Tokens of a batch of pairs; other requests take their turns between batches.
 _CPU_BATCH_TOKENS = 512
 #: Tokens of the pairs that measure the memory of a batch on a GPU, and the most tokens of one pair.
 _MEASURED_TOKENS, _MEASURED_PAIR_TOKENS = 2048, 512

@@ -16,7 +16,7 @@ _ANY_WINDOW = 1_000_000
 
 @dataclass
 class FailedRanker(Ranker):
-    """Stands for a model that cannot be loaded or failed its self-test. All its methods raise `error`.
+    """Replaces a model that cannot be loaded or failed its self-test. All its methods raise `error`.
 
     Attributes:
         name: of the model in the configuration.
@@ -46,7 +46,7 @@ class FailedRanker(Ranker):
 
 
 class UnloadedRanker(FailedRanker):
-    """Stands for a model that is loaded when it is first asked for. Until then, calls cannot be answered."""
+    """Replaces a model until it is loaded, when it is first asked for. Until then, calls cannot be answered."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__(name, replace(unknown_info(kind, name), max_passage_tokens=1_000_000), problem="")

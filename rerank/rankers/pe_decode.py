@@ -39,7 +39,7 @@ def dynamic(
     """Returns minus the rank of each passage in the order of choice (PE-Rank, section 3.3), and the choices' cost.
 
     The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
-    the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a matrix of its own:
+    the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a separate matrix:
     the embedding table of the model is neither resized nor written. All choices stay on the device until the last one.
 
     Args:

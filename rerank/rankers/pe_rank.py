@@ -57,7 +57,7 @@ class PERankRanker(Ranker):
         decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
             other, with one decode step per passage that reads the passage chosen last; None: the checkpoint's.
         template: name or path of a prompt template, for a checkpoint that names none.
-        passage_text_tokens: tokens of a passage's text shown beside its vector, if the template has `{text}`.
+        passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
 
     Raises:
@@ -126,7 +126,7 @@ class PERankRanker(Ranker):
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Embeds the query and the passages without a vector, each distinct text once.
 
-        A passage counts as truncated if its vector covers only the beginning of its text; text shown beside the vector
+        A passage counts as truncated if its vector covers only the beginning of its text; text shown next to the vector
         is meant to be an extract.
         """
         query = self._encoder.with_vector(query)  # of the text as it was sent
@@ -205,7 +205,7 @@ class PERankRanker(Ranker):
         return max(0, choices(n, top_n) - 1) if self._dynamic else 0
 
     def _max_positions(self, n: int) -> int:
-        """Positions of a window of n passages with the longest query and the longest text beside each vector."""
+        """Positions of a window of n passages with the longest query and the longest text next to each vector."""
         text = n * (self._text_tokens + _SLACK_TOKENS) if self._prompts.reads_text else 0
         query = self._query_repeats * self._max_query_tokens
         return self._prompts.length(n) + query + text + self._decode_steps(n)

@@ -134,7 +134,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
         if name not in cards:
             raise self._unfit(
                 f"serves {', '.join(cards) or 'no model'}, not {name}; correct served_by.model, or the "
-                "name with which the server was started"
+                "name that the server was started with"
             )
         length = cards[name].max_tokens
         if length is not None and length < self._context_tokens:

@@ -55,7 +55,7 @@ class RemoteRanker(Ranker):
         try:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            problem = f"answered in a form that is not that of its kind ({error!r}): {str(answer)[:200]}"
+            problem = f"answered in another form than its kind has ({error!r}): {str(answer)[:200]}"
             raise self._unfit(f"{problem}; correct served_by.kind") from error
 
     def _unfit(self, problem: str) -> ModelServerUnfit:

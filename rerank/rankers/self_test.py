@@ -1,8 +1,8 @@
 """Tests a model at load: ranks a few small windows alone and in one batch, and compares the scores.
 
-Those of FIRST and PE-Rank are also compared with the scores of the model as transformers loads and runs it, before the
-ranker changes it for speed. Together this finds wrong attention masks, positions and heads, windows that are mixed up,
-scores that are not finite, and weights whose scores differ from those in `golden.json`, in about a second. Checks of a
+FIRST's and PE-Rank's scores are also compared with the scores of the model as transformers loads and runs it, before
+the ranker changes it for speed. Together this finds wrong attention masks, positions and heads, windows that are mixed
+up, scores that are not finite, and weights whose scores differ from `golden.json`, in about a second. Checks of a
 single part, such as its tokenizer, belong in that part's constructor.
 """
 
@@ -199,7 +199,7 @@ def _scores(ranker: Ranker, allowed: Tolerance) -> Scores:
         _check_equal(_BATCH, _ALONE, *choices, allowed)
     if ranker.reference is not None:
         found = alone if choices is None else choices[0]
-        _check_equal("scores differ from those of transformers by", _PLAIN, ranker.reference, found, allowed)
+        _check_equal("scores differ from transformers' scores by", _PLAIN, ranker.reference, found, allowed)
     return alone
 
 

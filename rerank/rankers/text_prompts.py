@@ -50,8 +50,8 @@ class TextPrompts(ABC):
         self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
         if self.renderer.opens_reasoning and not thinks:
             raise CheckpointError(
-                "the chat template ends with <think>: the model reasons before it answers, for which there is no "
-                "room; use a checkpoint or chat template that answers at once, or `ranker: generation` with "
+                "the chat template ends with <think>: the model reasons before it answers, and there is no "
+                "room for it; use a checkpoint or chat template that answers at once, or `ranker: generation` with "
                 "`thinking_tokens: 4096`"
             )
 

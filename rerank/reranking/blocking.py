@@ -173,8 +173,8 @@ class Reranker:
             if len(lists) > 1 and not ranking.score_kind.is_pointwise:
                 raise InvalidRequest(
                     "pairs",
-                    f"they have {len(lists)} queries, and {ranking.trace.model} ranks the texts of a query beside one "
-                    "another: its scores cannot be compared over queries; give the pairs of one query, use `rank`, or "
+                    f"they have {len(lists)} queries, and {ranking.trace.model} ranks the texts of a query "
+                    "together: its scores cannot be compared over queries; give the pairs of one query, use `rank`, or "
                     "a model that reads each text alone",
                 )
             for item in ranking.ranked:

@@ -140,7 +140,7 @@ def _reads_all_chunks(infos: Sequence[RankerInfo]) -> bool:
 def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encoder: Encoder) -> SlicedWork[list[Chunk]]:
     """Divides a document into chunks, without its vectors. Reads no more of it than they can hold.
 
-    The title stands in front of each chunk, up to half of its tokens.
+    The title comes before each chunk, up to half of its tokens.
 
     Args:
         place: the position of the document in the request.

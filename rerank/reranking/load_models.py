@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
-#: Behind the passages of E2Rank, whose published tokenizers write none.
+#: End token of E2Rank's passages; the published tokenizers write none.
 E2RANK_END_TOKEN = "<|endoftext|>"
 #: Passages in a prompt of E2Rank, the first ones of a window, and the most words of each, as in the paper.
 _E2RANK_PASSAGES, _E2RANK_WORDS = 20, 1024
@@ -177,7 +177,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
-    """Returns the settings that the scores of a model depend on, besides weights, template and precision."""
+    """Returns the settings that the scores of a model depend on, without weights, template and precision."""
     excluded = {"path", "template", "precision", "profile", "served_by"}
     return model.model_dump(mode="json", exclude=excluded | SCHEDULE_SETTINGS)
 
@@ -185,8 +185,8 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
     """Adds the path of its checkpoint to a model.
 
-    A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, for which it was
-    trained, and a zero-initialised checkpoint for any other encoder. An E2Rank model without a path is the encoder.
+    A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, which it was
+    trained for, and a zero-initialised checkpoint for any other encoder. An E2Rank model without a path is the encoder.
     """
     if isinstance(model, E2RankModel) and model.path is None:
         return model.model_copy(update={"path": encoder.folder})
@@ -225,7 +225,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
-            read_manifest(model.path)  # checks the files beside it
+            read_manifest(model.path)  # checks the other files of its folder
             return PERankRanker(model.path, encoder, device, model.decoding, model.template, precision=model.precision)
         case E2RankModel():
             return _load_e2rank(model, encoder, device)
@@ -345,7 +345,7 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
     if isinstance(model, E2RankModel):
         ours = model.instruction == E2RANK_INSTRUCTION
         source = load_profile(model.profile).prompt_source
-        return f"the instruction is ours; set that of the publisher ({source})" if ours else info.warning
+        return f"the instruction is ours; set the publisher's ({source})" if ours else info.warning
     template = model.template or "of the service"
     if template.startswith(PREFIX) or Path(template).is_file():
         return info.warning

@@ -28,9 +28,9 @@ class UnorderedList:
 
     Attributes:
         candidates: as they came.
-        groups: for each distinct text, the positions of its candidates by doc_id. They are in the order in which the
-            model reads the texts: by falling first-stage score if `has_scores`, otherwise by the words that they share
-            with the query, those without text last. A hash decides between equals.
+        groups: for each distinct text, the positions of its candidates by doc_id. The model reads the
+            texts in this order: by falling first-stage score if `has_scores`, otherwise by the words that they share
+            with the query, candidates without text last. A hash decides between equals.
         has_scores: whether every candidate has a finite first-stage score; of equal texts the best one counts.
     """
 
@@ -93,7 +93,7 @@ class UnorderedList:
         return replace(passage, doc_id=first.doc_id, score=score)
 
     def _trace(self, trace: Trace, warning: str) -> Trace:
-        """Translates positions to those of the candidates as they came, and names all doc_ids that share a text."""
+        """Translates positions to the candidates' as they came, and names all doc_ids that share a text."""
         unread = trace.completeness is not Completeness.FULL and not self.has_scores
         return replace(
             trace,

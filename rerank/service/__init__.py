@@ -1,1 +1,1 @@
-"""The service behind every port: its requests and their checks, limits of calls, statuses of errors, and the start."""
+"""The service that the ports call: requests and their checks, limits of calls, statuses of errors, and the start."""

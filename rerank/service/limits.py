@@ -84,7 +84,7 @@ class PortCall(Protocol):
 
 
 class EndedByPort:
-    """A call whose end its port has to announce; gRPC announces the end of its own calls."""
+    """A call whose port announces its end; gRPC announces the end of its own calls."""
 
     def __init__(self) -> None:
         self._on_done: list[Callable[[], object]] = []
@@ -114,7 +114,7 @@ class CallInFlight(CallRecord):
 
     @property
     def sharer(self) -> str:
-        """By whom the place is counted: the name of the key, or else the connection."""
+        """Who holds the place: the name of the key, or else the connection."""
         return self.caller.name or self.peer
 
     @property

@@ -12,7 +12,7 @@ from rerank.types import Ranking
 
 
 class RerankMethods:
-    """Rerank and Search over one reranker. Their exceptions are those of `rerank.errors`.
+    """Rerank and Search over one reranker. They raise the exceptions of `rerank.errors`.
 
     Args:
         reranker: answers the requests.

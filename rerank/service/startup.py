@@ -93,7 +93,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
 
 
 def overlooked_models(models: Sequence[ModelConfig]) -> Iterator[str]:
-    """Warns of a first model that is not `default` beside one that is, and of models that replace bundled ones."""
+    """Warns of a first model that is not `default` if there is one that is, and of models that replace bundled ones."""
     first = models[0].name
     if first != "default" and any(model.name == "default" for model in models):
         yield (
@@ -104,10 +104,10 @@ def overlooked_models(models: Sequence[ModelConfig]) -> Iterator[str]:
         replaced = BUNDLED.get(model.name) if model.name != "default" else None
         if replaced and (model.ranker, _checkpoint(model)) != (replaced.ranker, _checkpoint(replaced)):
             by = _checkpoint(model) or model.ranker
-            cascade = f" in a cascade behind {replaced.preranker}" if replaced.preranker else ""
+            cascade = f" in a cascade after {replaced.preranker}" if replaced.preranker else ""
             yield (
                 f"model {model.name}: {by} replaces the bundled model of this name ({replaced.ranker}{cascade}); under "
-                f"another name, such as my-{model.name}, it would stand beside it"
+                f"another name, such as my-{model.name}, both would be served"
             )
 
 

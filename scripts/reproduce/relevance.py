@@ -3,7 +3,7 @@
     python -m scripts.reproduce.relevance --requests requests.jsonl --qrels qrels.txt --rel 2
     python -m scripts.reproduce.relevance --requests run.trec --qrels my-corpus --encoder DIR --fit
 
-Each list counts twice: with its own query, and with the query of another list, which has nothing relevant in it.
+Each list counts twice: with its query, and with the query of another list, which has nothing relevant in it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JudgedList(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The lists of one file with their own queries, and the same lists with queries of others."""
+    """The lists of one file with their queries, and the same lists with queries of others."""
 
     name: str
     own: Sequence[JudgedList]

@@ -17,7 +17,7 @@ from rerank.protobuf.status import status_of
 from rerank.service.limits import REQUEST_ID, request_id_of
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-#: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
+#: A grpc.RpcMethodHandler; its type stubs are made for synchronous servers.
 Handler: TypeAlias = Any
 #: Ends the connection of a client, which has the form of gRPC's peers.
 HangUp: TypeAlias = Callable[[str], None]

@@ -46,7 +46,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
-        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),  # clients that vanished leave no connection behind
+        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),  # ends connections of clients that vanished
         ("grpc.http2.ping_timeout_ms", _ms(KEEPALIVE_S)),
         ("grpc.keepalive_permit_without_calls", 1),  # also when they vanished in the middle of a frame
         ("grpc.http2.max_pings_without_data", 0),

@@ -1,4 +1,4 @@
-"""Streams beside the service's own methods, health watches and reflection: bounded in number, size and time."""
+"""Streams next to the service's methods, health watches and reflection: bounded in number, size and time."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
 
     Args:
         reranker: answers the requests; its configuration has the limits and the aliases of models.
-        calls: the limits of calls in flight, and the keys; the same as those of gRPC.
+        calls: the limits of calls in flight, and the keys; gRPC has the same object.
         on_end: called when a request was answered.
         by_path: the APIs.
     """
@@ -75,7 +75,7 @@ class _OwnHosts:
     An attacker can make a name of his point at this machine. His page could then read the port in a visitor's browser.
 
     Args:
-        app: the application behind it.
+        app: the application that gets the other requests.
         http: the settings of the port.
         refuse: answers a request with another name.
     """
@@ -93,7 +93,7 @@ class _OwnHosts:
             return
         host = f"the host {given[:100]!r}" if given else "the header Host, which is missing,"
         message = (
-            f"{host} is not one of {', '.join(sorted(self._names))}, to which this port answers; use one of these "
+            f"{host} is not one of {', '.join(sorted(self._names))}, which this port answers to; use one of these "
             "names, or have it started with --allowed-host NAME, or with keys (--keys FILE)"
         )
         await self._refuse(RefusedByHttp(HTTPStatus.BAD_REQUEST, message))(scope, receive, send)
@@ -102,7 +102,7 @@ class _OwnHosts:
 class _PlainPaths:
     """Middleware that answers paths as clients join them, such as //v1/rerank and /v1/rerank/.
 
-    Behind a scheme and a host, as proxies get paths (RFC 9112, 3.2.2), too.
+    Also after a scheme and a host, as proxies get paths (RFC 9112, 3.2.2).
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -29,7 +29,7 @@ _OBJECT = TypeAdapter(dict[str, Any])
 #: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.
 _VALUES_PER_CANDIDATE, _VALUES_OF_OPTIONS = 32, 1000
 _UTF_8 = "utf-8"
-#: In pydantic's errors about half of a surrogate pair, which stands for half of a character such as an emoji.
+#: In pydantic's errors about half of a surrogate pair: half of a character such as an emoji.
 _HALF = ("surrogate", "hex escape")
 #: The type of the body.
 CONTENT_TYPE = "application/json"
@@ -46,7 +46,7 @@ _CHARSETS = {
     "utf-16le": "utf-16-le",
     "utf-16be": "utf-16-be",
 }
-#: Headers in which programs send a key, beside Authorization.
+#: Headers that programs send a key in, apart from Authorization.
 _KEY_HEADERS = ("api-key", "x-api-key")
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _MILLISECONDS = re.compile(r"[1-9][0-9]*")
@@ -223,7 +223,7 @@ def _in_utf_8(body: bytes | bytearray, charset: str) -> bytes | bytearray:
 
 
 def _without_halves(text: bytes | bytearray) -> dict[str, Any] | None:
-    """The JSON object with U+FFFD in the place of each half of a surrogate pair; None if it has other faults, too."""
+    """The JSON object with U+FFFD instead of each half of a surrogate pair; None if it has other faults, too."""
     try:
         whole = json.dumps(json.loads(text), ensure_ascii=False)
         return _OBJECT.validate_json(whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))

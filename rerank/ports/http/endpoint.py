@@ -24,7 +24,7 @@ from rerank.types import Ranking, Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
-#: The alias of every name that neither is a model nor has an alias of its own.
+#: The alias of every name that neither is a model nor has another alias.
 ANY_NAME = "*"
 _MAX_QUOTED_CHARS = 100
 #: Answers a request with its ranking or search result. Raises: RerankError.
@@ -46,10 +46,10 @@ class Endpoint:
     """An ASGI application that answers the POST requests of a path.
 
     Args:
-        apis: those of the path.
+        apis: the APIs of the path.
         run: answers a request of the service.
         reranker: has the models, the limits and the aliases of models.
-        calls: the calls in flight, and the keys; the same as those of gRPC.
+        calls: the calls in flight, and the keys; gRPC has the same object.
         on_end: called when a request was answered.
     """
 
@@ -94,7 +94,7 @@ class Endpoint:
         return HttpReply(reply, headers=headers)
 
     async def _beside(self, call: CallInFlight, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Computes a function beside other calls if the request is large."""
+        """Computes a function; on another thread if the request is large."""
         if call.size <= SMALL_MESSAGE:
             return function(*args, **kwargs)
         return await self._reranker.convert(function, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The page /metrics, for Prometheus, on a port of its own."""
+"""The page /metrics, for Prometheus, on a separate port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from rerank.config import ServiceConfig
 from rerank.ports.http.server import serving
 
-#: A page follows the one before after this many times its own duration, so that readers take a tenth of the event loop.
+#: Pause after a page, as a multiple of the time that it took, so that readers take a tenth of the event loop.
 _PAUSE = 9
 
 

@@ -23,7 +23,7 @@ BadRequest: TypeAlias = Callable[[str], bytes]
 class _Connection(h11.Connection):
     """Notes what is wrong with a request, and refuses more of them than h11.
 
-    A chunk takes some 10 µs of the event loop, so that chunks of a few bytes are refused. A length beside chunks is
+    A chunk takes some 10 µs of the event loop, so that chunks of a few bytes are refused. A length next to chunks is
     refused, because a proxy may see another end of such a request than we do (RFC 9112, 6.3).
     """
 

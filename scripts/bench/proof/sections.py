@@ -33,7 +33,7 @@ class Section:
 
     Attributes:
         prove: MODULE:FUNCTION. The function gets a `setting.Proof`, and yields rows as soon as it has them.
-        until_s: when it is ended, in seconds since the start of the proof. What earlier sections leave is its own.
+        until_s: when it is ended, in seconds since the start of the proof. It may also use what earlier sections leave.
     """
 
     name: str

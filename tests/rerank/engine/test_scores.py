@@ -90,7 +90,7 @@ def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: fl
 @pytest.mark.parametrize("lost", [None, float("nan")])
 async def test_score_that_turns_those_of_the_others_off_is_told(lost: float | None) -> None:
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, lost, 10.0], step(Single(20), 2.0))
-    told = "1 of 3 candidates have no finite first-stage score, so those of the others do not count"
+    told = "1 of 3 candidates have no finite first-stage score, so the scores of the others do not count"
     assert ranking.trace.model_warning == told
     for scores in ([None] * 3, [30.0, 20.0, 10.0]):
         assert not (await ranked([1.0, 2.0, 3.0], scores, step(Single(20), 2.0))).trace.model_warning

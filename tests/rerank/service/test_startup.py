@@ -63,8 +63,8 @@ def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
     mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "pe-rank-first"))
     config = load_config(None, [named_model(f"pe-rank-first={mine}")])
     assert list(overlooked_models(config.models))[1:] == [
-        f"model pe-rank-first: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); "
-        "under another name, such as my-pe-rank-first, it would stand beside it"
+        f"model pe-rank-first: {mine} replaces the bundled model of this name (first in a cascade after pe-rank); "
+        "under another name, such as my-pe-rank-first, both would be served"
     ]
     settings = tmp_path / "service.yaml"
     settings.write_text(f"models: [{{name: identity, ranker: first, path: {mine}}}]", encoding="utf-8")

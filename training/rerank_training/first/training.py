@@ -95,7 +95,7 @@ def _check_base(base: str) -> None:
     """Raises: ConfigError for a PE-Rank checkpoint, and when the base, or the base of an adapter, cannot be found."""
     folder = Path(base)
     settings = read_settings(folder / "config.json")
-    # Published ones have model types of their own, ours no tokenizer. A causal LM with a projector is a base, too.
+    # Published ones have other model types, ours no tokenizer. A causal LM with a projector is a base, too.
     is_published = str(settings.get("model_type")).startswith("embed_")
     is_ours = "encoder_name" in settings and not has_tokenizer(folder)
     if stated_ranker(folder) == "pe-rank" or is_published or is_ours:

@@ -61,7 +61,7 @@ def _judged(requests: list[CandidateList], grades: Grades, qrels: Path) -> list[
         examples = [repr(next(iter(ids), "")) for ids in ((r.query.query_id for r in requests), grades)]
         raise CollectionError(
             f"none of the {len(requests)} queries is judged in {qrels} ({len(grades)} queries); give the judgements of "
-            f"these requests: their query_ids are like {examples[0]}, those of the judgements like {examples[1]}"
+            f"these requests: their query_ids are like {examples[0]}, the judgements' like {examples[1]}"
         )
     if len(judged) < len(requests):
         console.print(f"{len(judged):,} of {len(requests):,} queries are judged in {qrels}; the others give no lists")

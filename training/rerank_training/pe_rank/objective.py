@@ -23,7 +23,7 @@ class PEObjective:
 
     Attributes:
         rank_loss: `stepwise_listmle` for dynamic decoding, otherwise any of RANK_LOSSES.
-        stepwise: dynamic decoding: each rank has its own scores, and the teacher's choices are fed back.
+        stepwise: dynamic decoding: each rank has other scores, and the teacher's choices are fed back.
         text_weight: weight of the ranking loss where passages are vectors and text; where they are vectors, it is 1.
         kl_weight: weight of KL(scores with text || scores without). For dynamic decoding it is the paper's: the
             sum over the ranks, with a gradient for both. In one step there is one term, with none for the former.

@@ -103,8 +103,8 @@ def of_all_processes(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Vectors of the queries (B, D) and passages (P, D), relevance and mask (B, P), of the batches of all processes.
 
-    A passage of several processes gets one column, so that it is not its own negative. Columns are in the order in
-    which a single process would have found the passages.
+    A passage of several processes gets one column, so that it is not its own negative. Columns are in the order that
+    a single process would have found the passages in.
     """
     parts = {name: gather_tensors(batch[name]) for name in ("relevance", "mask", "keys")}
     keys = torch.cat(parts["keys"]).tolist()

@@ -126,7 +126,7 @@ def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 
 def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """ListMLE that draws each rank with its own scores, divided by n: the loss of PE-Rank (arXiv 2406.14848).
+    """ListMLE with one row of scores per rank, divided by n: the loss of PE-Rank (arXiv 2406.14848).
 
     The code of PE-Rank averages over the ranks of all lists, so that long lists have more weight; here all lists have
     equal weight.

@@ -1,4 +1,4 @@
-// Builds elements. Texts become text nodes and are never read as markup. A text beside other content is isolated from it,
+// Builds elements. Texts become text nodes and are never read as markup. A text next to other content is isolated from it,
 // so that characters in it that change the direction of writing do not turn its neighbours.
 
 /** An element with properties (class, attributes, on… listeners) and children, which are elements, texts or null. */

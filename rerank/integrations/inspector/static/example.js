@@ -17,7 +17,7 @@ const PASTED = {
 };
 
 /**
- * Buttons with judged queries of the index; without them, one with passages of its own.
+ * Buttons with judged queries of the index; without them, one with example passages.
  *
  * @param queries the judged ones; empty without an index
  * @param ask called with the parts of the state that an example changes

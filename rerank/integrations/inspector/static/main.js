@@ -1,4 +1,4 @@
-// The inspector beside a running service: asks what the form says, and shows the answers. The address holds the state.
+// The inspector of a running service: asks what the form says, and shows the answers. The address holds the state.
 
 import { element } from "./dom.js";
 import { examplesView } from "./example.js";
@@ -149,7 +149,7 @@ function openDialog(docId) {
   openPassage(at("passage"), docId, answers.outcomes, answers.grades[docId]);
 }
 
-/** Shows an error in the place of a ranking; null removes it. */
+/** Shows an error instead of a ranking; null removes it. */
 function show(error) {
   problem.replaceChildren(...(error ? [element("p", { class: "problem" }, error.message)] : []));
   if (!error) return;

@@ -1,7 +1,7 @@
 // What a system answered: its passages, and their order at each step from the first stage to the result.
 
 /**
- * The answer of a system in the form in which the page shows it.
+ * The answer of a system as the page shows it.
  *
  * - passages: doc_id → {docId, text, span, position, firstStageScore, score, relevance, rank, truncated, isNew}; ranks
  *   are 1-based; relevance: undefined where there is none; span: [start, end] of the part of `text` that decided, in code points; null if the passage was not divided
@@ -60,7 +60,7 @@ export function byId(values) {
   return { __proto__: null, ...values };
 }
 
-/** A window with its passages in the order in which the model read them. `after` is the 1-based place it gave them. */
+/** A window with its passages in the order that the model read. `after` is the 1-based place it gave them. */
 function windowOf(window, byPosition, truncated) {
   const after = new Map(window.permutation.map((place, rank) => [place, rank + 1]));
   const passages = window.positions.map((position, place) => ({

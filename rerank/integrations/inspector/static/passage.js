@@ -21,7 +21,7 @@ export function openPassage(dialog, docId, outcomes, grade) {
   dialog.showModal();
 }
 
-/** The text, with a mark on the part by which a divided passage was ranked. */
+/** The text, with a mark on the part that decided the rank of a divided passage. */
 function marked(found) {
   const { text, span } = found.find((passage) => passage.span) ?? found[0];
   if (!span) return [text];

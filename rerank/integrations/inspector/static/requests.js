@@ -1,6 +1,6 @@
 // Messages to the service: the JSON forms of SearchRequest and RerankRequest (rerank.proto).
 
-/** The path and the message with which a system answers what was asked for. Throws an Error for unreadable passages. */
+/** The path and the message that ask a system. Throws an Error for unreadable passages. */
 export function requestOf(state, system) {
   const shared = {
     query: state.query,

@@ -5,7 +5,7 @@ import { count, duration, score } from "./format.js";
 
 /** Rows of a window's table before the button that shows the others. */
 const ROWS = 10;
-/** Windows of an answer up to which their tables are open at first. */
+/** The most windows of an answer whose tables are open at first. */
 const OPEN = 2;
 
 /** A section with all windows of an answer, under a heading. */

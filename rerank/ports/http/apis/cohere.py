@@ -25,7 +25,7 @@ from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Passage, Ranking, with_title
 
-#: Cuts each text to at most so many tokens.
+#: (texts, tokens) → each text cut to at most as many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
@@ -39,12 +39,12 @@ class DocumentsRequest(Options):
     return_documents: Annotated[Flag, Field(description="true: results have their document.")] = None
     rank_fields: RankFields = None
     max_tokens_per_doc: Annotated[
-        Positive | None, Field(description="Longer documents are cut to so many tokens of the service's encoder.")
+        Positive | None, Field(description="Longer documents are cut to as many tokens of the service's encoder.")
     ] = None
     max_chunks_per_doc: Annotated[
         Positive | None,
         Field(
-            description="Documents that are longer than the model reads are divided into up to so many parts, and "
+            description="Documents that are longer than the model reads are divided into at most as many parts, and "
             "ranked by their best one; none or 1: only their beginning is read."
         ),
     ] = None

@@ -35,7 +35,7 @@ _QueryText: TypeAlias = Annotated[str, BeforeValidator(_text_of), Field(descript
 
 
 class _Request(Options):
-    """What every row reads beside the query, the passages and the number of results."""
+    """What every row reads in addition to the query, the passages and the number of results."""
 
     return_documents: Annotated[Flag, Field(description="Whether results have their document.")] = None
     rank_fields: RankFields = None
@@ -48,7 +48,7 @@ class RowUsage(Usage):
 
 
 class _Reply(BaseModel):
-    """What every reply has beside its results."""
+    """What every reply has in addition to its results."""
 
     object: str = "list"
     model: str
@@ -56,7 +56,7 @@ class _Reply(BaseModel):
 
 
 class _Result(BaseModel):
-    """What every result has beside its score."""
+    """What every result has in addition to its score."""
 
     index: int
     ranked: Ranked = None
@@ -68,7 +68,7 @@ class MappedAPI(RerankAPI):
 
     Args:
         api: the name of the API.
-        contents: the fields by which an error describes a request.
+        contents: the fields that an error names to describe a request.
         query, passages, top_n: names of fields of the request.
         results: name of the list in the reply.
         score: name of the score in each of its elements.

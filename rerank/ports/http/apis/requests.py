@@ -68,7 +68,7 @@ RankFields: TypeAlias = Annotated[
 
 
 class Options(BaseModel):
-    """Fields that requests may have beside those of their API.
+    """Fields that requests may have in addition to the fields of their API.
 
     Nothing is converted to another type, and unknown fields are refused unless null.
     """
@@ -116,8 +116,8 @@ class Options(BaseModel):
     on_failure: Annotated[
         Literal["error", "first_stage", "first-stage"] | None,
         Field(
-            description="first_stage: if the service fails to rank, the answer is the best order so far, or that of "
-            "the first stage, and X-Rerank-Failure names the failure. Results without relevance then have the score 0 "
+            description="first_stage: if the service fails to rank, the answer is the best order so far, or the first "
+            "stage's, and X-Rerank-Failure names the failure. Results without relevance then have the score 0 "
             "and ranked: false. None: the default of the API key, else error."
         ),
     ] = None
@@ -195,7 +195,7 @@ def candidates_of(
 ) -> list[Passage]:
     """The documents with their places as doc_ids. A text is the fields in the given order, one per line.
 
-    Without `fields`, it is the text of the field `text`, beside the title.
+    Without `fields`, it is the text of the field `text`, with the title.
 
     Args:
         name: the field of the request with the documents; errors use it.

@@ -27,11 +27,11 @@ _UNRANKED_RAW = -700.0
 def scored(
     ranking: Ranking, candidates: int, is_relative: bool | None = False, is_raw: bool | None = False
 ) -> list[tuple[RankedCandidate, bool | None]]:
-    """The results, best first, with scores between 0 and 1, or with those of the ranking if they are to be raw.
+    """The results, best first, with scores between 0 and 1, or with the ranking's scores if they are to be raw.
 
-    Beside a result stands False if it has neither a score of the ranking nor a relevance, otherwise None. It is so in
-    an answer in the place of a failure, and where the model kept the order of the first stage. A score made from the
-    place would look like certainty to a client with a threshold.
+    With a result comes False if it has neither a score of the ranking nor a relevance, otherwise None. That is so in an
+    answer after a failure, and where the model kept the order of the first stage. A score made from the place would
+    look like certainty to a client with a threshold.
 
     Args:
         ranking: the ranking; it may hold the first results only.
@@ -81,8 +81,8 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     The scores fall along the results, as clients sort by them.
 
     If the model gives a relevance, it is the score, a probability that can be compared between requests. The order
-    comes from more signals: results whose relevance rises along it get their mean. A passage of which the model did not
-    read what it takes has the score of the next one whose relevance is known, or 0.
+    comes from more signals: results whose relevance rises along it get their mean. A passage whose relevance is not
+    known, because the model did not read enough of it, has the score of the next one with a known relevance, or 0.
 
     If the model gives none, or if relative scores are asked for, the scores order the results of one request:
 
@@ -98,7 +98,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     Args:
         ranking: the ranking; it may hold the first results only.
         candidates: the number of candidates of the request.
-        is_relative: makes scores from those of the ranking although the results have a relevance.
+        is_relative: makes the scores from the ranking's scores although the results have a relevance.
     """
     relevances = [item.relevance for item in ranking.ranked]
     if _has_no_scores(ranking):

@@ -13,7 +13,7 @@ from rerank.ports.http.apis.native import NativeRerank, NativeSearch
 from rerank.ports.http.apis.tei import TEIAPI
 from rerank.ports.http.problem import Problem
 
-#: Field of a request → the API of the requests that have it. A path with one API takes all requests as its own.
+#: Field of a request → the API of the requests that have it. A path with one API reads all requests as this API's.
 ByField: TypeAlias = Mapping[str, RerankAPI]
 #: Path → its APIs.
 APIs: TypeAlias = Mapping[str, ByField]
@@ -59,7 +59,7 @@ def choices(of_path: ByField) -> str:
 
 
 def error_body(apis: Iterable[RerankAPI], problem: Problem) -> dict[str, Any]:
-    """The body of an error to a client of one of these APIs, who reads the fields of its own."""
+    """The body of an error with the fields of each of these APIs; a client reads the fields of the one it speaks."""
     return {name: value for api in apis for name, value in api.error(problem).items()}
 
 
