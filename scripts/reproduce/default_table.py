@@ -1,13 +1,13 @@
 """Prints the table of docs/evidence/results.md: the default model and the first stage, on all judged lists.
 
     python -m scripts.reproduce.medquad_collection --medquad DATA/medquad/qa.jsonl.gz --out WORK/medquad
-    python -m scripts.reproduce.default_table --data DATA --work WORK
+    python -m scripts.reproduce.default_table --data DATA --work WORK [--only LIST] [--variant NAME]
 
 DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
 results, so that a call that was stopped resumes: use a new one for other settings.
 
 A list comes in up to three forms: as texts with scores, as a client sends it; the same, and the client says that it is
-neural; and found by a search of the service's own index, which has all vectors.
+neural; and found by a search of the service's own index, which has all vectors. A variant is measured as texts only.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.hybrid import best, reciprocal_rank
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, RankOptions
+from scripts.reproduce.list_variants import AS_IT_IS, VARIANTS, Ask
 
 COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
 #: Request files of BM25, with the files of models that they are fused with.
@@ -99,11 +100,17 @@ def service_of(name: str, data: Path, work: Path) -> AsyncReranker:
     return load_reranker(ServiceConfig(index=folder))
 
 
-async def searched_lists(name: str, reranker: AsyncReranker, data: Path, work: Path, depth: int) -> list[JudgedLists]:
-    """The lists that searches of a collection find, and the BM25 and dense ones fused as OpenSearch does."""
+async def searched_lists(
+    name: str, reranker: AsyncReranker, data: Path, work: Path, depth: int, ask: Ask = lambda query: query
+) -> list[JudgedLists]:
+    """The lists that searches of a collection find, and the BM25 and dense ones fused as OpenSearch does.
+
+    Args:
+        ask: makes the query of a search.
+    """
     collection = open_collection(collection_name(name, data, work))
     grades = grades_by_query(collection.qrels("test"))
-    queries = [query for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
+    queries = [ask(query) for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
     found: dict[str, list[Found]] = {}
     for stage in FirstStage:
         options = RankOptions(model="identity")
@@ -189,26 +196,36 @@ async def measured(judged: JudgedLists, reranker: AsyncReranker, model: str, dep
     return values
 
 
-async def rows(data: Path, work: Path, model: str, only: str, depth: int) -> AsyncIterator[Row]:
+async def rows(data: Path, work: Path, model: str, only: str, depth: int, variant: str) -> AsyncIterator[Row]:
     """Measures a model on each list whose name contains `only`."""
+    ask, asks_otherwise = VARIANTS[variant].ask, variant == "one-word"
     for name in COLLECTIONS:
         if not any(only in f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")):
             continue
         async with service_of(name, data, work) as reranker:
-            for judged in await searched_lists(name, reranker, data, work, depth):
+            for judged in await searched_lists(name, reranker, data, work, depth, ask):
                 if only in judged.name:
-                    yield await _row(judged, reranker, work, model, depth)
+                    yield await _row(_varied(judged, variant), reranker, work / model, depth, variant)
     async with load_reranker(ServiceConfig()) as reranker:
-        for judged in sent_lists(data, depth):
+        for judged in () if asks_otherwise else sent_lists(data, depth):  # those were found for the whole query
             if only in judged.name:
-                yield await _row(judged, reranker, work, model, depth)
+                yield await _row(_varied(judged, variant), reranker, work / model, depth, variant)
 
 
-async def _row(judged: JudgedLists, reranker: AsyncReranker, work: Path, model: str, depth: int) -> Row:
-    kept = work / model / f"{judged.name.replace('/', '-')}-{depth}.json"
+def _varied(judged: JudgedLists, variant: str) -> JudgedLists:
+    """The lists as the variant sends them, which has no other forms than texts."""
+    if variant == AS_IT_IS:
+        return judged
+    lists = [VARIANTS[variant].send(query, passages) for query, passages in judged.lists]
+    return judged._replace(lists=lists, stage=None, is_neural=False)
+
+
+async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth: int, variant: str) -> Row:
+    """Measures the lists with the model that the folder is named after, unless it holds their result."""
+    kept = folder / variant / f"{judged.name.replace('/', '-')}-{depth}.json"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(await measured(judged, reranker, model, depth)), encoding="utf-8")
+        kept.write_text(json.dumps(await measured(judged, reranker, folder.name, depth)), encoding="utf-8")
     first_stage = json.loads(kept.read_text("utf-8"))
     reference = first_stage.pop("first_stage")
     return Row(judged.name, **{form: compare(values, reference) for form, values in first_stage.items()})
@@ -250,11 +267,14 @@ def main(
     model: Annotated[str, typer.Option(help="A bundled model.")] = "default",
     only: Annotated[str, typer.Option(help="A part of the names of the lists that are measured.")] = "",
     depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of a list.")] = 100,
+    variant: Annotated[str, typer.Option(help=f"What clients send: {', '.join(VARIANTS)}.")] = AS_IT_IS,
 ) -> None:
     """Measure a model on all lists and print the table."""
+    if variant not in VARIANTS:
+        raise typer.BadParameter(f"--variant {variant} is none of {', '.join(VARIANTS)}")
 
     async def collect() -> list[Row]:
-        return [row async for row in rows(data, work, model, only, depth)]
+        return [row async for row in rows(data, work, model, only, depth, variant)]
 
     print(as_markdown(asyncio.run(collect())))
 
