@@ -55,7 +55,7 @@ class InvalidRequest(RerankError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether the Rust code of a library gave up, as tokenizers does at some texts: this is no Exception in Python."""
+    """Returns True for a panic of a library's Rust code, which Python does not count among its Exceptions."""
     return type(error).__name__ == "PanicException"
 
 

@@ -47,11 +47,11 @@ class StrategyKind(Name):
 
 
 class FirstStageKind(Name):
-    """What is known of the first stage that found the candidates: a model weights its scores by it."""
+    """The kinds of first stages: a model weights the scores of the candidates by the kind."""
 
     #: Nothing: a fusion weights the scores by what they say beyond the words.
     AUTO = "auto"
-    #: It is a strong dense, learned sparse or late-interaction model.
+    #: A strong dense, learned sparse or late-interaction model.
     NEURAL = "neural"
 
 

@@ -205,7 +205,7 @@ class RankOptions:
 
     @property
     def answer_margin_s(self) -> float:
-        """How long before its deadline a late request is answered, in seconds; 0 if it ends with an error."""
+        """Seconds before its deadline at which a late request is answered; 0 if it ends with an error."""
         return ANSWER_MARGIN_S if self.is_answered_late else 0.0
 
     def __post_init__(self) -> None:
@@ -331,6 +331,8 @@ class WindowRanking:
     cosines: tuple[float, ...] = ()
     #: The weight of the first stage in the scores; 0: it does not count.
     weight: float = 0.0
+    #: What the caller should know of how the window was read; empty if nothing.
+    warning: str = ""
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
     decoded: Decoded = field(default=Decoded(), compare=False)

@@ -14,6 +14,7 @@ import typer
 
 from rerank.commands import options
 from rerank.commands.display import results_table
+from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
 from rerank.commands.query import DEFAULT_TARGET, RankingSettings, open_client, show_response
 from rerank.commands.run import console
 from rerank.readers.candidates import read_candidates
@@ -23,17 +24,6 @@ from rerank.util.files import looked_for
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
-
-EXAMPLE_QUERY = "how long does a flea live"
-#: Every second one answers. Each answer shares one word with the query or none, and two of the others share more.
-EXAMPLE_PASSAGES = (
-    "How long can people live on a small boat?",
-    "An adult flea survives a hundred days.",
-    "The flea market is open all day long.",
-    "Most fleas die within three months.",
-    "Deserts are dry, and their nights are cold.",
-    "Some say that a flea's life lasts a year.",
-)
 
 #: A word with one of these ends or starts is the name of a file, and no passage.
 _FILE_ENDS, _PATH_STARTS = (".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"), ("/", "./", "../", "~/")

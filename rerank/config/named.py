@@ -141,7 +141,7 @@ def _check_is_checkpoint(path: Path, given: str) -> None:
 
 
 def _way_out(folder: Path, form: str) -> str:
-    """How to say how the model in a folder ranks: the profiles and rankers that fit what its config.json says."""
+    """Names the profiles and rankers that fit the config.json of a folder, for the end of an error."""
     try:
         config = read_settings(folder / "config.json")
     except CheckpointError:

@@ -112,7 +112,8 @@ def _warnings(request: Request) -> str:
     of_scores = warning_of_scores(request.candidates) if request.weight else ""
     stride, strategy = request.options.stride, request.stages[-1].strategy
     of_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
-    return "; ".join(filter(None, [request.info.warning, of_stride, of_scores, *of_stages]))
+    of_ranking = request.last.warning if request.last else ""
+    return "; ".join(filter(None, [request.info.warning, of_ranking, of_stride, of_scores, *of_stages]))
 
 
 def _completeness(request: Request) -> tuple[Completeness, str]:

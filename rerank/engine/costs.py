@@ -1,4 +1,4 @@
-"""What a request costs a model, in tokens: estimated once from its texts, and measured as its windows are encoded."""
+"""The cost of a request for a model, in tokens: estimated from its texts, then measured as its windows are encoded."""
 
 from __future__ import annotations
 

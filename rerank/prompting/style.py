@@ -14,7 +14,7 @@ _RANK_LLM_WORDS = 300
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """What a published model's prompts have in addition to the words of its template.
+    """Settings of a published model's prompts that its template's words do not state.
 
     Attributes:
         bos_tokens: number of BOS tokens at the beginning; None: as the chat template or the tokenizer writes it.

@@ -50,7 +50,7 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     A name may also replace the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
     So may a number: {"first_stage_weight": 0.5} is {"first_stage_weight": {"number": 0.5}}.
     The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
-    0-based place, as a plain text does. Further fields of candidates are ignored.
+    0-based place, as a plain text does. Further fields of candidates are ignored, see `unread_candidate_fields`.
 
     The names that rerank.proto gives the values, such as "FIRST_STAGE_BM25", and all other values stay as they are.
 
@@ -58,6 +58,24 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
         InvalidRequest: a field of the request, or of a setting in it, does not exist; or an unknown name.
     """
     return _with_enum_values(cast(Descriptor, kind.DESCRIPTOR), fields, "")
+
+
+def unread_candidate_fields(kind: type[Message], fields: Mapping[str, Any]) -> list[str]:
+    """The names of the fields of candidates that `with_enum_values` ignores, each once, of fields that it has read."""
+    message = cast(Descriptor, kind.DESCRIPTOR).fields_by_name.get("candidates")
+    if message is None or not isinstance(candidates := fields.get("candidates"), list):
+        return []
+    names = dict.fromkeys(name for candidate in candidates if isinstance(candidate, Mapping) for name in candidate)
+    return [name for name in names if _candidate_field(message.message_type, name) is None]
+
+
+def _candidate_field(message: Any, name: str) -> Any:
+    return _field(message, _CANDIDATE_NAMES.get(name, name))
+
+
+def _field(message: Any, name: str) -> Any:
+    """The field of a message with this name, also in camel case; None if there is none."""
+    return message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
 
 
 def _with_enum_values(
@@ -69,8 +87,7 @@ def _with_enum_values(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in fields.items():  # ends at the first unknown name, so it is no longer than the message
-        own_name = other_names.get(name, name)
-        field = message.fields_by_name.get(own_name) or message.fields_by_camelcase_name.get(own_name)
+        field = _field(message, other_names.get(name, name))
         if field is None and ignores_others:
             continue
         if field is None:

@@ -83,8 +83,8 @@ class Signals:
 def weight_by_list(settings: FusionModel, asked: FirstStageWeight, signals: CheapSignals) -> float:
     """The weight of the first stage in a list: the one asked for if it is a number, otherwise by what its scores add.
 
-    BM25's own scores say hardly more than the lexical signal, those of a dense model much more. Their correlation over
-    the list tells, so that no client has to know what its first stage is.
+    The scores of BM25 say hardly more than the lexical signal, the scores of a dense model much more. The correlation
+    of first stage and lexical signal over the list tells which it is, so that no client has to know.
 
     Args:
         signals: of the whole list.
@@ -109,7 +109,7 @@ def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, ag
 def list_scores(
     settings: FusionModel, asked: FirstStageWeight, cheap: CheapSignals, read: Places, signals: Signals
 ) -> tuple[Floats, float]:
-    """Returns the (n,) scores of a list of which some passages were read, and the weight of its first stage.
+    """Returns the (n,) scores of a list after some of its passages were read, and the weight of its first stage.
 
     Args:
         cheap: of the whole list.
@@ -148,8 +148,8 @@ def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Sig
 def model_agreement(signals: Signals) -> float:
     """Returns 0 to 1: how far the two models agree about the passages.
 
-    Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which is
-    that of the smaller model, then counts less.
+    Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score comes from
+    the smaller model, and then counts less.
     """
     return 1.0 if signals.cheap.sparse is None else _agreement(signals.cheap.sparse, signals.cosines)
 
@@ -176,7 +176,7 @@ def _z_scores_of_cosines(cosines: npt.NDArray[np.floating]) -> Floats:
 
 
 def with_unread(cheap: Floats, read: Places, fused: Floats) -> Floats:
-    """Returns the (n,) scores of a list of which some passages were read, all on one scale.
+    """Returns the (n,) scores of a list after some of its passages were read, all on one scale.
 
     A passage that was not read stands as far from the mean of the others, in standard deviations, as by its other
     signals: it may stand above one whose cosine is low. A line of least squares through the others, which are alike as

@@ -134,7 +134,9 @@ class FusionRanker(Ranker):
         scores, weight = list_scores(self._settings, window.weight, cheap, best, signals)
         cosines = np.full(len(scores), np.nan)
         cosines[best] = signals.cosines
-        return WindowRanking(tuple(scores.tolist()), cosines=tuple(cosines.tolist()), weight=weight)
+        return WindowRanking(
+            tuple(scores.tolist()), cosines=tuple(cosines.tolist()), weight=weight, warning=_warning(cheap)
+        )
 
     def _missing(self, window: Window) -> list[str]:
         """Returns the texts of the passages whose cosine is read and whose vector is not known."""
@@ -173,6 +175,15 @@ class FusionRanker(Ranker):
             None if self._sparse is None else np.array([passage.sparse_score or 0.0 for passage in window.passages])
         )
         return cheap_signals(window.query, words, first_stage, sparse, self._encoder)
+
+
+def _warning(cheap: CheapSignals) -> str:
+    if cheap.knowledge == 1:
+        return ""
+    return (
+        f"the model knows {cheap.known_words:.0%} of the words of these texts, so its English parts count with "
+        f"{cheap.knowledge:.0%} of their weight and the first stage with more; for other languages, set encoder"
+    )
 
 
 def cheap_signals(

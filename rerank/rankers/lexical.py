@@ -37,8 +37,8 @@ class WordTable:
         passages: their number.
         frequencies: stem → the number of passages that have it; rare stems are left out.
         sha256: of the file.
-        rare: the frequency of a stem that is left out: half of the lowest of the others, as 0 would make the idf of a
-            name twice that of the words around it.
+        rare: the frequency of a stem that is left out: half of the lowest of the others, as 0 would make a name
+            count twice as much as the words around it.
     """
 
     passages: int

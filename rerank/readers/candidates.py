@@ -23,7 +23,7 @@ FIELDS = (*_ID_FIELDS, "text", "title", "score")
 def passage_of(candidate: object, place: int) -> Passage:
     """Converts a CandidateLike. A plain text, or a dict without an id, gets `place`, its 0-based place, as its doc_id.
 
-    Further fields of a dict are ignored, with a warning in the log, also in files and in JSON.
+    Further fields of a dict are ignored, with a warning in the log.
 
     Raises:
         InvalidRequest: it is not a CandidateLike.

@@ -1,4 +1,4 @@
-"""What became of a call, for the log, the metrics and the traces."""
+"""The record of a call that ended, for the log, the metrics and the traces."""
 
 from __future__ import annotations
 

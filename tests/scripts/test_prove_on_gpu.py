@@ -137,6 +137,19 @@ def test_failed_section_keeps_its_rows_and_does_not_end_the_proof(
     ]
 
 
+def test_last_chosen_section_has_the_time_of_those_that_do_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = Section("rest", "measures", 60)
+    monkeypatch.setattr(
+        proof_command, "SECTIONS", (Section("first", "measures", 0), Section("chosen", "measures", 0), rest)
+    )
+    monkeypatch.setattr(proof_command, "_MEASURE_DEVICE", f"{SECTIONS}:device")
+    monkeypatch.setattr(proof_command, "_PROVE", f"{SECTIONS}:prove")
+    result = CliRunner().invoke(proof_command.app, [str(tmp_path / "out"), "--section", "chosen"])
+    assert result.exit_code == 0, result.output
+
+
 def test_section_over_its_time_is_ended_with_the_processes_that_it_started(worker: Worker) -> None:
     found, end = worker.run("slow", f"{SECTIONS}:sleeps", (), time.monotonic() + 5)
     assert end == Row("slow", "FAILED: ended, as its share of the time was over", has_failed=True)

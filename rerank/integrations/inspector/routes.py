@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from rerank.collections.judgements import Judgements, read_judgements
+from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
 from rerank.ports.http.description import Limited
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
@@ -49,7 +50,9 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
     def describe() -> Response:
         found = list_models_response(reranker)
         service = MessageToDict(found, preserving_proto_field_name=True)
-        return JSONResponse({"service": service, "judged_queries": judgements.queries[:_SUGGESTIONS]})
+        example = {"query": EXAMPLE_QUERY, "passages": EXAMPLE_PASSAGES}
+        queries = judgements.queries[:_SUGGESTIONS]
+        return JSONResponse({"service": service, "judged_queries": queries, "example": example})
 
     async def grades(request: Request) -> Response:
         query = request.query_params.get("query", "")

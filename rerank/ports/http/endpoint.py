@@ -16,6 +16,7 @@ from rerank.ports.http.apis.requests import fields_without_effect
 from rerank.ports.http.apis.table import ByField, chosen, error_body
 from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.problem import problem_of
+from rerank.readers.rows import listed
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.limits import REQUEST_ID, SMALL_MESSAGE, CallInFlight, CallsInFlight
 from rerank.service.record import OnEnd
@@ -82,7 +83,7 @@ class Endpoint:
                 parsed = await self._beside(call, api.parse, body)
                 call.request = self._adapted(parsed, notes)
                 if ignored := fields_without_effect(api.request, body):
-                    notes.append(f"without effect here: {', '.join(ignored)}")
+                    notes.append(f"without effect here: {listed(ignored)}")
                 call.result = result = await port.unless_hung_up(self._run(call.request, call))
                 trace = (result if isinstance(result, Ranking) else result.ranking).trace
                 notes += warnings_of(trace)

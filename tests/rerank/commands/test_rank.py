@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from rerank.commands.rank import EXAMPLE_PASSAGES, EXAMPLE_QUERY, file_among
+from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
+from rerank.commands.rank import file_among
 from rerank.config import BUNDLED_MODELS, ServiceConfig
 from rerank.reranking.blocking import Reranker
 from rerank.types import RankOptions

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod
-from rerank.protobuf.fields import request_message, with_enum_values
+from rerank.protobuf.fields import request_message, unread_candidate_fields, with_enum_values
 from rerank.v1 import rerank_pb2 as pb
 
 
@@ -57,6 +57,12 @@ def test_wrong_candidates_are_named_by_their_place(given: object, message: str) 
 def test_further_fields_of_a_candidate_are_ignored_as_in_files_and_in_python() -> None:
     found = with_enum_values(pb.RerankRequest, {"candidates": [{"text": "t", "price": 1}]})
     assert found == {"candidates": [{"text": "t", "doc_id": "0"}]}
+
+
+def test_ignored_fields_of_candidates_are_named_once() -> None:
+    candidates = [{"text": "t", "titel": 1}, "plain", {"docid": "d", "docId": "d", "titel": 2, "price": 1}]
+    assert unread_candidate_fields(pb.RerankRequest, {"candidates": candidates}) == ["titel", "price"]
+    assert unread_candidate_fields(pb.SearchRequest, {"query": "q"}) == []
 
 
 def test_argument_of_the_client_is_sent_to_its_constructor() -> None:

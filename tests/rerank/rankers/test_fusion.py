@@ -92,6 +92,8 @@ def test_list_in_a_language_that_the_models_do_not_read_keeps_its_first_stage(
     assert bundled.scores == pytest.approx([1.25 * score / 5**0.5 for score in (3, 1, -1, -3)])
     assert bundled.weight == of_user.weight == 1.25
     assert of_user.scores != pytest.approx(bundled.scores, abs=0.1)
+    assert bundled.warning.startswith("the model knows 0% of the words of these texts")
+    assert not of_user.warning
 
 
 def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:

@@ -17,6 +17,7 @@ const [status, problem, report, result] = ["status", "problem", "report", "resul
 let form;
 let firstSource = "index";
 let suggested = [];
+let example;
 let state = emptyState();
 let answers = { outcomes: [], grades: {} };
 let running = new AbortController();
@@ -55,12 +56,13 @@ function enterKey(event) {
   start();
 }
 
-function setUp({ service, judged_queries: judged }) {
+function setUp({ service, judged_queries: judged, example: offered }) {
   const index = service.index;
   at("about").textContent = index
     ? `${count(Number(index.passages), "passage")} of ${index.collection}`
     : "no index: paste passages to rank them";
   suggested = index ? judged : [];
+  example = offered;
   at("judged").replaceChildren(...judged.map((query) => element("option", { value: query })));
   form = new Form(at("form"), service.models);
   for (const radio of at("form").elements.source) radio.disabled = radio.value === "index" && !index;
@@ -73,7 +75,7 @@ async function open(fragment) {
   if (fragment) state = fromFragment(fragment);
   form.write(state);
   if (state.query) await ask();
-  else report.replaceChildren(examplesView(suggested, (parts) => askFor({ ...state, ...parts })));
+  else report.replaceChildren(examplesView(suggested, example, (parts) => askFor({ ...state, ...parts })));
 }
 
 async function askFor(asked) {

@@ -35,7 +35,7 @@ _QueryText: TypeAlias = Annotated[str, BeforeValidator(_text_of), Field(descript
 
 
 class _Request(Options):
-    """What every row reads in addition to the query, the passages and the number of results."""
+    """Fields of the requests of all mapped APIs, next to the query, the passages and the number of results."""
 
     return_documents: Annotated[Flag, Field(description="Whether results have their document.")] = None
     rank_fields: RankFields = None
@@ -48,7 +48,7 @@ class RowUsage(Usage):
 
 
 class _Reply(BaseModel):
-    """What every reply has in addition to its results."""
+    """Fields of the replies of all mapped APIs, next to the results."""
 
     object: str = "list"
     model: str
@@ -56,7 +56,7 @@ class _Reply(BaseModel):
 
 
 class _Result(BaseModel):
-    """What every result has in addition to its score."""
+    """Fields of the results of all mapped APIs, next to the score."""
 
     index: int
     ranked: Ranked = None

@@ -1,4 +1,4 @@
-"""What requests of the APIs of others share: options, documents (texts, or objects with fields to rank), strictness."""
+"""Requests of the APIs of others: common options, documents (texts, or objects with fields to rank), strictness."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
+from google.protobuf.message import Message
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.names import did_you_mean
 from rerank.ports.http.apis.api import ParsedRequest
+from rerank.protobuf.fields import unread_candidate_fields
 from rerank.service.requests import RerankRequest
 from rerank.types import Passage, Query, Ranking, RankOptions
 from rerank.util.pydantic_words import plain_words
@@ -68,7 +70,7 @@ RankFields: TypeAlias = Annotated[
 
 
 class Options(BaseModel):
-    """Fields that requests may have in addition to the fields of their API.
+    """Fields that requests of every API may have.
 
     Nothing is converted to another type, and unknown fields are refused unless null.
     """
@@ -159,9 +161,9 @@ class Options(BaseModel):
 
 
 def fields_without_effect(kind: type[Any], body: Mapping[str, Any]) -> list[str]:
-    """The fields of a valid body that its type accepts and does not use."""
-    if not issubclass(kind, Options):
-        return []
+    """The fields of a valid body, and of its candidates, that its type accepts and does not use."""
+    if issubclass(kind, Message):
+        return unread_candidate_fields(kind, body)
     return sorted(name for name in _NO_EFFECT - kind.model_fields.keys() if body.get(name) is not None)
 
 

@@ -81,8 +81,8 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     The scores fall along the results, as clients sort by them.
 
     If the model gives a relevance, it is the score, a probability that can be compared between requests. The order
-    comes from more signals: results whose relevance rises along it get their mean. A passage whose relevance is not
-    known, because the model did not read enough of it, has the score of the next one with a known relevance, or 0.
+    comes from more signals: results whose relevance rises along it get their mean. If the model did not
+    read a passage far enough, the passage has the score of the next one whose relevance is known, or 0.
 
     If the model gives none, or if relative scores are asked for, the scores order the results of one request:
 

@@ -63,6 +63,13 @@ def test_field_that_cannot_change_the_order_is_accepted_and_told(http: HttpClien
     assert reply.headers["x-rerank-warnings"] == f"without effect here: {field}"
 
 
+def test_further_field_of_a_candidate_is_told(http: HttpClient) -> None:
+    candidates = [{"text": "0.25", "titel": "b"}, {"text": "0.5", "цена": 2}]
+    reply = http.post("/rerank", {"query": "q", "candidates": candidates, "model": "number"})
+    assert reply.status == 200, reply.body
+    assert reply.headers["x-rerank-warnings"] == "without effect here: titel, \\u0446\\u0435\\u043d\\u0430"
+
+
 def test_null_is_an_option_that_is_not_given_whatever_its_name(http: HttpClient) -> None:
     fields = dict.fromkeys(("user", "top_n", "model", "rank_fields", "score_threshold", "logprobs", "ordered"))
     reply = asked(http, **fields)
