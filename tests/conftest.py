@@ -132,7 +132,7 @@ def encoder() -> Encoder:
 @pytest.fixture(scope="session")
 def checkpoint(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The zero-init PE-Rank checkpoint of `encoder`."""
-    from rerank.models.zero_init import write_zero_init_checkpoint
+    from rerank.models.projector import write_zero_init_checkpoint
 
     folder = tmp_path_factory.mktemp("checkpoints") / "zero-init"
     write_zero_init_checkpoint(encoder, folder)

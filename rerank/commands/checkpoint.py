@@ -26,7 +26,7 @@ def zero_init(
     It orders by the encoder's cosine.
     """
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
-    from rerank.models.zero_init import write_zero_init_checkpoint
+    from rerank.models.projector import write_zero_init_checkpoint
 
     name = encoder or DEFAULT_ENCODER
     write_zero_init_checkpoint(Encoder(name), out, seed=seed)
@@ -45,7 +45,7 @@ def pack(
     ] = 1.0,
 ) -> None:
     """Pack a trained checkpoint for distribution: weights in float16."""
-    from rerank.models.checkpoint_packing import pack as write_packed
+    from rerank.models.checkpoint_files import pack as write_packed
     from rerank.util.files import atomic_folder
 
     if (start is None) != (share == 1.0):

@@ -181,7 +181,7 @@ def index(
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
     from rerank.models.sparse_encoder import SparseEncoder
     from rerank.retrieval.build import BuildSettings, build_index
-    from rerank.retrieval.vector_index import faiss_package
+    from rerank.retrieval.dense import faiss_package
 
     faiss_package()  # a search needs it, and says so before the collection is encoded
     sparse = None if sparse_encoder == "none" else SparseEncoder(sparse_encoder, device)

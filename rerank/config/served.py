@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
-from rerank.inference_servers.kinds import APIS
+from rerank.inference_servers.api import APIS
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 
 

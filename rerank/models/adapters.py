@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.errors import CheckpointError
-from rerank.models.complete import check_complete, listed
+from rerank.models.checkpoint_errors import check_complete, listed
 
 #: What peft puts before the names of the base model's weights.
 PREFIX = "base_model.model."

@@ -9,7 +9,7 @@ import torch
 from transformers import Cache, DynamicCache, PretrainedConfig, StaticCache
 
 from rerank.models.batches import gpu_length
-from rerank.models.cuda_graphs import CudaGraphs
+from rerank.models.compiled_layers import CudaGraphs
 
 #: (B, T) token ids or (B, T, D) input vectors → (B, outputs) at the last position.
 _Read = Callable[[torch.Tensor], torch.Tensor]

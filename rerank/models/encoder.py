@@ -25,9 +25,15 @@ from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig
 from rerank.errors import CheckpointError
 from rerank.models.batches import batch_tokens, batches_by_length
 from rerank.models.checkpoint_errors import loading
-from rerank.models.encoder_id import EncoderId
-from rerank.models.encoder_loading import load_encoder, locate_encoder, weights_sha256, write_end_token
-from rerank.models.encoder_prompts import Prompts, resolve_prompts
+from rerank.models.encoder_loading import (
+    EncoderId,
+    Prompts,
+    load_encoder,
+    locate_encoder,
+    resolve_prompts,
+    weights_sha256,
+    write_end_token,
+)
 from rerank.models.memory import fitting_tokens
 from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype
 from rerank.models.tokenizer import splitter_of

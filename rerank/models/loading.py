@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,16 +17,19 @@ from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import check_vocabulary, merged
-from rerank.models.checkpoint_errors import loading
+from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.compiled_layers import set_up_gpu
-from rerank.models.complete import check_complete
 from rerank.models.float8 import use_float8
-from rerank.models.hub import check_findable
 from rerank.models.memory import check_fits
 from rerank.models.precision import pick_precision, weights_dtype, width_of
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import is_missing_folder, start_hashing
+
+#: Time for the hub's answer.
+_TIMEOUT_S = 5.0
+#: A model has one of these files: a transformer's, or an adapter's.
+_CONFIGS = ("config.json", "adapter_config.json")
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -157,3 +161,28 @@ def base_model_of(checkpoint: Path) -> str:
 def has_tokenizer(checkpoint: Path) -> bool:
     """Returns True if the folder holds a tokenizer; an adapter's folder may leave it to its base."""
     return (checkpoint / "tokenizer_config.json").is_file()
+
+
+def check_findable(name: str, what: str, instead: str) -> None:
+    """Checks that `name` is a folder, a model in the local cache of the hub, or one that the hub has.
+
+    Args:
+        name: a folder, or the name of a model on the hub.
+        what: the model's part, which the error message names, such as "--base".
+        instead: the end of the error message, what to give instead: "give the folder of a causal language model".
+
+    Raises:
+        ConfigError: it is not one of these, or the hub cannot be asked.
+    """
+    if Path(name).is_dir():
+        return
+    if is_missing_folder(name):
+        raise ConfigError(f"there is no folder {name}; {instead}")
+    try:
+        if not any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
+            HfApi().model_info(name, timeout=_TIMEOUT_S)
+    except Exception as error:  # also of the HTTP library
+        raise ConfigError(
+            f"{what}: {name} is neither a folder nor in the local cache of the Hugging Face hub, and the hub does not "
+            f"have it or cannot be asked ({' '.join(str(error).split())[:300]}); {instead}"
+        ) from error

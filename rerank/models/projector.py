@@ -1,14 +1,23 @@
-"""Projects the encoder's vectors into the language model's inputs (PE-Rank, Liu et al. 2025, section 3.1)."""
+"""Projects the encoder's vectors into the language model's inputs (PE-Rank, Liu et al. 2025, section 3.1).
+
+Also writes the checkpoint that training starts from, whose projector and layers change nothing.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
+from transformers import AutoModel, LlamaConfig
 
 from rerank.errors import CheckpointError
+from rerank.models.encoder import Encoder
+from rerank.util.files import atomic_folder
 
 
 class ResidualProjector(nn.Module):
@@ -96,3 +105,53 @@ def load_projector(
     if not all(parameter.isfinite().all() for parameter in projector.parameters()):
         raise CheckpointError("the projector holds numbers that are not finite; copy the checkpoint again")
     return projector.eval().requires_grad_(False)
+
+
+def write_zero_init_checkpoint(encoder: Encoder, out: Path, seed: int = 0) -> None:
+    """Writes the PE-Rank checkpoint that training starts from: it ranks by the encoder's cosine.
+
+    It is a Llama of the encoder's width, without token embeddings, which are the encoder's. The last matrix of every
+    residual branch (`o_proj`, `down_proj`, and the projector's) is zero, so that each position leaves the model as it
+    entered, up to the final norm. The last position is the query's vector, whose inner products with the passages'
+    vectors give the same order as their cosines.
+
+    Args:
+        seed: of the random weights that are not zero.
+
+    Raises:
+        ConfigError: `out` exists already.
+    """
+    config = _config(encoder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        transformer = AutoModel.from_config(config, dtype=torch.float32)
+        projector = ResidualProjector(encoder.id.dimension)
+    for layer in transformer.layers:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    weights = {
+        f"model.{name}": tensor for name, tensor in transformer.state_dict().items() if "embed_tokens" not in name
+    }
+    weights |= {f"projector.{name}": tensor for name, tensor in projector.state_dict().items()}
+    with atomic_folder(out) as folder:
+        config.save_pretrained(folder)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(encoder: Encoder) -> LlamaConfig:
+    vocabulary, hidden = encoder.token_embeddings.shape
+    settings: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": 8 * hidden // 3,
+        "num_hidden_layers": 3,
+        "num_attention_heads": max(1, hidden // 64),
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+        "encoder_name": encoder.id.name,
+        "encoder_sha256": encoder.id.vectors_sha256,
+        "projector_type": "residual_mlp2x_gelu",
+        "template": "pe_rank",
+    }
+    return LlamaConfig(**settings)

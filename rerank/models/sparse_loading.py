@@ -17,9 +17,8 @@ from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_errors import loading
-from rerank.models.complete import check_complete
-from rerank.models.encoder_prompts import Prompts, resolve_prompts
+from rerank.models.checkpoint_errors import check_complete, loading
+from rerank.models.encoder_loading import Prompts, resolve_prompts
 from rerank.models.loading import readable_positions
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.

@@ -15,10 +15,9 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.checkpoint_errors import loading
+from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.checkpoint_files import build_transformer, read_config, read_torch_file, read_weights, weight_files
 from rerank.models.compiled_layers import set_up_gpu
-from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
 from rerank.models.memory import check_fits
 from rerank.models.precision import weights_dtype, width_of

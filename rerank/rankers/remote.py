@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank.config.served import ServedBy
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
-from rerank.inference_servers.kinds import APIS
+from rerank.inference_servers.api import APIS
 from rerank.inference_servers.server import NoAnswer
 from rerank.models.encoder import Encoder
 from rerank.models.tokenizer import splitter_of

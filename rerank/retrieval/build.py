@@ -26,13 +26,12 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
-from rerank.retrieval.encoding import encode_shards
+from rerank.retrieval.dense import open_vector_index, recall_of, write_vector_index
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
-from rerank.retrieval.shards import DenseJob, SparseJob
+from rerank.retrieval.shards import DenseJob, SparseJob, encode_shards
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
-from rerank.retrieval.vector_index import open_vector_index, recall_of, write_vector_index
 from rerank.types import Passage, Precision
 
 #: Progress callback: (step, passages done, passages in total or None if unknown).

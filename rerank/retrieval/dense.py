@@ -1,16 +1,185 @@
-"""Dense retrieval: the passages whose vectors have the largest cosine with the query's."""
+"""Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
+
+The graph is memory-mapped, and both kinds return exact inner products of the stored vectors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.vector_index import VectorIndex
+from rerank.retrieval.index_format import DenseKind, damaged
+from rerank.retrieval.store import VectorFile
 from rerank.types import Matrix, Query
+from rerank.util.files import atomic_file
+
+#: (Q, depth) float32 scores and int64 rows, best first; rows are -1 where no more are found.
+ScoresAndRows: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+
+_FILE = "hnsw.faiss"
+#: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
+#: Yashunin 2018).
+_HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
+#: Vectors between two saves of an unfinished index: this number, or an eighth of the vectors that it has.
+_SAVE_EVERY, _SAVE_SHARE = 32_768, 8
+
+
+@cache
+def faiss_package() -> Any:  # its annotations leave out what SWIG generates
+    """Imports FAISS; what works without an index starts without it. Raises: ConfigError if it is not installed."""
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "FAISS is not installed; install rerank-listwise[cpu], or rerank-listwise[gpu] on a machine with CUDA"
+        ) from error
+    return faiss
+
+
+class VectorIndex(Protocol):
+    """Finds the vectors with the largest inner products."""
+
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows: ...
+
+
+def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> VectorIndex:
+    """Opens the vectors of an index for search; on GPUs, if this build of FAISS finds any and the kind is flat.
+
+    Raises:
+        ConfigError: FAISS is not installed.
+        IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
+    """
+    if kind == "flat":
+        return _on_gpus(vectors.mapped) if faiss_package().get_num_gpus() else _Flat(vectors.mapped)
+    return _Graph(_read(folder / _FILE, vectors.mapped.shape), vectors)
+
+
+def write_vector_index(
+    kind: DenseKind, folder: Path, vectors: Matrix, threads: int, report: Callable[[int], None]
+) -> None:
+    """Writes the graph of hnsw, and nothing for flat. A call after a kill goes on where the last save was.
+
+    Args:
+        vectors: (N, D). They are held in memory, in float16, while the graph grows.
+        threads: with more than one, the graph differs a little from build to build.
+        report: called with the number of vectors that are in the file.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if kind == "flat":
+        return
+    path = folder / _FILE
+    for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
+        unfinished.unlink()
+    with _faiss_threads(threads):
+        index = faiss_package().read_index(str(path)) if path.exists() else _created(vectors.shape[1])
+        while index.ntotal < len(vectors):
+            report(index.ntotal)
+            first = index.ntotal
+            stop = min(len(vectors), first + max(_SAVE_EVERY, first // _SAVE_SHARE))
+            index.hnsw.rng = faiss_package().RandomGenerator(first)  # so that a resumed graph gets the same levels
+            index.add(np.ascontiguousarray(vectors[first:stop]))
+            with atomic_file(path) as temporary:
+                _write(index, temporary)
+    report(len(vectors))
+
+
+def recall_of(index: VectorIndex, vectors: Matrix, queries: Matrix, depth: int) -> float:
+    """Share of the `depth` best rows of each query, by exact search, that the index finds; mean over the queries."""
+    depth = min(depth, len(vectors))
+    _, exact = _Flat(vectors).search(queries, depth)
+    _, found = index.search(queries, depth)
+    return float(np.mean([len(np.intersect1d(a, b)) / depth for a, b in zip(exact, found, strict=True)]))
+
+
+class _Flat:
+    """Exact search that reads all vectors."""
+
+    def __init__(self, vectors: Matrix) -> None:
+        self._vectors = vectors
+
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
+        found: ScoresAndRows = faiss_package().knn(
+            queries, self._vectors, depth, metric=faiss_package().METRIC_INNER_PRODUCT
+        )
+        return found
+
+
+class _Graph:
+    """Finds vectors by an HNSW graph, and scores them exactly."""
+
+    def __init__(self, index: Any, vectors: VectorFile) -> None:
+        self._index, self._vectors = index, vectors
+
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
+        _, rows = self._index.search(queries, min(depth, len(self._vectors.mapped)))
+        best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
+        return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
+
+    def _exact(self, query: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], depth: int) -> ScoresAndRows:
+        rows = np.sort(rows[rows >= 0])
+        scores = self._vectors.read(rows.tolist()) @ query
+        order = np.argsort(-scores, kind="stable")[:depth]
+        missing = (0, depth - len(order))
+        return np.pad(scores[order], missing), np.pad(rows[order], missing, constant_values=-1)
+
+
+def _created(dimension: int) -> Any:
+    index = faiss_package().IndexHNSWSQ(
+        dimension, faiss_package().ScalarQuantizer.QT_fp16, _HNSW_M, faiss_package().METRIC_INNER_PRODUCT
+    )
+    index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
+    return index
+
+
+def _write(index: Any, path: Path) -> None:
+    try:
+        faiss_package().write_index(index, str(path))
+    except RuntimeError as error:  # its message is long, and ends with the reason in parentheses
+        reason = re.search(r"\(([^()]+)\)\s*$", str(error))
+        raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> Any:
+    try:
+        index = faiss_package().read_index(str(path), faiss_package().IO_FLAG_MMAP_IFC)
+    except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
+        raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
+    if (index.ntotal, index.d) != shape:
+        n, width = shape
+        raise damaged(path, f"it has {index.ntotal} vectors of width {index.d} instead of {n} of width {width}")
+    return index
+
+
+def _on_gpus(vectors: Matrix) -> VectorIndex:
+    index = faiss_package().IndexFlatIP(vectors.shape[1])
+    for first in range(0, len(vectors), _SAVE_EVERY):
+        index.add(np.ascontiguousarray(vectors[first : first + _SAVE_EVERY]))
+    on_gpus: VectorIndex = faiss_package().index_cpu_to_all_gpus(index)
+    return on_gpus
+
+
+@contextmanager
+def _faiss_threads(threads: int) -> Iterator[None]:
+    before = faiss_package().omp_get_max_threads()
+    faiss_package().omp_set_num_threads(threads)
+    try:
+        yield
+    finally:
+        faiss_package().omp_set_num_threads(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
-from rerank.models.encoder_id import EncoderId
+from rerank.models.encoder_loading import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
 from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import BM25Retriever
-from rerank.retrieval.dense import DenseRetriever
+from rerank.retrieval.dense import DenseRetriever, open_vector_index
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
-from rerank.retrieval.index_format import MANIFEST_FILE, DenseKind, read_index_settings
-from rerank.retrieval.integrity import StoredFile, check_files, stored_files
+from rerank.retrieval.index_format import (
+    MANIFEST_FILE,
+    DenseKind,
+    StoredFile,
+    check_files,
+    read_index_settings,
+    stored_files,
+)
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
-from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import FirstStage, Passage, Precision, Query, ScoredDoc
 from rerank.util.validation import problems_of
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.arrays import open_array, reserve
-from rerank.retrieval.integrity import damaged
+from rerank.retrieval.index_format import damaged, open_array, reserve
 from rerank.util.files import atomic_file
 from rerank.util.sparse_vectors import SparseVector
 

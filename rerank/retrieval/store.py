@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.arrays import open_array, reserve
 from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.integrity import damaged
+from rerank.retrieval.index_format import damaged, open_array, reserve
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 

@@ -24,7 +24,7 @@ from rerank.config.models import needs_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
-from rerank.retrieval.integrity import check_sizes
+from rerank.retrieval.index_format import check_sizes
 from rerank.util.files import is_missing_folder, looked_for, looked_for_model
 
 if TYPE_CHECKING:

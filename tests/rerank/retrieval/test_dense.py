@@ -1,45 +1,143 @@
-"""Dense retrieval: equal to a matrix product, ties, and queries without vectors."""
+"""Dense retrieval: exact search is a matrix product; a graph is close to it, and is resumed after a kill."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rerank.errors import ConfigError, IndexMismatch
 from rerank.models.encoder import Encoder
-from rerank.retrieval.dense import DenseRetriever
-from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
-from rerank.retrieval.vector_index import open_vector_index
+from rerank.retrieval import dense
+from rerank.retrieval.dense import DenseRetriever, open_vector_index, recall_of, write_vector_index
+from rerank.retrieval.index_format import DenseKind
+from rerank.retrieval.store import PassageStore, VectorFile, allocate_vectors, write_passages
 from rerank.types import Matrix, Passage, Query
 
-N = 400
+N, D = 5_000, 16
+#: Passages of the retriever.
+PASSAGES = 400
+KINDS: tuple[DenseKind, ...] = ("flat", "hnsw")
 
 
-def unit_rows(n: int, dimension: int, seed: int) -> Matrix:
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def unit_rows(n: int, seed: int, dimension: int = D) -> Matrix:
     rows = np.random.default_rng(seed).normal(size=(n, dimension)).astype(np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> VectorFile:
+    return stored(unit_rows(N, seed=1), tmp_path_factory.mktemp("vectors"))
+
+
+def stored(vectors: Matrix, folder: Path) -> VectorFile:
+    np.save(folder / "vectors.npy", vectors)
+    return VectorFile(folder / "vectors.npy")
+
+
+@pytest.fixture(scope="module")
+def vectors(file: VectorFile) -> Matrix:
+    return file.mapped
+
+
+@pytest.fixture(scope="module")
+def folder(vectors: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of all kinds."""
+    folder = tmp_path_factory.mktemp("written")
+    for kind in KINDS:
+        write_vector_index(kind, folder, vectors, threads=1, report=lambda done: None)
+    return folder
+
+
+QUERIES = unit_rows(50, seed=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, file: VectorFile, vectors: Matrix) -> None:
+    scores, rows = open_vector_index(kind, folder, file).search(QUERIES, 20)
+    assert scores.shape == rows.shape == (50, 20)
+    np.testing.assert_allclose(scores, np.einsum("qkd,qd->qk", vectors[rows], QUERIES), atol=1e-6)
+    assert (np.diff(scores) <= 0).all()
+    assert all(len(set(found)) == 20 for found in rows.tolist())
+
+
+@pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("hnsw", 0.99)])
+def test_recall_against_exact_search(
+    kind: DenseKind, least: float, folder: Path, file: VectorFile, vectors: Matrix
+) -> None:
+    found = recall_of(open_vector_index(kind, folder, file), vectors, QUERIES, 100)
+    assert least <= found <= 1.0
+
+
+def test_killed_build_gives_the_same_file(vectors: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "_SAVE_EVERY", 600)
+    vectors = vectors[:2000]
+
+    def kill(done: int) -> None:
+        if done == 1200:
+            raise Killed
+
+    for name in ("killed", "undisturbed"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(Killed):
+        write_vector_index("hnsw", tmp_path / "killed", vectors, threads=1, report=kill)
+    (tmp_path / "killed" / ".hnsw.faiss.123.writing").touch()  # as of a kill while the file was saved
+    reported: list[int] = []
+    write_vector_index("hnsw", tmp_path / "killed", vectors, threads=1, report=reported.append)
+    assert reported == [1200, 1800, 2000]
+    write_vector_index("hnsw", tmp_path / "undisturbed", vectors, threads=1, report=lambda done: None)
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["hnsw.faiss"]
+    killed, undisturbed = ((tmp_path / name / "hnsw.faiss").read_bytes() for name in ("killed", "undisturbed"))
+    assert killed == undisturbed
+
+
+def test_missing_damaged_and_incomplete_files_are_named(folder: Path, file: VectorFile, tmp_path: Path) -> None:
+    content = (folder / "hnsw.faiss").read_bytes()
+    too_long = content[:4] + b"\xff" * 4 + content[8:]
+    for damaged in (b"", content[:1000], b"\xa5" * 1000, too_long):
+        (tmp_path / "hnsw.faiss").write_bytes(damaged)
+        with pytest.raises(IndexMismatch, match=r"hnsw\.faiss is damaged"):
+            open_vector_index("hnsw", tmp_path, file)
+    (tmp_path / "hnsw.faiss").write_bytes(content)
+    with pytest.raises(IndexMismatch, match=rf"it has {N} vectors of width 16 instead of 5 of width 16"):
+        open_vector_index("hnsw", tmp_path, stored(file.mapped[:5], tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_faiss_is_named_when_an_index_is_opened(
+    kind: DenseKind, folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(dense, "faiss_package", dense.faiss_package.__wrapped__)
+    with pytest.raises(ConfigError, match=r"FAISS is not installed; install rerank-listwise\[cpu\]"):
+        open_vector_index(kind, folder, file)
 
 
 @pytest.fixture(scope="module")
 def store(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
     """Random vectors; passages 7 and 300 are the same."""
     folder = tmp_path_factory.mktemp("dense")
-    list(write_passages(folder, (Passage(f"d{n}", "") for n in range(N))))
-    vectors, _ = allocate_vectors(folder, N, encoder.id.dimension)
-    vectors[:] = unit_rows(N, encoder.id.dimension, seed=1)
+    list(write_passages(folder, (Passage(f"d{n}", "") for n in range(PASSAGES))))
+    vectors, _ = allocate_vectors(folder, PASSAGES, encoder.id.dimension)
+    vectors[:] = unit_rows(PASSAGES, 1, encoder.id.dimension)
     vectors[300] = vectors[7]
     return PassageStore(folder)
 
 
 @pytest.fixture(scope="module")
 def retriever(store: PassageStore, encoder: Encoder) -> DenseRetriever:
-    return DenseRetriever(open_vector_index("flat", Path(), store.vectors), encoder, N)
+    return DenseRetriever(open_vector_index("flat", Path(), store.vectors), encoder, PASSAGES)
 
 
 @pytest.fixture(scope="module")
 def queries(encoder: Encoder) -> list[Query]:
-    return [Query(f"q{n}", vector=row) for n, row in enumerate(unit_rows(20, encoder.id.dimension, seed=2))]
+    return [Query(f"q{n}", vector=row) for n, row in enumerate(unit_rows(20, 2, encoder.id.dimension))]
 
 
 def by_matrix_product(store: PassageStore, query: Query, depth: int) -> list[int]:

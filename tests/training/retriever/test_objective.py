@@ -12,7 +12,7 @@ from rerank_training.trainer.losses import kl
 from torch import Tensor, nn
 
 from rerank.models.encoder import Encoder
-from rerank.models.encoder_prompts import Prompts
+from rerank.models.encoder_loading import Prompts
 from rerank.types import Passage, Query
 
 

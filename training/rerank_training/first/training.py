@@ -18,9 +18,8 @@ from rerank.checkpoints.manifest import stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import with_adapter
-from rerank.models.complete import check_complete
-from rerank.models.hub import check_findable
-from rerank.models.loading import base_model_of, has_tokenizer
+from rerank.models.checkpoint_errors import check_complete
+from rerank.models.loading import base_model_of, check_findable, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank_training.first.arguments import FirstArguments

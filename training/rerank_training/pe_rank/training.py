@@ -16,7 +16,7 @@ from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
 from rerank.models.checkpoint_files import weight_files
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
-from rerank.models.hub import check_findable
+from rerank.models.loading import check_findable
 from rerank.prompting.templates import load_template
 from rerank.types import Passage
 from rerank.util.files import sha256_of_files

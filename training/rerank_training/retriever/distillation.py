@@ -28,10 +28,9 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
-from rerank.retrieval.dense import DenseRetriever
+from rerank.retrieval.dense import DenseRetriever, open_vector_index
 from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.store import PassageStore
-from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Query
 from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.files import read_lists, write_lists

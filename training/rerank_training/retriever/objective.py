@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from rerank.models.encoder_prompts import Prompts
+from rerank.models.encoder_loading import Prompts
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors

@@ -13,8 +13,7 @@ import pytest
 
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
-from rerank.inference_servers.server import NoAnswer, Server, client_of
-from rerank.inference_servers.watched import WatchedServer
+from rerank.inference_servers.server import NoAnswer, Server, WatchedServer, client_of
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in, until
 from tests.serving import free_port
 

@@ -12,7 +12,7 @@ import pytest
 from rerank.collections import Collection
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
-from rerank.retrieval import integrity
+from rerank.retrieval import index_format
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import Index, read_manifest, verify_index, write_manifest
 from rerank.types import Passage
@@ -66,7 +66,7 @@ def test_flipped_byte_of_a_large_file_is_found_on_request(
     """Its hash would take long whenever the index is opened."""
     assert verify_index(copy) == read_manifest(copy)
     flip_a_byte(copy / name)
-    monkeypatch.setattr(integrity, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(index_format, "_SMALL_BYTES", 100)
     Index(copy, encoder)
     with pytest.raises(IndexMismatch, match=rf"{name} is damaged: its SHA-256"):
         verify_index(copy)
@@ -75,8 +75,8 @@ def test_flipped_byte_of_a_large_file_is_found_on_request(
 def test_damaged_beginning_of_a_large_file_is_found_when_the_index_is_opened(
     copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integrity, "_SMALL_BYTES", 1000)
-    monkeypatch.setattr(integrity, "_HEAD_BYTES", 300)
+    monkeypatch.setattr(index_format, "_SMALL_BYTES", 1000)
+    monkeypatch.setattr(index_format, "_HEAD_BYTES", 300)
     write_manifest(copy, read_manifest(copy))
     assert verify_index(copy).files["vectors.npy"].head_sha256
     whole = (copy / "vectors.npy").read_bytes()

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from rerank.checkpoints.manifest import read_manifest
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_packing import pack
+from rerank.models.checkpoint_files import pack
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows

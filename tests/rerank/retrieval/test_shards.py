@@ -10,8 +10,7 @@ import pytest
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.encoding import encode_shards
-from rerank.retrieval.shards import DenseJob, ShardWorker
+from rerank.retrieval.shards import DenseJob, ShardWorker, encode_shards
 from rerank.retrieval.store import allocate_vectors, write_passages
 from rerank.types import Matrix, Passage
 

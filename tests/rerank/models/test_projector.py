@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rerank.checkpoints.settings_files import read_settings
 from rerank.models.encoder import Encoder
-from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.models.projector import write_zero_init_checkpoint
 from tests.small_encoder import write_small_encoder
 
 
