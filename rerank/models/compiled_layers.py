@@ -1,4 +1,4 @@
-"""Makes passes faster on a GPU: compiled layers fuse the work between matrix products, and CUDA graphs launch it at once.
+"""Makes passes faster on a GPU: compiled layers fuse the work between matrix products, CUDA graphs launch it at once.
 
 Small models take less time on a GPU than Python takes to launch their kernels one by one.
 """

@@ -131,7 +131,7 @@ class _Graph:
 
     def _exact(self, query: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], depth: int) -> ScoresAndRows:
         rows = np.sort(rows[rows >= 0])
-        scores = self._vectors.read(rows.tolist()) @ query
+        scores = self._vectors.at_rows(rows.tolist()) @ query
         order = np.argsort(-scores, kind="stable")[:depth]
         missing = (0, depth - len(order))
         return np.pad(scores[order], missing), np.pad(rows[order], missing, constant_values=-1)

@@ -146,6 +146,33 @@ def open_array(path: Path, dtype: type | None, dimensions: int) -> npt.NDArray[A
     return array
 
 
+class ArrayFile:
+    """A NumPy file whose rows are read without being mapped. Raises: IndexMismatch, see `open_array`.
+
+    Attributes:
+        mapped: memory-mapped; what was read of it counts as resident memory of the process.
+    """
+
+    def __init__(self, path: Path, dtype: type | None, dimensions: int) -> None:
+        self.mapped = open_array(path, dtype, dimensions)
+        self._path, self._file = path, path.open("rb")
+        self._first_byte = path.stat().st_size - self.mapped.nbytes
+
+    def read(self, first: int, stop: int) -> npt.NDArray[Any]:
+        """The rows from `first` to before `stop`. Raises: IndexMismatch if the file ends before them."""
+        rows = np.empty((stop - first, *self.mapped.shape[1:]), self.mapped.dtype)
+        self.read_into(rows.reshape(-1), first)
+        return rows
+
+    def read_into(self, numbers: npt.NDArray[Any], first: int) -> None:
+        """Fills a flat array with what begins at the row `first`. Raises: see `read`."""
+        missing, place = numbers.view(np.uint8).data, self._first_byte + first * self.mapped.strides[0]
+        while missing:  # the system returns at most 2 GB at a time
+            if not (size := os.preadv(self._file.fileno(), [missing], place)):
+                raise damaged(self._path, "it ends too early")
+            missing, place = missing[size:], place + size
+
+
 def reserve(path: Path) -> None:
     """Takes the space of a file that consists of holes, so that no later write to it finds the disk full.
 

@@ -5,7 +5,6 @@ They are a compressed sparse matrix: offsets of the rows, ids of terms, and weig
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.index_format import damaged, open_array, reserve
+from rerank.retrieval.index_format import ArrayFile, damaged, open_array, reserve
 from rerank.util.files import atomic_file
 from rerank.util.sparse_vectors import SparseVector
 
@@ -42,7 +41,7 @@ class SparseStore:
         if len(self._offsets) != passages + 1 or self._offsets[0] != 0 or (np.diff(self._offsets) < 0).any():
             raise damaged(offsets, f"it does not have the {passages + 1} increasing offsets of {passages} rows")
         numbers = int(self._offsets[-1])
-        self._terms, self._weights = (_NumberFile(self._folder / name, numbers) for name in (_TERMS, _WEIGHTS))
+        self._terms, self._weights = (_open_numbers(self._folder / name, numbers) for name in (_TERMS, _WEIGHTS))
         self._truncated: npt.NDArray[np.bool_] = open_array(self._folder / _TRUNCATED, np.bool_, dimensions=1)
         if len(self._truncated) != passages:
             raise damaged(self._folder / _TRUNCATED, f"it has {len(self._truncated)} numbers instead of {passages}")
@@ -56,25 +55,11 @@ class SparseStore:
         return SparseVector(terms.astype(np.int32), weights.astype(np.float32), bool(self._truncated[row]))
 
 
-class _NumberFile:
-    """A file of numbers that is read in parts."""
-
-    def __init__(self, path: Path, numbers: int) -> None:
-        array = open_array(path, None, dimensions=1)
-        if array.dtype not in (np.uint16, np.uint32, np.float16) or len(array) != numbers:
-            raise damaged(path, f"it has {len(array)} numbers of {array.dtype} instead of {numbers}")
-        self._path, self._dtype = path, array.dtype
-        self._first_byte = path.stat().st_size - array.nbytes
-        self._file = path.open("rb")
-
-    def read(self, first: int, stop: int) -> npt.NDArray[Any]:
-        size, place = (stop - first) * self._dtype.itemsize, self._first_byte + first * self._dtype.itemsize
-        content = b""
-        while len(content) < size:  # the system returns at most 2 GB at a time
-            if not (part := os.pread(self._file.fileno(), size - len(content), place + len(content))):
-                raise damaged(self._path, "it ends too early")
-            content = content + part if content else part
-        return np.frombuffer(content, self._dtype)
+def _open_numbers(path: Path, numbers: int) -> ArrayFile:
+    file = ArrayFile(path, None, dimensions=1)
+    if (dtype := file.mapped.dtype) not in (np.uint16, np.uint32, np.float16) or len(file.mapped) != numbers:
+        raise damaged(path, f"it has {len(file.mapped)} numbers of {dtype} instead of {numbers}")
+    return file
 
 
 def write_part(path: Path, vectors: Sequence[SparseVector]) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
 from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.index_format import damaged, open_array, reserve
+from rerank.retrieval.index_format import ArrayFile, damaged, open_array, reserve
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 
@@ -110,7 +110,7 @@ class PassageStore:
     def _passages(self, sql: str, values: Sequence[object]) -> Iterator[tuple[int, Passage]]:
         """The rows and passages that a statement selects."""
         found = list(self._select(sql, values))
-        vectors = self.vectors.read([row for row, _, _ in found])
+        vectors = self.vectors.at_rows([row for row, _, _ in found])
         for (row, doc_id, text), vector in zip(found, vectors, strict=True):
             sparse = self._sparse.read(row) if self._sparse else None
             yield row, Passage(doc_id, text, vector=vector, vector_truncated=bool(self.truncated[row]), sparse=sparse)
@@ -127,23 +127,17 @@ class PassageStore:
             raise damaged(self._path, f"it has no row {missing[0]}")
 
 
-class VectorFile:
-    """A file of (N, D) float32 vectors. Raises: IndexMismatch when it is missing or damaged.
-
-    Attributes:
-        mapped: (N, D) memory-mapped; what was read of it counts as resident memory of the process.
-    """
+class VectorFile(ArrayFile):
+    """A file of (N, D) float32 vectors."""
 
     def __init__(self, path: Path) -> None:
-        self.mapped: Matrix = open_array(path, np.float32, dimensions=2)
-        self._file = path.open("rb")
-        self._first_byte = path.stat().st_size - self.mapped.nbytes
+        super().__init__(path, np.float32, dimensions=2)
 
-    def read(self, rows: Sequence[int]) -> Matrix:
-        """(len(rows), D): the vectors of these rows, without mapping them."""
+    def at_rows(self, rows: Sequence[int]) -> Matrix:
+        """(len(rows), D): the vectors of these rows. Raises: IndexMismatch if the file ends before one of them."""
         vectors = np.empty((len(rows), self.mapped.shape[1]), dtype=np.float32)
         for vector, row in zip(vectors, rows, strict=True):
-            os.preadv(self._file.fileno(), [vector.data], self._first_byte + int(row) * vector.nbytes)
+            self.read_into(vector, int(row))
         return vectors
 
 

@@ -16,9 +16,9 @@ from rerank.config import ApiModel, RerankServers, load_config
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.errors import DeadlineExceeded, ModelServerUnfit
-from rerank.inference_servers import server, watched
+from rerank.inference_servers import server
 from rerank.inference_servers.api import Post
-from rerank.inference_servers.server import NoAnswer, Server, client_of
+from rerank.inference_servers.server import NoAnswer, Server, WatchedServer, client_of
 from rerank.ports.server import serve
 from rerank.reranking.load_models import load_remote
 from rerank.types import Passage
@@ -73,7 +73,7 @@ async def test_health_check_without_an_end_leaves_a_model_out_soon(
 async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watched, "_OPEN_S", 0.3)
+    monkeypatch.setattr(server, "_OPEN_S", 0.3)
     async with hostile(SLOW["nothing"], health=OK) as url:
         ranker = load_remote(api_at(url, "infinity"))
         before = asyncio.all_tasks()
@@ -85,17 +85,17 @@ async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_
 
 
 async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "_OPEN_S", 0.1)
+    monkeypatch.setattr(server, "_OPEN_S", 0.1)
 
     async def check() -> None:
         await asyncio.sleep(0.5)
 
     async with hostile(OK) as url, client_of(url, "") as client:
-        server = Server(url, client)
-        watch = watched.WatchedServer("zephyr", server, check)
+        there = Server(url, client)
+        watch = WatchedServer("zephyr", there, check)
         await watch.open()
         assert watch.problem
-        assert await watch.call(lambda: server.post(ASK)) == {}
+        assert await watch.call(lambda: there.post(ASK)) == {}
         await watch.close()
 
 
