@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,8 @@ from tests.full_disk import largest_file
 
 FLEA = {"doc_id": "flea", "text": "A flea lives a year."}
 DESERT = {"doc_id": "desert", "text": "Deserts are dry."}
+#: A row → its list.
+Parse: TypeAlias = Callable[[object], TrainingList]
 GOOD: dict[str, Any] = {"query_id": "7", "query": "flea life", "passages": [FLEA, DESERT], "relevance": [2, 0.5]}
 
 
@@ -73,16 +76,89 @@ def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
         read_lists(path)
 
 
-def conversation(answer: str) -> dict[str, object]:
-    prompt = "search query: flea life.\n[1] A flea.\n[2] Deserts.\n\nSearch Query: flea life.\nRank the 2 passages"
-    return {"id": "rz-1", "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]}
+# --- conversations
 
 
-def test_conversation_format(tmp_path: Path) -> None:
-    (item,) = read_lists(write(tmp_path / "lists.jsonl", conversation("[2] > [1]")))
-    assert item == TrainingList(
-        Query("flea life", "rz-1"), (Passage("1", "A flea."), Passage("2", "Deserts.")), (1.0, 2.0)
-    )
+def prompt(*lines: str, end: str = "\nSearch Query: why so.\nRank the 2 passages above, e.g., [2] > [1].") -> str:
+    return "\n".join(["Rank these based on their relevance to the search query: why so.", "", *lines, end])
+
+
+def conversation(question: str, answer: str) -> dict[str, Any]:
+    turns = [("system", "You rank."), ("human", question), ("gpt", answer)]
+    return {"id": "rz-1", "conversations": [{"from": speaker, "value": text} for speaker, text in turns]}
+
+
+def texts_of(item: TrainingList) -> dict[str, str]:
+    return {passage.doc_id: passage.text for passage in item.passages}
+
+
+@pytest.fixture
+def parsed(tmp_path: Path) -> Parse:
+    def parse(row: object) -> TrainingList:
+        (item,) = read_lists(write(tmp_path / "lists.jsonl", row))
+        return item
+
+    return parse
+
+
+def test_identifiers_of_conversations_are_numbers_or_letters(parsed: Parse) -> None:
+    for first, second in ("12", "AB"):
+        item = parsed(conversation(prompt(f"[{first}] one", f"[{second}] two"), f"[{second}] > [{first}]"))
+        assert item == TrainingList(
+            Query("why so", "rz-1"), (Passage(first, "one"), Passage(second, "two")), (1.0, 2.0)
+        )
+
+
+def test_messages_with_a_turn_for_each_passage(parsed: Parse) -> None:
+    turns = [
+        ("user", "I will show passages. Relevance to query: why so."), ("assistant", "Go on."),
+        ("user", "[1] one"), ("assistant", "Received passage [1]."),
+        ("user", "[2] two"), ("assistant", "Received passage [2]."),
+        ("user", "Search Query: why so. \nRank the 2 passages above."), ("assistant", "[2] > [1]"),
+    ]  # fmt: skip
+    item = parsed({"messages": [{"role": role, "content": text} for role, text in turns]})
+    assert item.query == Query("why so", "lists.jsonl:1")
+    assert (texts_of(item), item.relevance) == ({"1": "one", "2": "two"}, (1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("written", "query"),
+    [
+        ("who? ", "who?"),
+        ("who?.", "who?"),
+        ("St. John's wort.", "St. John's wort"),
+        ("a. Rank the 2", "a"),
+        ("sort a list. Rank the methods. Rank the 2 passages above", "sort a list. Rank the methods"),
+        ("one line\nand another.\nRank the 2 passages above. Only answer.", "one line and another"),
+        ("no full stop \nRank the 2 passages above", "no full stop"),
+    ],
+)
+def test_query_ends_before_the_instruction(parsed: Parse, written: str, query: str) -> None:
+    item = parsed(conversation(prompt("[1] one", "[2] two", end=f"Search Query: {written}"), "[1] > [2]"))
+    assert item.query.text == query
+
+
+def test_numbered_lines_in_a_list_of_letters_are_text_and_the_reverse(parsed: Parse) -> None:
+    letters = parsed(conversation(prompt("[A] steps:", "[1] stir", "[2] bake", "[B] two"), "[B] > [A]"))
+    assert texts_of(letters) == {"A": "steps:\n[1] stir\n[2] bake", "B": "two"}
+    numbers = parsed(conversation(prompt("[1] answers:", "[A] yes", "[2] two"), "[2] > [1]"))
+    assert texts_of(numbers) == {"1": "answers:\n[A] yes", "2": "two"}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "reason"),
+    [
+        (prompt("[1] one", "[2] two"), "[1] > [1] > [2]", "the answer repeats 1 identifiers and names 0"),
+        (prompt("[1] one", "[2] two"), "[1] > [2] > [9]", "the answer repeats 0 identifiers and names 1"),
+        ("[1] one\n[2] two", "[1] > [2]", "no line that starts with 'Search Query:'"),
+    ],
+)
+def test_conversation_that_cannot_be_read_is_refused(parsed: Parse, question: str, answer: str, reason: str) -> None:
+    with pytest.raises(CollectionError, match=reason):
+        parsed(conversation(question, answer))
+
+
+# --- requests
 
 
 def request_row(query_id: str) -> dict[str, object]:

@@ -22,12 +22,12 @@ from rerank_training.retriever.objective import RetrieverCollator
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import write_checkpoint
-from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows, with_filled_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import result_folder, train
+from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
 
 
 def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:

@@ -16,8 +16,8 @@ from rerank.prompting.listwise import ListwiseRenderer
 from rerank.types import Window
 from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.trainer.data import relevance_and_mask
 from rerank_training.trainer.losses import IGNORE_INDEX
+from rerank_training.trainer.windows import relevance_and_mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,12 @@ from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import base_revision, write_checkpoint
-from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows, with_filled_windows
 from rerank_training.trainer.flags import LORA_ALPHA
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import result_folder, train
+from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
 
 
 def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:

@@ -16,7 +16,7 @@ from rerank.prompting.vector_prompts import VectorPrompts
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable
 from rerank_training.pe_rank.model import CHOSEN_SLOT
-from rerank_training.trainer.data import relevance_and_mask
+from rerank_training.trainer.windows import relevance_and_mask
 
 
 @dataclass(frozen=True)

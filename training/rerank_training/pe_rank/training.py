@@ -22,7 +22,6 @@ from rerank.types import Passage
 from rerank.util.files import sha256_of_files
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
-from rerank_training.lists.windows import TrainingWindows
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.examples import PECollator, with_text
@@ -31,12 +30,18 @@ from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import write_checkpoint
-from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows, with_filled_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import items_needed, result_folder, train
+from rerank_training.trainer.run import result_folder, train
+from rerank_training.trainer.windows import (
+    TrainingWindows,
+    held_out_windows,
+    read_training_lists,
+    training_windows,
+    with_filled_windows,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +153,7 @@ def _alignment(
     table = VectorTable(encoder.encode_passages, texts, console)
     return {
         "objective": AlignObjective(),
-        "train_dataset": TrainingWindows(texts, _whole, items_needed(settings, len(texts)), settings.seed),
+        "train_dataset": TrainingWindows(texts, _whole, settings.items_needed(len(texts)), settings.seed),
         "data_collator": AlignCollator(prompts, table, base.tokenizer),
     }
 

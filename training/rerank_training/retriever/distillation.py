@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import open_teacher
-from rerank_training.lists.windows import TrainingWindows, WindowSampling, sample_window
 from rerank_training.retriever.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RetrieverArguments
 from rerank_training.retriever.mining import mined_lists, split_queries
 from rerank_training.retriever.model import TrainableEncoder
@@ -47,7 +45,8 @@ from rerank_training.trainer.checkpoint import data_hashes, package_versions, re
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.processes import is_main_process, wait_for_all_processes
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import check_same_run, items_needed, refuse_foreign_files, train
+from rerank_training.trainer.run import check_same_run, refuse_foreign_files, train
+from rerank_training.trainer.windows import TrainingWindows, WindowSampling
 
 #: Passages that are retrieved for a held-out query.
 _DEPTH = 100
@@ -113,14 +112,13 @@ class Distillation:
         settings.output_dir = str(work)
         lists = read_lists(work / "lists.jsonl")
         sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
-        sample = partial(sample_window, sampling=sampling)
         set_seed(settings.seed)  # for the initial weights of the adapter
         model = TrainableEncoder(base, arguments.lora_rank)
         trainer = RankingTrainer(
             RetrieverObjective(rank_loss_named(arguments.rank_loss)),
             model=model,
             args=settings,
-            train_dataset=TrainingWindows(lists, sample, items_needed(settings, len(lists)), settings.seed),
+            train_dataset=TrainingWindows(lists, sampling.sample, settings.items_needed(len(lists)), settings.seed),
             data_collator=RetrieverCollator(model.tokenizer, model.max_tokens, model.prompts),
             processing_class=model.tokenizer,
         )

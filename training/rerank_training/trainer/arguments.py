@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from typing import Annotated, Any, cast, get_args, get_type_hints
@@ -56,6 +57,20 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         """Sets the learning rate that no flag gave: adapters learn with a higher one than all weights."""
         if self.learning_rate is None:
             self.learning_rate = of_adapter if has_adapter else of_weights
+
+    @property
+    def items_per_step(self) -> int:
+        """Number of training items, such as windows, in an optimizer step of all processes."""
+        return int(self.train_batch_size * self.gradient_accumulation_steps * self.world_size)
+
+    def items_needed(self, items: int) -> int:
+        """Number of training items in all steps of the run; the dataset holds `items` per pass.
+
+        A part of a pass is rounded up to a pass, and then the last step is completed with items of the next pass. So
+        every process gets the same number of full batches.
+        """
+        steps = math.ceil(math.ceil(self.num_train_epochs) * items / self.items_per_step)
+        return self.items_per_step * (self.max_steps if self.max_steps > 0 else steps)
 
     def check_loads_whole_models(self, command: str) -> None:
         """For a training that also uses models that it does not train, which every process needs as a whole.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -76,21 +75,6 @@ def refuse_foreign_files(folder: Path) -> None:
         )
 
 
-def items_needed(settings: RunArguments, items: int) -> int:
-    """Number of training items in all steps of a run; the dataset holds `items` per pass.
-
-    A part of a pass is rounded up to a pass, and then the last step is completed with items of the next pass. So every
-    process gets the same number of full batches.
-    """
-    per_step = _items_per_step(settings)
-    steps = math.ceil(math.ceil(settings.num_train_epochs) * items / per_step)
-    return per_step * (settings.max_steps if settings.max_steps > 0 else steps)
-
-
-def _items_per_step(settings: RunArguments) -> int:
-    return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
-
-
 def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]:
     """Trains to the end, from the last complete save if there is one, and returns the metrics of the selected save.
 
@@ -107,7 +91,7 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     with report_write_errors(folder), trainer.args.main_process_first(local=False):
         save = last_save(folder)
         check_same_run(folder, arguments, started=save is not None)
-    logger.info("processes: %d, lists per step: %d", process_count(), _items_per_step(cast(RunArguments, trainer.args)))
+    logger.info("processes: %d, lists per step: %d", process_count(), cast(RunArguments, trainer.args).items_per_step)
     trainer.args.num_train_epochs = 1
     for callback in (PrinterCallback, ProgressCallback):
         if callback is PrinterCallback or not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`build-lists` from its flags to a file, for small sources and with the real encoder."""
+"""`build-lists`: from its flags to a file, the pools of its sources, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rerank_training.commands import build_lists
-from rerank_training.lists.building import build
+from rerank_training.lists.building import build, open_source
 from rerank_training.lists.files import read_lists
+from rerank_training.lists.sampling import Pool
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.training_list import TrainingList
 from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
 
 
 @pytest.fixture
@@ -31,6 +34,12 @@ def requests(tmp_path: Path) -> Path:
     return folder / "requests.jsonl"
 
 
+@pytest.fixture
+def files(requests: Path) -> dict[str, Path]:
+    """The requests and their judgements."""
+    return {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+
+
 def settings(out: Path, teacher: str, **changed: object) -> BuildListsSettings:
     return BuildListsSettings(out=out, teacher=TeacherName(teacher), **{"passages": "3", **changed})  # type: ignore[arg-type]
 
@@ -44,8 +53,7 @@ def ids(item: TrainingList) -> list[str]:
     return [passage.doc_id for passage in item.passages]
 
 
-def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+def test_requests_with_qrels(files: dict[str, Path], tmp_path: Path) -> None:
     lists = built(tmp_path / "out.jsonl", "qrels", **files, passages="2-5", lists_per_query=20)
     assert [item.query.query_id for item in lists[:2]] == ["dl/7", "dl/7#2"]
     assert {len(item.passages) for item in lists} == {2, 3, 4, 5}
@@ -69,11 +77,10 @@ def collection(beir_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_same_seed_gives_the_same_file_and_another_seed_another(requests: Path, tmp_path: Path) -> None:
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt", "lists_per_query": 10}
+def test_same_seed_gives_the_same_file_and_another_seed_another(files: dict[str, Path], tmp_path: Path) -> None:
     texts = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        built(tmp_path / name, "qrels", **files, seed=seed)
+        built(tmp_path / name, "qrels", **files, lists_per_query=10, seed=seed)
         texts.append((tmp_path / name).read_text(encoding="utf-8"))
     assert texts[0] == texts[1] != texts[2]
 
@@ -107,17 +114,15 @@ def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path)
 
 
 def test_queries_without_judgement_are_counted(
-    requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    requests: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = requests.read_text(encoding="utf-8").replace('"qid": "7"', '"qid": "8"')
     requests.write_text(requests.read_text(encoding="utf-8") + "\n" + other, encoding="utf-8")
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
     assert len(built(tmp_path / "out.jsonl", "qrels", **files)) == 1
     assert "1 of 2 queries are judged in" in capsys.readouterr().out
 
 
-def test_existing_file_is_not_replaced(requests: Path, tmp_path: Path) -> None:
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+def test_existing_file_is_not_replaced(files: dict[str, Path], tmp_path: Path) -> None:
     for name in ("out.jsonl", "out-held-out.jsonl"):
         (tmp_path / name).write_text("mine", encoding="utf-8")
         with pytest.raises(ConfigError, match=rf"{name} exists already; remove it first or choose another --out"):
@@ -135,8 +140,7 @@ def test_held_out_share_writes_two_files_without_a_common_query(collection: Path
     assert (len(queries), len(others), queries & others) == (3, 1, set())
 
 
-def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, tmp_path: Path) -> None:
-    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+def test_held_out_share_that_leaves_no_training_list_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="leaves 0 lists to train on and 1 held out, of 1 queries"):
         built(tmp_path / "out.jsonl", "qrels", **files, held_out_share=0.5)
     assert not list(tmp_path.glob("*.jsonl"))
@@ -166,3 +170,46 @@ def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Calla
     )
     assert result.exit_code == 0, result.output
     assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
+
+
+# --- pools
+
+
+def pools(encoder: Encoder | None, folder: Path, **settings: object) -> list[Pool]:
+    common = {"out": folder / "out.jsonl", "teacher": TeacherName.QRELS, "passages": "2", "name": "n"}
+    source = open_source(BuildListsSettings(**(common | settings)), encoder)  # type: ignore[arg-type]
+    found = list(source.pools)
+    assert len(found) == source.queries
+    return found
+
+
+def test_pool_of_a_request_holds_its_first_candidates_that_have_a_text(encoder: Encoder, tmp_path: Path) -> None:
+    texts = {"a": "one two", "b": " ", "c": "three", "d": "four"}
+    candidates = [{"docid": doc_id, "score": 9.0, "doc": {"contents": text}} for doc_id, text in texts.items()]
+    row = {"query": {"qid": "1", "text": "q"}, "candidates": candidates}
+    requests, qrels = tmp_path / "requests.jsonl", tmp_path / "qrels.txt"
+    requests.write_text(json.dumps(row), encoding="utf-8")
+    qrels.write_text("1 0 c 2\n", encoding="utf-8")
+    for given in (None, encoder):
+        (pool,) = pools(given, tmp_path, requests=requests, qrels=qrels, depth=3)
+        assert [(c.doc_id, c.score) for c in pool.candidates] == [("a", 9.0), ("c", 9.0)]
+        assert (pool.query.query_id, pool.grades["c"]) == ("n/1", 2.0)
+        assert all((c.vector is None) == (given is None) for c in pool.candidates)
+
+
+def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passages(
+    encoder: Encoder, beir_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
+    rows = ({"_id": number, "text": "pull of the moon"} for number in ("1", "2"))
+    (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "qrels" / "test.tsv").write_text("q\td\ts\n1\tviolin\t1\n1\tgone\t1\n", encoding="utf-8")
+    (whole,) = pools(encoder, tmp_path, collection=str(tmp_path), split="test", depth=50)
+    cosines = [candidate.score or 0.0 for candidate in whole.candidates]
+    assert cosines == sorted(cosines, reverse=True)
+    vectors = np.stack([c.vector for c in whole.candidates if c.vector is not None])
+    np.testing.assert_allclose(vectors @ encoder.encode_queries(["pull of the moon"])[0], cosines, atol=1e-6)
+    (short,) = pools(encoder, tmp_path, collection=str(tmp_path), split="test", depth=2)
+    nearest = [candidate.doc_id for candidate in whole.candidates[:2]]
+    assert [candidate.doc_id for candidate in short.candidates] == [*nearest, "violin"]
