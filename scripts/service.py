@@ -1,4 +1,4 @@
-"""The service as a separate process, for attacks and pictures: its addresses, its log and its memory."""
+"""The service as a separate process: its addresses, its log and its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 #: Used unless the settings say otherwise.
 _DEFAULTS: dict[str, object] = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
-_HTTP_LINE, _METRICS_LINE = "HTTP at ", "metrics at "
+_LISTENING, _HTTP_LINE, _METRICS_LINE = "listening on ", "HTTP at ", "metrics at "
 
 
 @dataclass(frozen=True)
@@ -50,32 +50,36 @@ class Service:
 
 
 @contextmanager
-def running_service(settings: Mapping[str, object], open_files: int | None = None) -> Iterator[Service]:
+def running_service(
+    settings: Mapping[str, object], open_files: int | None = None, checkout: Path | None = None, log: Path | None = None
+) -> Iterator[Service]:
     """Starts `rerank serve` with these settings, its ports free ones; kills the process afterwards.
 
     Args:
         settings: the service's.
         open_files: the number of files that it may open; None: as many as this process.
+        checkout: another checkout of the repository, with an environment in .venv; None: this one.
+        log: the file for its log; None: a temporary one.
+
+    Raises:
+        RuntimeError: it did not start; with the end of its log.
     """
     with tempfile.TemporaryDirectory(prefix="rerank-service-") as folder:
-        config, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
+        config, log = Path(folder) / "config.yaml", log or Path(folder) / "serve.log"
         config.write_text(yaml.safe_dump(_DEFAULTS | dict(settings)), encoding="utf-8")
-        limit = f"--nofile={open_files}:{open_files}"
-        command = [
-            *(["prlimit", limit] if open_files else ()),
-            sys.executable,
-            "-m",
-            "rerank.commands.cli",
-            "serve",
-            "--config",
-            str(config),
-            "--stop-at-eof",
-        ]
+        limit = ["prlimit", f"--nofile={open_files}:{open_files}"] if open_files else []
+        python = str(checkout / ".venv/bin/python") if checkout else sys.executable
+        command = [*limit, python, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--stop-at-eof"]
         with log.open("w", encoding="utf-8") as errors:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+            process = subprocess.Popen(
+                command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         try:
-            assert process.stdout is not None
-            yield Service(process.stdout.readline().split()[-1], process, log)
+            for line in process.stdout or ():
+                if line.startswith(_LISTENING):
+                    yield Service(line.removeprefix(_LISTENING).strip(), process, log)
+                    return
+            raise RuntimeError(f"the service did not start: {log.read_text(encoding='utf-8')[-300:]}")
         finally:
             process.kill()
             process.wait()

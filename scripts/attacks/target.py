@@ -1,12 +1,13 @@
-"""A connection of an attack or a probe to the service, and the outcome of each call."""
+"""A connection of an attack or a probe to the service, and the outcomes of its calls."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
+#: How long an attack that sends again and again goes on.
+LENGTH_S = 15.0
 #: Messages of any length, and a new connection for each channel.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -45,6 +48,10 @@ class Target:
 
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
+
+    def another(self) -> Target:
+        """A further connection to the same service."""
+        return Target(self.address, self.http_address, self.metrics_address)
 
     async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
         """The status of a Rerank call, such as "OK"."""
@@ -80,6 +87,16 @@ def _http_rerank(address: str, timeout_s: float) -> str:
 Attack: TypeAlias = Callable[[Target], Awaitable[Counter[str]]]
 
 
+def run_attack(attack: Attack, *addresses: str) -> Counter[str]:
+    """Runs an attack on a service with these addresses, see Target; for a separate process."""
+
+    async def attacked() -> Counter[str]:
+        async with Target(*addresses) as target:
+            return await attack(target)
+
+    return asyncio.run(attacked())
+
+
 async def status_of(call: Any) -> str:
     """The name of the status that a call ends with."""
     try:
@@ -89,3 +106,34 @@ async def status_of(call: Any) -> str:
     except asyncio.CancelledError:
         return "CANCELLED"
     return "OK"
+
+
+async def outcomes(calls: Iterable[Awaitable[str]]) -> Counter[str]:
+    """How often calls, all at once, end with each status."""
+    return Counter(await asyncio.gather(*calls))
+
+
+async def repeated(send: Callable[[], Awaitable[str]], at_once: int, stays: bool = False) -> Counter[str]:
+    """The statuses of calls that follow one another for LENGTH_S, `at_once` at a time.
+
+    Args:
+        stays: whether a call may last longer: it is then given up at the end, and counts as open.
+    """
+    end_s, ends = time.monotonic() + LENGTH_S, Counter[str]()
+
+    async def repeat() -> None:
+        while time.monotonic() < end_s:
+            status = "open"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(end_s - time.monotonic() if stays else None) as limit:
+                    status = await send()
+            ends["open" if limit.expired() else status] += 1
+
+    await asyncio.gather(*(repeat() for _ in range(at_once)))
+    return ends
+
+
+def address_of(target: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT."""
+    host, _, port = target.rpartition(":")
+    return host, int(port)

@@ -20,10 +20,8 @@ import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
-from scripts.bench.cold import measure_cold
-from scripts.bench.e2rank import measure_e2rank
-from scripts.bench.prompts import measure_prompts
-from scripts.bench.rankers import measure_first, measure_pe_rank
+from scripts.bench.lists import measure_cold, measure_prompts
+from scripts.bench.rankers import measure_e2rank, measure_first, measure_pe_rank
 from scripts.bench.shapes import measure_kernels, measure_shapes
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload

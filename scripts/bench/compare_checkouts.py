@@ -22,6 +22,7 @@ import psutil
 import typer
 
 from rerank import RerankClient
+from scripts.service import running_service
 
 _QUERY = "how long does a flea live"
 _TEXTS = [f"Passage {number} says how long animal {number % 7} lives, and where." for number in range(20)]
@@ -65,24 +66,13 @@ def engine_of(checkout: Path, model: str) -> Iterator[Measure]:
 
 
 @contextmanager
-def service_of(checkout: Path, model: str, port: int) -> Iterator[dict[str, Measure]]:
+def service_of(checkout: Path, model: str) -> Iterator[dict[str, Measure]]:
     """A service of the checkout, asked over gRPC and HTTP by one caller and by eight."""
-    grpc_address, http_address = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
-    command = [str(checkout / ".venv/bin/rerank"), "serve", "--stop-at-eof", "--listen", grpc_address]
     with (
-        subprocess.Popen(
-            [*command, "--http", http_address],
-            cwd=checkout,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process,
-        RerankClient(grpc_address) as client,
-        httpx2.Client(base_url=f"http://{http_address}") as http,
+        running_service({}, checkout=checkout) as service,
+        RerankClient(service.address) as client,
+        httpx2.Client(base_url=f"http://{service.http_address}") as http,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()  # it listens
         body = {"query": _QUERY, "documents": _TEXTS, "model": model}
 
         def over_grpc() -> None:
@@ -91,14 +81,14 @@ def service_of(checkout: Path, model: str, port: int) -> Iterator[dict[str, Meas
         def over_http() -> None:
             http.post("/v2/rerank", json=body).raise_for_status()
 
-        service = psutil.Process(process.pid)
+        process = psutil.Process(service.process.pid)
 
         def measure(call: Callable[[], None], callers: int, requests: int) -> float:
-            before = sum(service.cpu_times()[:2])
+            before = sum(process.cpu_times()[:2])
             with ThreadPoolExecutor(callers) as pool:
                 for future in [pool.submit(call) for _ in range(requests)]:
                     future.result()
-            return (sum(service.cpu_times()[:2]) - before) * 1000 / requests
+            return (sum(process.cpu_times()[:2]) - before) * 1000 / requests
 
         ports = {"gRPC": over_grpc, "HTTP": over_http}
         yield {
@@ -106,7 +96,6 @@ def service_of(checkout: Path, model: str, port: int) -> Iterator[dict[str, Meas
             for name, call in ports.items()
             for callers in (1, 8)
         }
-        process.stdin.close()
 
 
 def main(
@@ -119,9 +108,9 @@ def main(
     """Print a row for each way to ask: CPU milliseconds per request before and after, and their ratio."""
     with ExitStack() as stack:
         measures = []
-        for port, checkout in ((50151, before.resolve()), (50161, after.resolve())):
+        for checkout in (before.resolve(), after.resolve()):
             engine = stack.enter_context(engine_of(checkout, model))
-            measures.append({"engine alone": engine} | stack.enter_context(service_of(checkout, model, port)))
+            measures.append({"engine alone": engine} | stack.enter_context(service_of(checkout, model)))
         print(f"{'':20} before  after  after / before (median of {turns - 1} turns, range)")
         for name in measures[0]:
             pairs = [tuple(measure[name](requests) for measure in measures) for _ in range(turns)][1:]

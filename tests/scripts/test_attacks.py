@@ -11,9 +11,7 @@ from typer.testing import CliRunner
 from rerank.config import Limits
 from rerank.protobuf.requests import rerank_request
 from rerank.v1 import rerank_pb2 as pb
-from scripts.attacks import measure
-from scripts.attacks.__main__ import app
-from scripts.attacks.measure import ATTACKS
+from scripts.attacks import __main__ as attacks
 
 
 @pytest.mark.parametrize("name", ["cancelled-encoding", "long-passages-to-first", "narrow-windows", "large-requests"])
@@ -29,7 +27,7 @@ def test_worst_requests_are_allowed(name: str) -> None:
         cancelled_rerank = rerank
 
     recorder: Any = Recorder()
-    asyncio.run(ATTACKS[name](recorder))
+    asyncio.run(attacks.ATTACKS[name](recorder))
     limits = Limits()
     assert sent[0].ByteSize() <= limits.max_message_bytes
     assert rerank_request(sent[0]).checked(limits).candidates
@@ -39,7 +37,7 @@ def test_worst_requests_are_allowed(name: str) -> None:
 def test_attack_is_measured_on_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its models take no time here."""
     models = [{"name": name, "ranker": "identity"} for name in ("identity", "first", "pe-rank")]
-    monkeypatch.setattr(measure, "_SETTINGS", {"models": models})
-    result = CliRunner().invoke(app, ["nothing", "--seconds", "0.5"])
+    monkeypatch.setattr(attacks, "_SETTINGS", {"models": models})
+    result = CliRunner().invoke(attacks.app, ["nothing", "--seconds", "0.5"])
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[2].startswith("| nothing | ")

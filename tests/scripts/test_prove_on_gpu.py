@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from rerank.rankers.self_test import Tolerance
 from scripts.bench.proof import __main__ as proof_command
-from scripts.bench.proof import agreement, passes, precision, training
+from scripts.bench.proof import agreement, passes, training
 from scripts.bench.proof.agreement import Scores
 from scripts.bench.proof.sections import Section, Worker
 from scripts.bench.proof.setting import Proof
@@ -102,11 +102,11 @@ def test_precisions_of_given_weights_are_compared_with_float32(proof: Proof, tmp
     passages = [{"docid": str(n), "doc": f"passage {n} about birds"} for n in range(30)]
     requests.write_text(json.dumps({"query": {"qid": "1", "text": "how do birds fly"}, "candidates": passages}))
     weights = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    rows = list(precision.prove_precision(replace(proof, weights=weights, requests=requests)))
+    rows = list(agreement.prove_precision(replace(proof, weights=weights, requests=requests)))
     assert not [row for row in rows if row.has_failed]
-    assert len(rows) == 2 * (len(precision.WAYS) - 1)  # no float8 on a CPU
+    assert len(rows) == 2 * (len(agreement.WAYS) - 1)  # no float8 on a CPU
     assert float(rows[0].measured) == 1
-    assert "needs WEIGHTS" in next(precision.prove_precision(proof)).measured
+    assert "needs WEIGHTS" in next(agreement.prove_precision(proof)).measured
 
 
 def test_passes_of_both_sizes_are_timed_plainly_and_ours(proof: Proof) -> None:

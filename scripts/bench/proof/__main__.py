@@ -42,7 +42,7 @@ SECTIONS = (
     Section("training", f"{_PACKAGE}.training:prove_training", 170),
     Section("passes", f"{_PACKAGE}.passes:prove_passes", 205),
     Section("rankers", f"{_PACKAGE}.agreement:prove_agreement", 225),
-    Section("precision", f"{_PACKAGE}.precision:prove_precision", 230),
+    Section("precision", f"{_PACKAGE}.agreement:prove_precision", 230),
     Section("faiss", f"{_PACKAGE}.vectors:prove_vectors", 234),
 )
 

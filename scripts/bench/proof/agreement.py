@@ -1,4 +1,5 @@
-"""Every ranker on the device against its scores on the CPU in float32, and windows together against alone."""
+"""Scores on the device: of every ranker against the CPU's in float32, of windows together against alone, and of a given
+FIRST model in each precision."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 
-from rerank.config import EncoderConfig, FusionModel
+from rerank.config import EncoderConfig, FirstModel, FusionModel
+from rerank.engine.scores import kendall_tau
 from rerank.models.encoder import Encoder
 from rerank.models.float8 import has_float8
 from rerank.rankers.base import Ranker, rank_windows
@@ -21,9 +24,9 @@ from rerank.rankers.first import FirstRanker
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.self_test import tolerance
+from rerank.reranking.load_models import load_first
 from rerank.types import Passage, Precision, Query, ScoreKind, Window
 from scripts.bench.models import LlamaSize
-from scripts.bench.proof.precision import order_tau
 from scripts.bench.proof.setting import PASSAGES, Proof, attempted
 from scripts.bench.proof.table import Row, failed, timed
 
@@ -35,6 +38,13 @@ _SIZE = LlamaSize(1024, 3072, 8, 16, 8)
 #: some .037 of theirs, and so is the sum of all layers: twice as much as in bfloat16 (`self_test.BFLOAT16_TOLERANCE`),
 #: before layers amplify it. Unrelated scores differ by 1.4 deviations.
 _FLOAT8_BOUND = 0.7
+#: A way to compute → its precision, and the largest hidden size whose residual stream is float32 in bfloat16.
+WAYS: dict[str, tuple[Precision, int]] = {
+    "float32": ("float32", 0),
+    "bfloat16": ("bfloat16", 0),
+    "bfloat16 with a float32 residual stream": ("bfloat16", 4096),
+    "float8": ("float8", 0),
+}
 
 
 @dataclass(frozen=True)
@@ -162,3 +172,52 @@ def _swapped(scores: Scores, others: Scores, bound: float) -> int:
         gaps, expected = (np.subtract.outer(row, row) / deviation for row in (ours, theirs))
         count += int(((expected > 4 * bound) & (gaps < 0)).sum())
     return count
+
+
+def prove_precision(proof: Proof) -> Iterator[Row]:
+    """Rows of each way for the first window of each list; nothing unless weights and requests are given."""
+    if proof.weights is None or proof.requests is None:
+        yield Row("precision of a trained model", "not measured: it needs WEIGHTS and --requests")
+        return
+    windows = [
+        (Query(query), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts[:PASSAGES])))
+        for query, texts in proof.lists
+    ]
+    expected: list[tuple[int, ...]] = []
+    for way in WAYS:
+        if way != "float8" or has_float8(proof.torch_device):
+            load = partial(_load_first, proof.weights, proof.device.kind, *WAYS[way])
+            yield from attempted(way, partial(_measure_way, proof, way, load, windows, expected))
+            proof.free_memory()
+
+
+def order_tau(order: Sequence[int], other: Sequence[int]) -> float:
+    """Kendall's tau of two orders of a window; 1 for a single passage."""
+    ranks = {place: rank for rank, place in enumerate(other)}
+    tau = kendall_tau([ranks[place] for place in order])
+    return 1.0 if tau is None else tau
+
+
+def _measure_way(
+    proof: Proof,
+    way: str,
+    load: Callable[[], Ranker],
+    windows: Sequence[tuple[Query, tuple[Passage, ...]]],
+    expected: list[tuple[int, ...]],
+) -> Iterator[Row]:
+    """The first way, float32, fills `expected` with its orders."""
+    ranker = load()
+    prepared = [ranker.prepare(*window) for window in windows]
+    ready = [Window(one.query, one.passages) for one in prepared]
+    orders = [rank_windows(ranker, [window])[0].permutation for window in ready]
+    expected[:] = expected or orders
+    tau = fmean(map(order_tau, orders, expected))
+    what = f"{ranker.info.model_id}, {way}, {len(windows)} windows of {PASSAGES}, one by one"
+    yield Row(f"{what}: Kendall's tau with float32", f"{tau:.4f}")
+    ms = proof.ms(lambda: [rank_windows(ranker, [window]) for window in ready], repeats=2, warm_up=0)
+    yield timed(f"{what}: a window", ms / len(windows))
+
+
+def _load_first(path: Path, device: str, precision: Precision, width: int) -> Ranker:
+    with patch("rerank.models.precision._MAX_FLOAT32_STREAM_WIDTH", width):
+        return load_first(FirstModel(name="first", ranker="first", path=path, precision=precision), device)

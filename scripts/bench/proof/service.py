@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
 import torch
-import yaml
 
 from rerank import RerankClient
 from rerank.v1 import rerank_pb2 as pb
 from scripts.bench.models import LlamaSize, llama
 from scripts.bench.proof.setting import PASSAGES, Proof, Texts, attempted, layer_weights
 from scripts.bench.proof.table import Row, rate, timed
+from scripts.service import running_service
 
 #: How long a call may take, its model's load included.
 _TIMEOUT_S = 100
-_LISTENING = "listening on "
 #: Timed calls of one caller, of eight, of sixteen with PE-Rank, and of slow models.
 _ONE, _EIGHT, _SIXTEEN, _SLOW = 5, 16, 48, 3
 
@@ -77,9 +74,9 @@ def prove_service(proof: Proof) -> Iterator[Row]:
     of_large, on_request = {"path": str(large)}, {"load": "request"}
     pe_rank = {"ranker": "pe-rank", "template": "pe_rank_text"}
     settings: dict[str, object] = {
-        "listen": "127.0.0.1:0",
         "encoder": {"name": str(proof.encoder), "pooling": "mean"},
         "engine": {"text_vector_cache_bytes": 0},
+        "http": None,
         "models": [
             {"name": "first", "ranker": "first", "template": "first", **of_large},
             {"name": "pe", **pe_rank, "decoding": "one_step", **of_large, **on_request},
@@ -89,10 +86,10 @@ def prove_service(proof: Proof) -> Iterator[Row]:
         ],
     }
     start_s = time.monotonic()
-    with _service(proof, settings) as target:
+    with running_service(settings, log=proof.out / "serve.log") as service:
         yield Row("start of a service with 7B, until it listens", f"{time.monotonic() - start_s:.1f} s")
         yield from attempted("GPU memory", partial(_memory, proof))
-        calls = Calls(proof, target)
+        calls = Calls(proof, service.address)
         for what, measure in (
             ("FIRST 7B", _first),
             ("PE-Rank 7B", _pe_rank),
@@ -102,7 +99,7 @@ def prove_service(proof: Proof) -> Iterator[Row]:
             ("FIRST 7B, 32 callers", _first_32_callers),
         ):
             yield from attempted(what, partial(measure, proof, calls))
-    yield from _warnings(proof)
+    yield from _warnings(service.log)
 
 
 class Calls:
@@ -208,9 +205,9 @@ def _memory(proof: Proof) -> Iterator[Row]:
         yield Row("GPU memory with FIRST 7B loaded", f"{(total - free) / 2**30:.1f} GiB of {total / 2**30:.1f}")
 
 
-def _warnings(proof: Proof) -> Iterator[Row]:
+def _warnings(log: Path) -> Iterator[Row]:
     """A row for each warning of the service, such as layers that could not be compiled."""
-    lines = _log(proof).read_text(encoding="utf-8").splitlines()
+    lines = log.read_text(encoding="utf-8").splitlines()
     warnings = dict.fromkeys(line for line in lines if " WARNING " in line or " ERROR " in line)
     for line in islice(warnings, 5):
         yield Row("the service's log", line.replace("|", "/")[:300])
@@ -218,28 +215,3 @@ def _warnings(proof: Proof) -> Iterator[Row]:
 
 def _weights(size: LlamaSize) -> int:
     return layer_weights(llama(size, "meta"))
-
-
-def _log(proof: Proof) -> Any:
-    return proof.out / "serve.log"
-
-
-@contextmanager
-def _service(proof: Proof, settings: dict[str, object]) -> Iterator[str]:
-    """Starts `rerank serve`, yields its address, and ends it. Raises: RuntimeError with the end of its log."""
-    config = proof.folder / "service.yaml"
-    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    command: Sequence[str] = ("-m", "rerank.commands.cli", "serve", "--config", str(config), "--stop-at-eof")
-    with _log(proof).open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    try:
-        for line in process.stdout or ():
-            if line.startswith(_LISTENING):
-                yield line.removeprefix(_LISTENING).strip()
-                return
-        raise RuntimeError(f"the service did not start: {_log(proof).read_text(encoding='utf-8')[-300:]}")
-    finally:
-        process.kill()
-        process.wait()

@@ -1,9 +1,11 @@
-"""What a list of FIRST costs without the model's pass, which a GPU makes short: its prompts, and all of the service."""
+"""Lists that the service has never seen, and the same lists again; and what FIRST costs without the model's pass."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import quantiles
 
 from tokenizers import Tokenizer
 
@@ -23,6 +25,33 @@ _STRIDE = PASSAGES // 2
 _ONE_LAYER = LlamaSize(64, 128, 1, 2, 2, 49_152)
 #: Tokens of a passage in the prompt: as the bundled checkpoint has it, and as many as fit.
 _PASSAGE_TOKENS = {"48 tokens": 48, "whole passages": 0}
+
+
+def measure_cold(workload: Workload) -> Values:
+    """Milliseconds by the clock on one core for each list, p95 of them, and encoding all / the default model.
+
+    After a search backend nearly every request brings new texts, so the time of new texts is the one that counts.
+    """
+    cold, warm, encoding = list[float](), list[float](), list[float]()
+    with Reranker("default") as reranker:
+        for number, (query, candidates) in enumerate(workload.lists()):
+            times = [_ms(partial(reranker.rerank, query, candidates)) for _ in range(2)]
+            texts = [candidate.text or "" for candidate in candidates]
+            of_encoder = _ms(partial(workload.encoder.encode_passages, texts, "auto"))
+            if number:  # the first list warms up
+                cold.append(times[0])
+                warm.append(times[1])
+                encoding.append(of_encoder)
+    named = {"cold, default, ms": cold, "warm, default, ms": warm, "encoding all passages, ms": encoding}
+    p95 = {f"{name}, p95": [quantiles(values, n=20, method="inclusive")[18]] for name, values in named.items()}
+    ratios = [all_passages / default for all_passages, default in zip(encoding, cold, strict=True)]
+    return named | p95 | {"encoding all / default, cold": ratios}
+
+
+def _ms(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1000
 
 
 def measure_prompts(workload: Workload) -> Values:
