@@ -74,7 +74,7 @@ def measure(
     """Print the median CPU milliseconds of each system for a list of texts that it has never seen, and has seen."""
     import torch  # which the plot does not need
 
-    from rerank.readers.requests import read_requests
+    from rerank.readers.candidates import read_requests
 
     torch.set_num_threads(1)
     given = [

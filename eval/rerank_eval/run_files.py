@@ -16,10 +16,10 @@ import numpy as np
 
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import CollectionError
+from rerank.readers.candidates import CandidateList
 from rerank.readers.lines import parsed_lines
-from rerank.readers.requests import CandidateList
+from rerank.readers.qrels import columns_of, known_ids, to_column
 from rerank.readers.rows import BadRow, finite_number
-from rerank.readers.trec_ids import columns_of, known_ids, to_column
 from rerank.types import Passage, Query, ScoredDoc
 from rerank.util.files import atomic_file, report_disk_errors
 from rerank_eval.datasets import Dataset

@@ -12,8 +12,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from rerank.access.credentials import Credentials
-from rerank.client.client import RerankClient
-from rerank.client.loaded import list_loaded_models
+from rerank.client.client import RerankClient, list_loaded_models
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
 from rerank.commands.service_process import service_process

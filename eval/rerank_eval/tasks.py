@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from rerank.collections import beir
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.candidates import CandidateList, read_requests
 from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.qrels import Qrel
 from rerank.readers.queries import parse_query
-from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
 from rerank_eval.datasets import Dataset, open_dataset, open_qrels, qrels_sha256

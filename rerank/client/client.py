@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -15,18 +14,20 @@ import grpc
 from rerank.access.addresses import with_host_and_port
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
-from rerank.client.many import Send, answers_in_order
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
-from rerank.errors import ConfigError, UsageError
+from rerank.errors import ConfigError, RerankError, UsageError
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import passage_of
 from rerank.types import CandidateLike, candidate_list
-from rerank.util.many import pair_of, with_bar
+from rerank.util.loop_thread import LoopThread
+from rerank.util.many import ConcurrencyLimit, in_order, pair_of, with_bar
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
 #: Schemes of gRPC's target names; it would take any other one for the name of a host.
 _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
+#: Failures that do not depend on the request. A proxy before the service answers PERMISSION_DENIED.
+_OF_ALL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class _Client:
@@ -132,13 +133,30 @@ class RerankClient(_Client):
         """
         self._new_attempts(timeout_s)  # refused here if the client is closed, or the time is no number
         messages = (rerank_request(query, candidates, options) for query, candidates in map(pair_of, requests))
+        return with_bar(self._answers(messages, timeout_s), requests, show_progress_bar)
 
-        @asynccontextmanager
-        async def connection() -> AsyncIterator[Send]:
-            async with AsyncRerankClient(self._target, self._credentials, self._attempts) as client:
-                yield partial(client.rerank_message, timeout_s=timeout_s)
+    def _answers(
+        self, messages: Iterable[pb.RerankRequest], timeout_s: float | None
+    ) -> Iterator[pb.RerankResponse | ServiceError]:
+        async def opened() -> AsyncRerankClient:
+            return AsyncRerankClient(self._target, self._credentials, self._attempts)
 
-        return with_bar(answers_in_order(connection(), messages), requests, show_progress_bar)
+        with closing(LoopThread("rerank-many")) as loop:
+            limit, client = ConcurrencyLimit(_is_refusal), loop.wait(opened())
+
+            async def answer(message: pb.RerankRequest) -> pb.RerankResponse | ServiceError:
+                try:
+                    response: pb.RerankResponse = await limit.run(lambda: client._call("Rerank", message, timeout_s))
+                except ServiceError as error:
+                    if error.code in _OF_ALL or (error.code is grpc.StatusCode.UNAVAILABLE and not error.reason):
+                        raise
+                    return error
+                return response
+
+            try:
+                yield from in_order(messages, lambda message: loop.start(answer(message)))
+            finally:
+                loop.wait(client.__aexit__())
 
     def search(self, query: str, timeout_s: float | None = DEFAULT_TIMEOUT_S, **options: Any) -> pb.RerankResponse:
         """Retrieves candidates from the service's index and reranks them.
@@ -195,11 +213,8 @@ class AsyncRerankClient(_Client):
         **options: Any,
     ) -> pb.RerankResponse:
         """See RerankClient.rerank."""
-        return await self.rerank_message(rerank_request(query, candidates, options), timeout_s)
-
-    async def rerank_message(self, request: pb.RerankRequest, timeout_s: float | None) -> pb.RerankResponse:
-        """Reranks the candidates of a message. Raises: ServiceError, UsageError."""
-        return await self._call("Rerank", request, timeout_s)
+        response: pb.RerankResponse = await self._call("Rerank", rerank_request(query, candidates, options), timeout_s)
+        return response
 
     async def search(
         self, query: str, timeout_s: float | None = DEFAULT_TIMEOUT_S, **options: Any
@@ -236,6 +251,32 @@ def _checked_target(target: str) -> str:
     if "/" not in target and not (host and port.isdecimal()):
         raise ConfigError(f"target {target!r} is not HOST:PORT; use {with_host_and_port(target)}, for example")
     return target
+
+
+def list_loaded_models(client: RerankClient, names: Collection[str], timeout_s: float) -> pb.ListModelsResponse:
+    """Lists the models after each of these was loaded once, so that the hashes of their weights are known.
+
+    A model that is loaded on request is asked for the order of one passage.
+
+    Args:
+        names: of models; a model that the service lacks is ignored, and an empty name means the default model.
+        timeout_s: for each call.
+
+    Raises:
+        ServiceError: a call failed, as it does if a model cannot be loaded.
+    """
+    listed = client.list_models(timeout_s)
+    described = {model.name: model for model in listed.models} | {"": listed.models[0]}
+    asked = [model for name, model in described.items() if name in names]
+    unknown = [model.name for model in asked if not (model.is_loaded or model.model_revision or model.problem)]
+    for name in dict.fromkeys(unknown):
+        client.rerank("a", ["a"], timeout_s, model=name)
+    return client.list_models(timeout_s) if unknown else listed
+
+
+def _is_refusal(error: RerankError) -> bool:
+    """True if the service had no room for a request and says when it may have."""
+    return isinstance(error, ServiceError) and error.retry_after_s is not None
 
 
 def rerank_request(

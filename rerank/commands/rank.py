@@ -133,7 +133,7 @@ def _rank(settings: RankSettings, query: str, candidates: Sequence[CandidateLike
 
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
-    from rerank.client.loaded import list_loaded_models
+    from rerank.client.client import list_loaded_models
     from rerank.commands.rank_file import RankedFile, deciding_settings
 
     fields = settings.fields() | {"return_passages": False}

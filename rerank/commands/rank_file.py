@@ -19,7 +19,7 @@ from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
 from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, SelfTestFailed
 from rerank.protobuf.fields import request_message
-from rerank.readers.requests import request_rows
+from rerank.readers.candidates import request_rows
 from rerank.types import Passage
 from rerank.util.files import atomic_file, check_file, report_disk_errors, sync
 from rerank.util.json_files import differences

@@ -1,23 +1,54 @@
-"""Reads candidates from Python objects and from files of JSON lines."""
+"""Candidates from Python objects and from files: a file of them, or a request file of RankLLM, with queries."""
 
 from __future__ import annotations
 
 import logging
+import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from rerank.errors import InvalidRequest
 from rerank.readers.lines import distinct, json_rows
-from rerank.readers.rows import BadRow, listed, optional_number_of, passage_of_row
-from rerank.types import CANDIDATE_FORMS, Passage
+from rerank.readers.rows import (
+    BadRow,
+    as_object,
+    id_of,
+    json_object,
+    list_of,
+    listed,
+    missing,
+    object_of,
+    optional_number_of,
+    optional_text_of,
+    passage_of_row,
+    text_of,
+    within,
+)
+from rerank.types import CANDIDATE_FORMS, Passage, Query
 
 log = logging.getLogger(__name__)
 
 #: Names of the field with the id of a candidate, a string or an integer; and of all its fields.
 _ID_FIELDS = ("doc_id", "_id", "docid", "id")
 FIELDS = (*_ID_FIELDS, "text", "title", "score")
+#: Names of the text field in the documents of different indexes, in RankLLM's order of preference.
+_TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
+#: query_id Q0 doc_id rank score tag
+_RUN_LINE = re.compile(r"[^\s{]\S*\s+\S+\s+\S+\s+\d+\s+[-+\d.eE]+\s+\S+")
+_QUERY_ID_FIELDS = ("qid", "query_id", "_id", "id")
+_DOCUMENT_ID_FIELDS = ("docid", "doc_id", "_id", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateList:
+    """A query and its candidates in first-stage order."""
+
+    query: Query
+    candidates: tuple[Passage, ...]
 
 
 def passage_of(candidate: object, place: int) -> Passage:
@@ -82,3 +113,103 @@ def _warn_once(fields: str) -> None:
 def _from_mapping(row: Mapping[str, object]) -> Passage:
     doc_id, text, title = passage_of_row(row, _ID_FIELDS)
     return Passage(doc_id, text, score=optional_number_of(row, "score"), title=title.strip())
+
+
+def read_requests(path: Path) -> list[CandidateList]:
+    """Reads {"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}, one per line or in one array.
+
+    A `doc` is a text, or an object with the text and, optionally, a "title", which is put before the text. RankLLM's
+    older form is read, too: {"query": text, "hits": [{"qid", "docid", "score", "content"}]}. Other fields are ignored.
+
+    Raises:
+        CollectionError: the file or a row of it cannot be read, two rows have the same query id, or two candidates of
+            a row the same id; the message names the line.
+    """
+    rows = json_rows(path, lambda row: _without_repeats(parse_request(row)), _request_object)
+    return list(distinct(path, rows, lambda request: request.query.query_id, "query"))
+
+
+def request_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], CandidateList]]:
+    """The rows of a request file, in the form that `read_requests` shows first, and their requests.
+
+    Queries and candidates may repeat. Otherwise raises as `read_requests`.
+    """
+
+    def parse(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], CandidateList]:
+        row = _newer_form(row)
+        return row, parse_request(row)
+
+    return (row for _, row in json_rows(path, parse, _request_object))
+
+
+def parse_request(row: object) -> CandidateList:
+    """The request in one row of a file. Raises: BadRow."""
+    row = _newer_form(as_object(row))
+    fields = object_of(row, "query")
+    with within("query"):
+        query = Query(text_of(fields, "text"), query_id=id_of(fields, _QUERY_ID_FIELDS))
+    return CandidateList(
+        query, tuple(_candidate(candidate, place) for place, candidate in enumerate(list_of(row, "candidates")))
+    )
+
+
+def _request_object(line: str) -> Mapping[str, Any]:
+    """The JSON object in a line. Raises: BadRow."""
+    try:
+        return json_object(line)
+    except BadRow as error:
+        if not _RUN_LINE.fullmatch(line.strip()):
+            raise
+        raise BadRow(
+            "is a line of a TREC run, which has no texts; eval-trec-dl takes them from a collection (--collection "
+            "NAME), and other commands read request files in RankLLM's form"
+        ) from error
+
+
+def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row in RankLLM's older form, whose hits have the id of the query, in the newer one; another row as it is."""
+    if "hits" not in row or "candidates" in row:
+        return row
+    query_ids, candidates = set[str](), []
+    for place, hit in enumerate(list_of(row, "hits")):
+        with within(f"hits[{place}]"):
+            doc_id, text = id_of(as_object(hit), _DOCUMENT_ID_FIELDS), text_of(hit, "content")
+            candidates.append({"docid": doc_id, "score": hit.get("score"), "doc": {"content": text}})
+            query_ids.add(id_of(hit, _QUERY_ID_FIELDS[:2]))
+    if len(query_ids) != 1:
+        problem = f"of {len(query_ids)} queries" if query_ids else "none, and so no id of its query"
+        raise BadRow(f"has hits {problem}; give hits of one query")
+    return {"query": {"qid": query_ids.pop(), "text": text_of(row, "query")}, "candidates": candidates}
+
+
+def _without_repeats(request: CandidateList) -> CandidateList:
+    """The request. Raises: BadRow if two of its candidates have the same id."""
+    places: dict[str, int] = {}
+    for place, candidate in enumerate(request.candidates):
+        if (first := places.setdefault(candidate.doc_id, place)) != place:
+            raise BadRow(f"has {candidate.doc_id!r} as candidates[{first}] and candidates[{place}]; give it once")
+    return request
+
+
+def _candidate(candidate: object, place: int) -> Passage:
+    with within(f"candidates[{place}]"):
+        row = as_object(candidate)
+        doc_id, score = id_of(row, _DOCUMENT_ID_FIELDS), optional_number_of(row, "score")
+        if isinstance(row.get("doc"), str):
+            return Passage(doc_id, text_of(row, "doc"), score=score)
+        doc = object_of(row, "doc")
+        with within("doc"):
+            title = optional_text_of(doc, "title")
+            return Passage(doc_id, _joined(title, _text(doc)), score=score, title=title)
+
+
+def _text(doc: Mapping[str, Any]) -> str:
+    field = next((name for name in _TEXT_FIELDS if name in doc), None)
+    if field is None:
+        raise missing(" or ".join(_TEXT_FIELDS), doc)
+    return text_of(doc, field)
+
+
+def _joined(title: str, text: str) -> str:
+    """Title and text, as the figures of these files are measured: also where the text repeats its title."""
+    return f"{title} {text}" if title else text

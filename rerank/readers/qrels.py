@@ -1,4 +1,7 @@
-"""Relevance judgements (qrels) in the forms of TREC and of BEIR, which are recognised by their content."""
+"""Relevance judgements (qrels) in the forms of TREC and of BEIR, which are recognised by their content.
+
+White space separates the columns of TREC's files, so in an id it is percent-encoded there.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ import reprlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.rows import BadRow
-from rerank.readers.trec_ids import from_column, known_ids
 
 _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
 
-
 #: Part of the name of the first column, in a header.
 _NAME = re.compile(r"quer|qid|topic", re.IGNORECASE)
+_WHITE_SPACE = re.compile(r"\s")
+#: The codes of all white space, which ends with U+3000.
+_CODES = "|".join(quote(char) for char in map(chr, range(0x3001)) if _WHITE_SPACE.match(char))
+_ENCODED = re.compile(_CODES, re.IGNORECASE)
 
 
 class Qrel(NamedTuple):
@@ -104,3 +110,29 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def to_column(text: str) -> str:
+    """The id as a column: "my file.pdf" becomes my%20file.pdf. Only white space is encoded."""
+    return _WHITE_SPACE.sub(lambda found: quote(found[0]), text)
+
+
+def from_column(column: str) -> str:
+    """The id in a column: my%20file.pdf becomes "my file.pdf". Other codes, such as %2F, stay."""
+    return _ENCODED.sub(lambda found: unquote(found[0]), column)
+
+
+def columns_of(line: str, columns: int) -> list[str]:
+    """The columns of a line: split at tabs if that gives `columns` of them, else at white space and decoded."""
+    if line.count("\t") == columns - 1:
+        return [column.strip() for column in line.split("\t")]
+    return [from_column(column) for column in line.split()]
+
+
+def known_ids(ids: Collection[str], known: Collection[str]) -> dict[str, str]:
+    """The known id that each id means, whichever of the two has its white space encoded; else the id itself.
+
+    A known id always means itself: addresses of web pages, which are ids in some collections, hold %20.
+    """
+    encoded = {to_column(doc_id): doc_id for doc_id in known}
+    return {id_: id_ if id_ in known else encoded.get(to_column(id_), id_) for id_ in ids}

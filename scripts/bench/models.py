@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rerank.models.encoder import Encoder
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 from rerank.types import Passage, Query, Window
 
 #: Shortest and longest random passage in words; 20 of them have about 2,000 tokens, as in published windows of DL 2019.

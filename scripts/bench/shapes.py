@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from rerank.models.batches import gpu_length
 from rerank.models.compiled_layers import UnreadCache, compile_layers
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 from rerank.types import Window
 from scripts.bench.models import TINY, llama
 from scripts.bench.timing import Values

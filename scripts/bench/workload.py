@@ -11,7 +11,7 @@ from pathlib import Path
 from rerank.models.encoder import Encoder
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 from rerank.types import Passage, Window
 from scripts.bench.models import TINY, LlamaSize, make_windows, write_checkpoint
 

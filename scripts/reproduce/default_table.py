@@ -29,8 +29,8 @@ from rerank.collections import open_collection
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
+from rerank.readers.candidates import read_requests
 from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank.readers.requests import read_requests
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.hybrid import best, reciprocal_rank

@@ -17,8 +17,8 @@ import typer
 
 from rerank.commands.run import run
 from rerank.config.named import config_of_model
+from rerank.readers.candidates import CandidateList, read_requests
 from rerank.readers.qrels import read_qrels
-from rerank.readers.requests import CandidateList, read_requests
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankedCandidate, RankOptions
 

@@ -27,8 +27,8 @@ from rerank.commands.run import run
 from rerank.config.encoder import DEFAULT_ENCODER, RelevanceCurve
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
+from rerank.readers.candidates import CandidateList
 from rerank.readers.qrels import grades_by_query
-from rerank.readers.requests import CandidateList
 from rerank.reranking.relevance import probability
 from rerank.types import Vector, with_title
 

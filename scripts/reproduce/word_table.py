@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from rerank.rankers.lexical import count_words, write_word_table
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 
 _MAX_BYTES = 64 * 1024
 

@@ -20,7 +20,7 @@ from rerank.profiles import load_profile
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 from rerank.types import Passage, Query, Window
 from tests.small_tokenizers import INSTRUCT_CHAT, ZEPHYR_CHAT
 

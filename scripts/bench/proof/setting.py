@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokeniz
 from transformers.utils.logging import disable_progress_bar
 
 from rerank.commands.run import quiet_libraries
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 from rerank.types import Precision
 from rerank.util.files import atomic_folder
 from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, SMOLLM2_135M, TINY, LlamaSize, llama, save_with_projector

@@ -1,21 +1,37 @@
-"""The blocking and the asyncio client: the same calls, and errors with the message of the service."""
+"""The blocking and the asyncio client: single calls, many requests in order, and models that are loaded on request."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from rerank_eval.settings import EvaluationSettings
+from rerank_eval.systems import open_systems, parse_systems
 
+from rerank.access.callers import CallerLimits
 from rerank.access.credentials import Credentials
-from rerank.client.client import AsyncRerankClient, RerankClient
+from rerank.access.key_file import add_key
+from rerank.client.client import AsyncRerankClient, RerankClient, list_loaded_models
 from rerank.client.error_details import ServiceError
+from rerank.commands.rank import RankSettings, rank
+from rerank.config import FirstModel, IdentityModel, ServiceConfig
 from rerank.errors import ConfigError, InvalidRequest, UsageError
+from rerank.models.encoder import Encoder
+from rerank.reranking.load_models import ModelLoader, load_models
+from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
+from tests.causal_lms import write_causal_lm
 from tests.conftest import PASSAGES
+from tests.fakes import NumberRanker
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, Served, free_port
+from tests.serving import TIMEOUT_S, Served, free_port, reranker_of, serving, serving_servicer
+from tests.small_tokenizers import byte_level
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
 QUERY = "how long does a flea live"
@@ -102,3 +118,116 @@ def test_asyncio_client_is_called_in_a_second_event_loop(service: Served) -> Non
 
     client = asyncio.run(made())
     assert asyncio.run(client.rerank(QUERY, PAIRS)).results
+
+
+# --- many requests
+
+
+def ids(answer: pb.RerankResponse | ServiceError) -> list[str]:
+    assert isinstance(answer, pb.RerankResponse), answer
+    return [result.doc_id for result in answer.results]
+
+
+@pytest.mark.parametrize(
+    ("request_", "options", "error"),
+    [
+        ("q", {}, TypeError),
+        (("q", ["1"], 3), {}, TypeError),
+        (("q", [7]), {}, InvalidRequest),
+        (("q", "text"), {}, InvalidRequest),
+        (("q", ["1"]), {"depth": 3}, InvalidRequest),
+    ],
+)
+def test_mistake_in_the_call_is_raised(
+    service: Served, request_: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with RerankClient(service.address) as client, pytest.raises(error):
+        [*client.rerank_many([request_], **options)]
+
+
+def test_batch_of_a_key_with_few_calls_is_answered_without_failures(encoder: Encoder, tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    credentials = Credentials(api_key=add_key(file, "shop", CallerLimits(max_calls=2)))
+    with (
+        serving(reranker_of(encoder, {"number": NumberRanker()}, keys=file)) as served,
+        RerankClient(served.address, credentials) as client,
+    ):
+        assert [ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
+
+
+class FlakyServicer(RerankServiceServicer):
+    """Fails twice with UNAVAILABLE, as a service that restarts does."""
+
+    def __init__(self) -> None:
+        self.calls, self._lock = 0, threading.Lock()
+
+    def Rerank(self, request: Any, context: Any) -> pb.RerankResponse:  # noqa: N802
+        with self._lock:
+            self.calls += 1
+            fails = self.calls in (2, 3)
+        if fails:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "restarted")
+        return pb.RerankResponse()
+
+
+def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
+    servicer = FlakyServicer()
+    with serving_servicer(servicer) as target, RerankClient(target) as client:
+        assert [ids(answer) for answer in client.rerank_many([("q", ["1"])] * 8)] == [[]] * 8
+    assert servicer.calls == 10
+
+
+def test_service_that_cannot_be_reached_ends_the_batch() -> None:
+    with RerankClient("127.0.0.1:1", attempts=1) as client, pytest.raises(ServiceError, match="no answer from"):
+        [*client.rerank_many([("q", ["1"])])]
+
+
+# --- models that are loaded on request
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "qwen3", byte_level())
+
+
+def reranker_with(encoder: Encoder, path: Path) -> AsyncReranker:
+    """A service whose model "first" is loaded on request."""
+    models = (
+        IdentityModel(name="identity", ranker="identity"),
+        FirstModel(name="first", ranker="first", path=path, load="request"),
+    )
+    config = ServiceConfig(models=models, listen="127.0.0.1:0", device="cpu")
+    loader = ModelLoader(encoder, "cpu")
+    return AsyncReranker(config, encoder, None, load_models(models, loader), loader)
+
+
+def test_only_the_named_models_are_loaded(encoder: Encoder, lm: Path) -> None:
+    with serving(reranker_with(encoder, lm)) as served, RerankClient(served.address) as client:
+        for names, is_loaded in (((), False), (("", "identity", "missing"), False), (("first",), True)):
+            first = list_loaded_models(client, names, TIMEOUT_S).models[1]
+            assert (first.is_loaded, len(first.model_revision)) == (is_loaded, 64 * is_loaded)
+
+
+def test_model_that_cannot_be_loaded_is_an_error(encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with (
+        serving(reranker_with(encoder, tmp_path)) as served,
+        RerankClient(served.address) as client,
+        pytest.raises(ServiceError, match="model 'first' is not served"),
+    ):
+        list_loaded_models(client, ["first"], TIMEOUT_S)
+
+
+def test_evaluations_and_ranked_files_name_the_hash(encoder: Encoder, lm: Path, tmp_path: Path) -> None:
+    requests, out = tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
+    candidates = [{"docid": "a", "score": 1.0, "doc": {"contents": "a"}}]
+    requests.write_text(json.dumps({"query": {"qid": "q", "text": "q"}, "candidates": candidates}))
+    with serving(reranker_with(encoder, lm)) as served:
+        settings = EvaluationSettings(out=tmp_path, target=served.address)
+        with open_systems(parse_systems(["mine=first"]), settings) as systems:
+            revision = str(systems["mine"].fingerprint["model_revision"])
+    with serving(reranker_with(encoder, lm)) as served:
+        rank(RankSettings(batch=requests, out=out, model="first", target=served.address))
+    assert json.loads(out.read_text())["settings"]["model_revision"] == revision
+    assert len(revision) == 64

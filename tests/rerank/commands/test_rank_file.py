@@ -14,7 +14,7 @@ import pytest
 from rerank.client.client import RerankClient
 from rerank.errors import ShuttingDown
 from rerank.models.encoder import Encoder
-from rerank.readers.requests import read_requests
+from rerank.readers.candidates import read_requests
 from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command, Outcome
 from tests.serving import reranker_of, serving

@@ -10,9 +10,9 @@ import pytest
 from rerank_eval.run_files import read_run
 
 from rerank.errors import CollectionError
+from rerank.readers.candidates import read_requests
 from rerank.readers.qrels import read_qrels
 from rerank.readers.queries import read_queries
-from rerank.readers.requests import read_requests
 
 
 def request(doc: object, **fields: object) -> bytes:

@@ -18,8 +18,8 @@ from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.readers.candidates import CandidateList, read_requests
 from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank.readers.requests import CandidateList, read_requests
 from rerank.types import Passage, Query
 from rerank_training.lists.files import Grades, write_lists
 from rerank_training.lists.sampling import Pool, make_pool, sample_passages

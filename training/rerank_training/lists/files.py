@@ -35,8 +35,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
 from rerank.rankers.permutations import parse_permutation
+from rerank.readers.candidates import CandidateList, parse_request
 from rerank.readers.lines import json_rows
-from rerank.readers.requests import CandidateList, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
 from rerank.util.files import atomic_file, report_disk_errors
