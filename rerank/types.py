@@ -205,7 +205,7 @@ class RankOptions:
 
     @property
     def answer_margin_s(self) -> float:
-        """Seconds before its deadline at which a late request is answered; 0 if it ends with an error."""
+        """A late request is answered as many seconds before its deadline; 0 if it ends with an error."""
         return ANSWER_MARGIN_S if self.is_answered_late else 0.0
 
     def __post_init__(self) -> None:

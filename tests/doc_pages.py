@@ -15,7 +15,7 @@ import typer
 ROOT = Path(__file__).parent.parent
 #: The commands of the package, and the function of each.
 COMMANDS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-#: Stands for what a message fills in, which may be a number, a name or a path.
+#: Replaces what a message fills in, which may be a number, a name or a path.
 FILLED_IN = "7"
 
 

@@ -60,7 +60,7 @@ class HeldRanker(NumberRanker):
 
 
 class RamblingRanker(NumberRanker):
-    """Stands for a model that writes no identifier: all places of its orders are repaired, and nothing changes."""
+    """Acts as a model that writes no identifier: all places of its orders are repaired, and nothing changes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Commands that messages and helps suggest can be given as they stand: their flags exist, none is missing."""
+"""Commands that messages and helps suggest can be given as they are: their flags exist, none is missing."""
 
 from __future__ import annotations
 

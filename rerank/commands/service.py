@@ -45,7 +45,7 @@ class ServeSettings:
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another host name, besides localhost, that the HTTP port answers to without keys, such as "
+            help="A host name, in addition to localhost, that the HTTP port answers to without keys, such as "
             "host.docker.internal. Repeatable."
         ),
     ] = None

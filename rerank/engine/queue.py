@@ -48,7 +48,7 @@ class FairQueue(Generic[E]):
     Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
 
     - A caller's tag grows by the tokens that run for it, as soon as they start. Its tag and the remaining tokens of its
-      first request decide on its turn: a short request goes first, and a caller that is behind catches up.
+      first request decide on its turn: a short request goes first, and a caller that had less catches up.
     - The virtual time is the least tag of the callers that wait. A caller that begins to wait has saved up no share:
       its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now and
       then may have two thirds next to one that always waits. A request keeps its place between its windows.

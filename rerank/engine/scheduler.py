@@ -226,7 +226,7 @@ class Scheduler(Generic[T, R]):
         return self._queue.next_batch()
 
     async def _run(self, batch: Sequence[Work[T, R]], is_warm: bool) -> None:
-        """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
+        """Runs a batch. If it fails, its parts run one by one, so that a failure affects one request only."""
         inputs, tokens = [work.input for work in batch], sum(work.tokens for work in batch)
         tokens_per_s = self.rate.tokens_per_s
         limit_s = max(_LIMIT_S, _SLOWDOWN * tokens / tokens_per_s) if tokens_per_s else _UNKNOWN_LIMIT_S

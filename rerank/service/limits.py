@@ -84,7 +84,7 @@ class PortCall(Protocol):
 
 
 class EndedByPort:
-    """A call whose port announces its end; gRPC announces the end of its own calls."""
+    """A call whose port announces its end, as gRPC itself does."""
 
     def __init__(self) -> None:
         self._on_done: list[Callable[[], object]] = []

@@ -65,7 +65,7 @@ def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(
 
 
 def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, service: Served) -> None:
-    """As it stands, "HELP%201" would be another passage than "HELP 1", and the measures would fall silently."""
+    """Undecoded, "HELP%201" would be another passage than "HELP 1", and the measures would fall silently."""
     texts = {"HELP 1": "1", "HELP 2": "0", "plain": "2"}
     requests = write_requests(tmp_path / "requests.jsonl", {"q 1": texts})
     qrels = write(tmp_path / "qrels.txt", "q%201 0 HELP%201 1", "q%201 0 plain 2")

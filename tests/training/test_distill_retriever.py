@@ -37,7 +37,7 @@ STEPS = ("write_lists", "train", "reencode")
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Acts as the end of the process."""
 
 
 @pytest.fixture(scope="module")

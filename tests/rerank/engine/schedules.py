@@ -19,7 +19,7 @@ each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOW
 
 
 def boundary_sizes(strategy: Strategy) -> list[int]:
-    """Numbers of candidates around those at which the number of windows changes, up to 200."""
+    """Numbers of candidates around each change of the number of windows, up to 200."""
     size = strategy.window_size
     step = strategy.stride if isinstance(strategy, Sliding) else size - 1  # top-down: passages other than the pivot
     around = {size, size + step, size + 2 * step, 2 * size, 3 * size}

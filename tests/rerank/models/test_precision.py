@@ -15,7 +15,7 @@ needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="the processor ha
 
 
 def llama(width: int, device: str = "cpu") -> LlamaForCausalLM:
-    """Without layers, which the choice does not read; `meta` stands for a device that is not a CPU."""
+    """Without layers, which the choice does not read; `meta` is a device that is not a CPU."""
     with torch.device(device):
         return LlamaForCausalLM(LlamaConfig(hidden_size=width, num_hidden_layers=0, vocab_size=2))
 

@@ -72,7 +72,7 @@ def test_no_special_token_remains(tokenizer: PreTrainedTokenizerBase) -> None:
     assert not set(ids) & set(tokenizer.all_special_ids)
 
 
-#: What is written first stands last in canonical order.
+#: What is written first comes last in canonical order.
 ACCENTS = "\u0301\u0316" * 100_000
 
 

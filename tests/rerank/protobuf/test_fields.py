@@ -1,4 +1,4 @@
-"""Fields of requests: the names of the command line stand for protobuf's values, and a wrong field is named."""
+"""Fields of requests: the names of the command line become protobuf's values, and a wrong field is named."""
 
 from __future__ import annotations
 

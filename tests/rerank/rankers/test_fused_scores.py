@@ -292,7 +292,7 @@ def test_order_beyond_the_passages_that_were_read_is_not_that_of_the_list() -> N
 
 
 def test_no_step_separates_the_last_passage_that_is_read_from_the_next() -> None:
-    """Before, the 31st stood below all that were read."""
+    """Before, the 31st came after all that were read."""
     above = 0
     for seed in range(20):
         of_list = signals(60, seed=seed)

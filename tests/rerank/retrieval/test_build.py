@@ -36,7 +36,7 @@ def collection(n: int = 40) -> Collection:
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Acts as the end of the process."""
 
 
 def kill_at(moment: tuple[str, int], stage: str, done: int, total: int | None) -> None:

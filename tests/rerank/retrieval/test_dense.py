@@ -23,7 +23,7 @@ KINDS: tuple[DenseKind, ...] = ("flat", "hnsw")
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Acts as the end of the process."""
 
 
 def unit_rows(n: int, seed: int, dimension: int = D) -> Matrix:

@@ -201,7 +201,7 @@ async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_
     waiting = [receive(number) for number in range(16)]
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_later(seconds / 2, lambda: late.append(receive(16)))
-    time.sleep(2 * seconds)  # noqa: ASYNC251  # it arrives in the turn of the loop in which the others' time has passed
+    time.sleep(2 * seconds)  # noqa: ASYNC251  # it arrives in the loop's turn when the others' time has passed
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     outcomes += await asyncio.gather(*late, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Overloaded] * 17

@@ -101,7 +101,7 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: En
 
 @pytest.fixture
 def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address of a collector at which nobody listens."""
+    """The address of a collector where nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{probe.getsockname()[1]}")

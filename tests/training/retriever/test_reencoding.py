@@ -15,7 +15,7 @@ from rerank.types import FirstStage, Query
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Acts as the end of the process."""
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ N_LISTS, BATCHES = 10, 16
 
 
 class Killed(Exception):
-    """Stands for the end of the process; no code of ours catches it."""
+    """Acts as the end of the process; no code of ours catches it."""
 
 
 @pytest.fixture(scope="module")

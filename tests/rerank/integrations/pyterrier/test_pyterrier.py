@@ -30,7 +30,7 @@ LISTS = {"q1": [1, 3, 2], "q2": [5, 4], "q3": [7, 9, 8, 6]}
 
 @pytest.fixture(scope="module")
 def pt(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The package. This environment's packages come before its own."""
+    """The package. This environment's packages come before the others that it brings."""
     folder: Path = request.config.getoption("--sdk") / "pyterrier"
     (packages,) = folder.absolute().glob("lib/python3*/site-packages")
     sys.path.append(str(packages))

@@ -15,7 +15,7 @@ from tests.rerank.service import test_feedback
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 pytestmark = pytest.mark.ray
 
-#: Fixtures that here stand for the service on Ray Serve.
+#: Fixtures that are the service on Ray Serve here.
 _OURS = {"stub", "channel"}
 
 

@@ -55,7 +55,7 @@ VALID: dict[str, list[dict[str, Any]]] = {
     "/pinecone/rerank": [{"query": "q", "documents": [{"text": "a"}]}],
     "/search": [{"query": "q"}],
 }
-#: Junk that some field takes: null stands for an absent option everywhere, and a text or a list of texts may be right.
+#: Junk that some field takes: null is an absent option everywhere, and a text or a list of texts may be right.
 REQUIRED = {"query", "documents", "texts", "candidates", "passages", "text_1", "text_2"}
 
 

@@ -26,7 +26,7 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
     path.write_text("http: {listen: '127.0.0.1:1', model_aliases: {vendor: pe-rank}}")
     config = load_config(path, http={"listen": "127.0.0.1:2"})
     assert config.http == HttpConfig(listen="127.0.0.1:2", model_aliases={"vendor": "pe-rank"})
-    path.write_text("http: 127.0.0.1:1")  # a text stands for the address
+    path.write_text("http: 127.0.0.1:1")  # a text is the address
     assert load_config(path, http={}).http == HttpConfig(listen="127.0.0.1:1")
 
 

@@ -27,7 +27,7 @@ TYPES: dict[str, type] = {"string": str, "integer": int}
 
 @pytest.fixture(scope="module")
 def service(encoder: Encoder) -> Iterator[HttpClient]:
-    """A service whose only model also stands for all other names."""
+    """A service whose only model also answers to all other names."""
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases={"*": "number"})
     with http_service(encoder, {"number": NumberRanker()}, http=settings) as (_, client):
         yield client
