@@ -13,7 +13,7 @@ from typing import Annotated
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from rerank.access.callers import CallerLimits
+from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.util.files import atomic_file, read_text
 from rerank.util.validation import problems_of
@@ -23,6 +23,19 @@ from rerank.util.yaml_files import parse_yaml
 _PREFIX = "rerank_"
 #: 256 random bits, which nobody can guess from their hash. A slow hash, as for passwords, would add nothing.
 _KEY_BYTES = 32
+
+
+class CallerLimits(Settings):
+    """Limits of the requests of one API key's holder; None: only the service's limits.
+
+    Attributes:
+        max_calls: number of its calls in flight. Further ones fail with RESOURCE_EXHAUSTED.
+        max_queue_tokens: expected tokens of its requests in work; a request that exceeds it fails with
+            RESOURCE_EXHAUSTED, unless it is the only one.
+    """
+
+    max_calls: Positive | None = None
+    max_queue_tokens: Positive | None = None
 
 
 class APIKey(CallerLimits):

@@ -7,7 +7,6 @@ import logging
 import time
 from pathlib import Path
 
-from rerank.access.callers import Caller
 from rerank.access.key_file import APIKey, hash_of_key, read_keys
 from rerank.errors import ConfigError, Unauthenticated
 from rerank.util.files import file_version
@@ -21,7 +20,7 @@ _NAMED = 10
 
 
 class KeyStore:
-    """The callers of a file of API keys, which is read again within a second of a change.
+    """The keys of a file, which is read again within a second of a change.
 
     For use on one thread. A file that has become unreadable, invalid or empty changes nothing: an error is logged, and
     the keys that were read before stay valid. An empty list, `[]`, revokes all of them.
@@ -35,14 +34,13 @@ class KeyStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._callers: dict[str, Caller] = {}
-        self._hashes: list[tuple[str, Caller]] = []
+        self._keys: tuple[APIKey, ...] = ()
         self._checked_s = time.monotonic()
         self._version = file_version(path)
         self._set(read_keys(path))
 
-    def authenticate(self, authorization: str | None) -> Caller:
-        """The caller whose key the header `authorization` has.
+    def authenticate(self, authorization: str | None) -> APIKey:
+        """The entry of the key that the header `authorization` has.
 
         Args:
             authorization: the header's value, "Bearer KEY"; None if the request has no such header.
@@ -59,9 +57,9 @@ class KeyStore:
                 "for a command"
             )
         given, found = hash_of_key(key.strip()), None
-        for sha256, caller in self._hashes:  # all of them, so that the time tells nothing about a key
-            if hmac.compare_digest(given, sha256):
-                found = caller
+        for entry in self._keys:  # all of them, so that the time tells nothing about a key
+            if hmac.compare_digest(given, entry.sha256):
+                found = entry
         if found is None:
             raise Unauthenticated("the API key is unknown or was revoked; ask the operator for another one")
         return found
@@ -70,11 +68,11 @@ class KeyStore:
         self._checked_s = time.monotonic()
         if (version := file_version(self._path)) == self._version:
             return
-        self._version, before = version, self._callers
+        self._version, before = version, {key.name for key in self._keys}
         try:
             self._set(read_keys(self._path))
-            gone = sorted(before.keys() - self._callers.keys())
-            log.info("%d API keys read from %s", len(self._hashes), self._path)
+            gone = sorted(before - {key.name for key in self._keys})
+            log.info("%d API keys read from %s", len(self._keys), self._path)
             if gone:  # half a file is a shorter list, too
                 named = ", ".join(gone[:_NAMED]) + (", …" if len(gone) > _NAMED else "")
                 log.warning("%d of %d API keys are gone from %s: %s", len(gone), len(before), self._path, named)
@@ -82,10 +80,6 @@ class KeyStore:
             log.error("%s; the keys that were read before stay valid", error)
 
     def _set(self, keys: tuple[APIKey, ...]) -> None:
-        callers = {key.name: self._callers.get(key.name) or Caller(key.name, key) for key in keys}
-        for key in keys:
-            callers[key.name].limits = key
-        self._callers = callers
-        self._hashes = [(key.sha256, callers[key.name]) for key in keys]
+        self._keys = keys
         if not keys:
             log.warning("%s is an empty list: no API key is valid, and every call is refused", self._path)

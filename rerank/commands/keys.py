@@ -29,8 +29,7 @@ def add(
     `max_queue_tokens` is a further setting of its entry. To revoke a key, delete its entry from the file. To revoke
     all, leave [] in it: a file without a list is refused.
     """
-    from rerank.access.callers import CallerLimits
-    from rerank.access.key_file import add_key
+    from rerank.access.key_file import CallerLimits, add_key
 
     print(add_key(keys, name, CallerLimits(max_calls=max_calls)), flush=True)
     print(f"Keep this key of {name}; {keys} has only its hash.", file=sys.stderr)

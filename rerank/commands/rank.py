@@ -196,15 +196,15 @@ def rank_here(
     start_s = time.perf_counter()
     from rerank.client.client import rerank_request
     from rerank.config.named import config_of_model
-    from rerank.protobuf import replies, requests
+    from rerank.protobuf import messages
 
     config = config_of_model(model or "default")
     message = rerank_request(query, candidates, {**fields, "model": config.models[0].name})
-    request = requests.rerank_request(message).checked(config.limits)  # before the model is loaded
+    request = messages.rerank_request(message).checked(config.limits)  # before the model is loaded
     from rerank.reranking.blocking import Reranker  # imports torch
 
     with Reranker(config) as reranker:
         loaded_s = time.perf_counter()
         ranking = reranker.rerank(request.query, request.candidates, request.options, timeout_s)
         end_s = time.perf_counter()
-    return replies.rerank_response(ranking, message), loaded_s - start_s, end_s - loaded_s
+    return messages.rerank_response(ranking, message), loaded_s - start_s, end_s - loaded_s

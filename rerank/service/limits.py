@@ -6,27 +6,28 @@ import asyncio
 import heapq
 import itertools
 import logging
-import re
 import time
-import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from rerank.access.callers import Caller, CallerLimits
+from rerank.access.key_file import CallerLimits
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
+from rerank.engine.request import CallerShare
 from rerank.errors import DeadlineExceeded, Overloaded, RerankError, ShuttingDown
-from rerank.service.record import CallRecord, OnEnd
+from rerank.service.call import CallRecord, OnEnd, PortCall
 
+if TYPE_CHECKING:
+    from rerank.reranking.reranker import AsyncReranker
+
+T = TypeVar("T")
+P = ParamSpec("P")
 log = logging.getLogger(__name__)
 
-#: Header that names a call in the log: taken from the caller or made here, and returned with the answer.
-REQUEST_ID = "x-request-id"
-_VALID_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 #: A caller may have this many times as many calls as are free, so that others always find room.
 _SHARE = 3
 #: Calls without a message that may be ending at the same time, because a client that does not read delays their end.
@@ -39,64 +40,7 @@ _PLACES, _PLACES_OF_ONE = 16, 2
 _HURRY_S = 0.15
 #: Connections whose conduct is remembered.
 _REMEMBERED = 10_000
-
-
-#: Names in lower case, and values; gRPC calls them metadata.
-Headers: TypeAlias = Sequence[tuple[str, str | bytes]]
-
-
-class PortCall(Protocol):
-    """A call as its port knows it."""
-
-    @property
-    def peer(self) -> str:
-        """The client's connection, such as "ipv4:127.0.0.1:40000"."""
-        ...
-
-    @property
-    def headers(self) -> Headers: ...
-
-    @property
-    def request_id(self) -> str:
-        """See `request_id_of`."""
-        ...
-
-    @property
-    def deadline_s(self) -> float:
-        """The client's deadline on the event loop's clock, known once the message is read; infinity if it set none."""
-        ...
-
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes | bytearray:
-        """Reads the message. Raises: RerankError if it is refused, CancelledError if the client hangs up.
-
-        Args:
-            place: waits for a place among the messages that are received; a large message needs one.
-        """
-        ...
-
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the client has the answer, or the call has ended in another way."""
-        ...
-
-    def hang_up(self) -> None:
-        """Ends the connection of a client that does not read its answer."""
-        ...
-
-
-class EndedByPort:
-    """A call whose port announces its end, as gRPC itself does."""
-
-    def __init__(self) -> None:
-        self._on_done: list[Callable[[], object]] = []
-
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the call has ended."""
-        self._on_done.append(function)
-
-    def finish(self) -> None:
-        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
-        while self._on_done:
-            self._on_done.pop()()
+_ANYONE = CallerLimits()
 
 
 class CallInFlight(CallRecord):
@@ -105,41 +49,67 @@ class CallInFlight(CallRecord):
     def __init__(self, port: PortCall, calls: CallsInFlight, method: str) -> None:
         super().__init__(method, port.request_id, port.peer)
         self._port, self._calls = port, calls
+        #: Counts its place: the name of its key, or else its connection.
+        self.sharer = port.peer
+        #: What its key may do.
+        self.limits = _ANYONE
         #: Bytes of its message, then of its answer.
         self.size = 0
-        #: The time limit of its message while that is awaited.
+        #: The time limit of its message while that is awaited, and of the block that ranks.
         self.arrival: asyncio.Timeout | None = None
+        self.ranks: asyncio.Timeout | None = None
         #: Ends the connection if the answer is not read.
         self.unread: asyncio.TimerHandle | None = None
-
-    @property
-    def sharer(self) -> str:
-        """Who holds the place: the name of the key, or else the connection."""
-        return self.caller.name or self.peer
-
-    @property
-    def deadline_s(self) -> float:
-        """The client's, on the event loop's clock; infinity if it set none."""
-        return self._port.deadline_s
 
     async def receive(self) -> bytes | bytearray:
         """Reads the message.
 
-        Raises: Overloaded if it does not come in time or is too large; DeadlineExceeded; what `PortCall.read` raises.
+        Raises: Overloaded if it does not come in time or is too large; ShuttingDown; DeadlineExceeded; what
+            `PortCall.read` raises.
         """
         calls, limit_s = self._calls, self._calls.limits.max_transfer_s
         try:
             async with asyncio.timeout(limit_s) as self.arrival:
                 message = await self._port.read(calls.places.place(self.peer, self.arrival, limit_s))
         except TimeoutError as error:
+            if calls.is_drained:
+                raise _shutting_down() from error
             raise _overloaded("max_transfer_s", "the request did not arrive in time; send it faster") from error
         finally:
             self.arrival = None
-        if self.deadline_s <= asyncio.get_running_loop().time():
+        if self._port.deadline_s <= _now():
             raise DeadlineExceeded("the deadline passed while the request arrived; allow more time")
-        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
+        if len(message) > SMALL_MESSAGE:
+            await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         calls.hold(self, len(message))
         return message
+
+    async def convert(self, reranker: AsyncReranker, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls a function: off the event loop if the message is large."""
+        if self.size <= SMALL_MESSAGE:
+            return function(*args, **kwargs)
+        return await reranker.convert(function, *args, **kwargs)
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[tuple[float, CallerShare]]:
+        """Runs a block that ranks, and that the drain may end. Raises: ShuttingDown.
+
+        Yields:
+            The earlier of the caller's deadline and the service's, on the event loop's clock; and the share of the
+            engine.
+        """
+        calls = self._calls
+        share = CallerShare(self.sharer, partial(calls.queueing, self)) if self.key else CallerShare(self.sharer)
+        self.ranks = timeout = asyncio.timeout(0 if calls.is_drained else None)
+        try:
+            async with timeout:
+                yield min(self._port.deadline_s, _now() + calls.limits.max_request_s), share
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise _shutting_down() from error
+        finally:
+            self.ranks = None
 
     def reply(self, body: bytes) -> bytes:
         """Counts the bytes of an answer until the client has read it, or is too slow and loses its connection.
@@ -166,25 +136,23 @@ class CallsInFlight:
     Attributes:
         limits: those in force.
         is_shutting_down: whether new calls are refused.
+        is_drained: whether the calls in flight end, too.
         places: of messages that are received.
     """
 
     def __init__(self, limits: Limits, keys: KeyStore | None = None) -> None:
         self.limits = limits
-        self.is_shutting_down = False
+        self.is_shutting_down = self.is_drained = False
         self._keys = keys
-        self._anyone = Caller("", CallerLimits())
         #: In the order of their arrival.
         self._calls: dict[CallInFlight, None] = {}
         self._ending: set[CallInFlight] = set()
-        self._calls_of = Counter[str]()
+        #: By the sharer of calls, and by the name of the key.
+        self._calls_of, self._tokens_of = Counter[str](), defaultdict[str, float](float)
         self._bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.places = _ReceivingPlaces()
-        self._drained = False
-        #: Ends a block of `until_drained`, in the order of their beginnings → whether the block ranks.
-        self._until_drained: dict[asyncio.Timeout, bool] = {}
 
     def of_streams(self, number: int) -> CallsInFlight:
         """Another count, of streams, with room for this number of them and with the same places for messages."""
@@ -215,11 +183,12 @@ class CallsInFlight:
         """
         start_s, call = time.perf_counter(), CallInFlight(port, self, method)
         try:
-            call.caller = self._authenticate(port)
+            if self._keys is not None:
+                call.limits = key = self._keys.authenticate(port.authorization)
+                call.key = call.sharer = key.name
             if self.is_shutting_down:
                 raise ShuttingDown("the service is shutting down; send the request to another replica")
-            self._make_room(call.sharer)
-            call.caller.enter()
+            self._make_room(call)
             self._calls[call] = None
             self._calls_of[call.sharer] += 1
             self._idle.clear()
@@ -238,23 +207,34 @@ class CallsInFlight:
             if on_end is not None:
                 on_end(call)
 
-    def _authenticate(self, port: PortCall) -> Caller:
-        """The holder of a call's key, or one caller without limits if no call needs a key. Raises: Unauthenticated."""
-        return self._anyone if self._keys is None else self._keys.authenticate(_header(port.headers, "authorization"))
-
-    def _make_room(self, sharer: str) -> None:
+    def _make_room(self, new: CallInFlight) -> None:
         """Ends a call that waits for its message if there is no room for another one. Raises: Overloaded."""
-        calls, own, limit = len(self._calls) - len(self._ending), self._calls_of[sharer], self.limits.max_calls
+        calls, own, limit = len(self._calls) - len(self._ending), self._calls_of[new.sharer], self.limits.max_calls
+        if new.limits.max_calls is not None and own >= new.limits.max_calls:
+            raise _key_overloaded(new, "max_calls", f"{own} calls of key {new.key} are in flight, the most it may have")
         is_full = calls >= limit
         if not is_full and own <= _SHARE * (limit - calls):
             return
         for call in self._calls if len(self._ending) < _MAX_ENDING else ():
-            arrival, may_end = call.arrival, (is_full or call.sharer == sharer) and call not in self._ending
+            arrival, may_end = call.arrival, (is_full or call.sharer == new.sharer) and call not in self._ending
             if may_end and arrival is not None and not arrival.expired():
                 self._ending.add(call)
                 arrival.reschedule(0)
                 return
         raise _overloaded("max_calls", f"{calls} calls are in flight, {own} of them yours, the most that may be")
+
+    @contextmanager
+    def queueing(self, call: CallInFlight, tokens: float) -> Iterator[None]:
+        """Reserves tokens of the quota of a call's key during the block. Raises: Overloaded."""
+        key, queued, limit = call.key, self._tokens_of[call.key], call.limits.max_queue_tokens
+        if limit is not None and queued and queued + tokens > limit:
+            problem = f"{queued:.0f} tokens of key {key} are in work; {tokens:.0f} more exceed its limit of {limit}"
+            raise _key_overloaded(call, "max_queue_tokens", problem, queued_tokens=f"{queued:.0f}")
+        self._tokens_of[key] += tokens
+        try:
+            yield
+        finally:
+            self._tokens_of[key] -= tokens
 
     def hold(self, call: CallInFlight, size: int) -> None:
         """Reserves bytes in flight; the reply's size replaces the request's. Raises: Overloaded."""
@@ -265,7 +245,6 @@ class CallsInFlight:
 
     def _leave(self, call: CallInFlight) -> None:
         del self._calls[call]
-        call.caller.leave()
         self._ending.discard(call)
         self._calls_of[call.sharer] -= 1
         if not self._calls_of[call.sharer]:
@@ -288,53 +267,39 @@ class CallsInFlight:
         """Waits until no call is in flight."""
         await self._idle.wait()
 
-    @asynccontextmanager
-    async def until_drained(self, ranks: bool = False) -> AsyncIterator[None]:
-        """Runs a block that ends with the drain; if it ranks, perhaps before.
-
-        Raises:
-            ShuttingDown: the drain has ended the block.
-        """
-        timeout = asyncio.timeout(0 if self._drained else None)
-        try:
-            async with timeout:
-                self._until_drained[timeout] = ranks
-                yield
-        except TimeoutError as error:
-            if not timeout.expired():
-                raise
-            problem = "the service is shutting down before it can answer; send the request to another replica"
-            raise ShuttingDown(problem) from error
-        finally:
-            self._until_drained.pop(timeout, None)
-
     def begin_drain(self) -> None:
         """Refuses new calls from now on."""
         self.is_shutting_down = True
 
     def end_latest(self) -> bool:
-        """Ends the block that has begun to rank last. Returns: False if none ranks."""
-        latest = next((timeout for timeout in reversed(self._until_drained) if self._until_drained[timeout]), None)
-        if latest is not None:
-            del self._until_drained[latest]
-            _end(latest)
-        return latest is not None
+        """Ends the latest call that ranks. Returns: False if none does."""
+        for call in reversed(self._calls):
+            if call.ranks is not None and not call.ranks.expired():
+                call.ranks.reschedule(0)
+                return True
+        return False
 
     def end_drain(self) -> None:
-        """Ends the blocks of `until_drained`."""
-        self._drained = True
-        for timeout in self._until_drained:
-            _end(timeout)
+        """Ends the calls that wait for their message or rank."""
+        self.is_drained = True
+        for call in self._calls:
+            for timeout in (call.arrival, call.ranks):
+                if timeout is not None and not timeout.expired():
+                    timeout.reschedule(0)
 
 
-def _end(timeout: asyncio.Timeout) -> None:
-    if not timeout.expired():
-        timeout.reschedule(asyncio.get_running_loop().time())
-
-
-def _overloaded(limit: str, problem: str) -> Overloaded:
+def _overloaded(exceeded: str, problem: str, **details: str) -> Overloaded:
     """The error of a call that exceeds the limit of this name."""
-    return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": limit})
+    return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": exceeded, **details})
+
+
+def _key_overloaded(call: CallInFlight, limit: str, problem: str, **details: str) -> Overloaded:
+    """The error of a call that exceeds the limit of this name of its key."""
+    return _overloaded(f"{limit} of the key", problem, key=call.key, limit=str(getattr(call.limits, limit)), **details)
+
+
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("the service is shutting down before it can answer; send the request to another replica")
 
 
 class _ReceivingPlaces:
@@ -413,15 +378,3 @@ class _ReceivingPlaces:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _header(headers: Headers, name: str) -> str | None:
-    """The only value of a header; None if there is none, or several."""
-    values = [value for given, value in headers if given == name]
-    return str(values[0]) if len(values) == 1 else None
-
-
-def request_id_of(headers: Headers) -> str:
-    """The caller's id of the request, or a new one if the caller sent none that fits into a line of a log."""
-    given = _header(headers, REQUEST_ID) or ""
-    return given if _VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rerank.config import Limits
+from rerank.engine.request import CallerShare
 from rerank.errors import InvalidRequest, too_many
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.types import CONTROL, FeedbackSettings, FirstStage, Passage, Query, RankOptions, is_valid_doc_id
+from rerank.types import CONTROL, FeedbackSettings, FirstStage, Passage, Query, Ranking, RankOptions, is_valid_doc_id
+
+if TYPE_CHECKING:
+    from rerank.reranking.reranker import AsyncReranker, SearchResult  # imports torch, which MCP may not need
 
 N = TypeVar("N", int, float)
 
@@ -45,11 +49,12 @@ class RerankRequest:
         if not self.candidates:
             raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
         check_number_of_candidates(self.candidates, limits)
-        candidates = tuple(_passage(passage, f"candidates[{i}]", limits) for i, passage in enumerate(self.candidates))
-        if len({passage.doc_id for passage in candidates}) < len(candidates):
-            raise _repeated_doc_id(candidates)
+        candidates = _candidates(self.candidates, limits)
         _check_options(self.options, len(candidates), limits)
         return RerankRequest(query, candidates, self.options)
+
+    async def rank(self, reranker: AsyncReranker, deadline_s: float, share: CallerShare) -> Ranking:
+        return await reranker.rerank(self.query, self.candidates, self.options, deadline_s, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,11 @@ class SearchRequest:
         _check_options(self.options, depth, limits)
         return replace(self, query=query, depth=depth)
 
+    async def rank(self, reranker: AsyncReranker, deadline_s: float, share: CallerShare) -> SearchResult:
+        return await reranker.search(
+            self.query, self.first_stage, self.depth, self.options, deadline_s, self.feedback, share
+        )
+
 
 def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
     """Refuses too many candidates, before anything looks at each of them. Raises: InvalidRequest."""
@@ -91,20 +101,35 @@ def _query(query: Query, limits: Limits) -> Query:
     return Query.of(replace(query, instruction=CONTROL.sub(" ", query.instruction).strip()))
 
 
-def _passage(passage: Passage, field: str, limits: Limits) -> Passage:
-    _at_most(f"{field}.doc_id", len(passage.doc_id), _MAX_DOC_ID_CHARS, "characters")
-    if not is_valid_doc_id(passage.doc_id):
-        problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
-        raise InvalidRequest(f"{field}.doc_id", f"{passage.doc_id!r} {problem}")
-    text, title = passage.text, passage.title
-    _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters", "limits.max_passage_chars")
-    _at_most(f"{field}.title", len(title), limits.max_passage_chars, "characters", "limits.max_passage_chars")
-    if passage.score is not None and not math.isfinite(passage.score):
-        problem = f"{passage.score} is not a finite number; send one, or leave it out"
-        raise InvalidRequest(f"{field}.first_stage_score", problem, {"value": str(passage.score)})
-    if CONTROL.search(text) or CONTROL.search(title):
-        return replace(passage, text=CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
-    return passage
+def _candidates(given: Sequence[Passage], limits: Limits) -> tuple[Passage, ...]:
+    """The candidates without control characters. Raises: InvalidRequest."""
+    candidates, doc_ids, most = list[Passage](), set[str](), limits.max_passage_chars
+    for place, passage in enumerate(given):
+        doc_id, text, title = passage.doc_id, passage.text, passage.title
+        if len(doc_id) > _MAX_DOC_ID_CHARS or len(text) > most or len(title) > most:
+            raise _too_long(passage, place, limits)
+        if not is_valid_doc_id(doc_id):
+            problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
+            raise InvalidRequest(f"candidates[{place}].doc_id", f"{doc_id!r} {problem}")
+        if passage.score is not None and not math.isfinite(passage.score):
+            problem = f"{passage.score} is not a finite number; send one, or leave it out"
+            field = f"candidates[{place}].first_stage_score"
+            raise InvalidRequest(field, problem, {"value": str(passage.score)})
+        if CONTROL.search(text) or CONTROL.search(title):
+            passage = replace(passage, text=CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
+        candidates.append(passage)
+        doc_ids.add(doc_id)
+    if len(doc_ids) < len(candidates):
+        raise _repeated_doc_id(candidates)
+    return tuple(candidates)
+
+
+def _too_long(passage: Passage, place: int, limits: Limits) -> InvalidRequest:
+    if len(passage.doc_id) > _MAX_DOC_ID_CHARS:
+        return too_many(f"candidates[{place}].doc_id", len(passage.doc_id), _MAX_DOC_ID_CHARS, "characters", "")
+    name = "text" if len(passage.text) > limits.max_passage_chars else "title"
+    chars, field = len(getattr(passage, name)), f"candidates[{place}].{name}"
+    return too_many(field, chars, limits.max_passage_chars, "characters", "limits.max_passage_chars")
 
 
 def _repeated_doc_id(passages: Sequence[Passage]) -> InvalidRequest:

@@ -7,24 +7,26 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
-from queue import Full, Queue
 from typing import Any
 
 from rerank.config import TelemetryConfig
-from rerank.errors import MAX_QUOTED_CHARS
-from rerank.service.record import CallRecord
+from rerank.errors import MAX_QUOTED_CHARS, Unauthenticated
+from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
 from rerank.util.terminal import VisibleFormatter, visible
 
 log = logging.getLogger(__name__)
 
-#: Name of the logger of calls.
-CALLS = "rerank.calls"
+#: Has one line per call; its messages are CallRecords.
+_calls_log = logging.getLogger("rerank.calls")
 #: Lines that wait until standard error takes them; further ones are dropped and counted.
 _MAX_WAITING = 10_000
+#: Seconds in which lines gather, as each time that the thread wakes up costs as much as some lines; lines at once.
+_GATHER_S, _AT_ONCE = 0.01, 1000
 #: Seconds that the last lines have at the end of the process.
 _FLUSH_S = 1.0
 _STANDARD_ERROR = 2
@@ -47,35 +49,46 @@ class LogWriter(logging.Handler):
 
     def __init__(self, file: int) -> None:
         super().__init__()
-        self._file, self._lines, self._dropped = file, Queue[str](_MAX_WAITING), 0
+        self._file, self._lines, self._dropped = file, deque[str](), 0
+        self._has_lines, self._is_writing = threading.Event(), False
         threading.Thread(target=self._write, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Passes a line to the thread, or drops it if too many wait."""
+        if len(self._lines) >= _MAX_WAITING:
+            self._dropped += 1
+            return
         try:
             if self._dropped:
                 message = f"{self._dropped} lines of the log were dropped, because nobody read the lines before"
                 notice = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
-                self._lines.put_nowait(self.format(notice))
+                self._lines.append(self.format(notice))
                 self._dropped = 0
-            self._lines.put_nowait(self.format(record))
-        except Full:
-            self._dropped += 1
+            self._lines.append(self.format(record))
         except Exception:
             self.handleError(record)
+        if not self._has_lines.is_set():
+            self._has_lines.set()
 
     def flush(self) -> None:
         """Waits until the lines are written, but not long. Called at the end of the process, too."""
-        with self._lines.all_tasks_done:
-            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, _FLUSH_S)
+        end_s = time.monotonic() + _FLUSH_S
+        while (self._lines or self._is_writing) and time.monotonic() < end_s:
+            time.sleep(_GATHER_S / 10)
 
     def _write(self) -> None:
         while True:
-            content = f"{self._lines.get()}\n".encode("utf-8", "backslashreplace")
-            with suppress(OSError):  # a full disk, or a reader that has ended
-                while content:
-                    content = content[os.write(self._file, content) :]
-            self._lines.task_done()
+            self._has_lines.wait()
+            time.sleep(_GATHER_S)
+            self._has_lines.clear()
+            self._is_writing = True
+            while self._lines:
+                lines = [self._lines.popleft() for _ in range(min(len(self._lines), _AT_ONCE))]
+                content = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+                with suppress(OSError):  # a full disk, or a reader that has ended
+                    while content:
+                        content = content[os.write(self._file, content) :]
+            self._is_writing = False
 
 
 class CountedLog:
@@ -103,6 +116,26 @@ class CountedLog:
         if now_s >= self._next_s:
             log.log(self._level, "%s; %s", self._line.format(self._number), reason)
             self._number, self._next_s = 0, now_s + 1
+
+
+class CallLog:
+    """Logs calls. Calls without a valid key, or cancelled before they were read, are only counted, once a second.
+
+    Anyone may send thousands of them a second.
+    """
+
+    def __init__(self) -> None:
+        self._refused = CountedLog("{} calls had no valid key", logging.INFO)
+        self._cancelled = CountedLog("{} calls were cancelled before they were read", logging.INFO)
+
+    def on_end(self, call: CallRecord) -> None:
+        """Logs a call that has ended."""
+        if isinstance(call.error, Unauthenticated):
+            self._refused.add(1, f"the last of them by {call.peer}")
+        elif call.is_cancelled and call.request is None:
+            self._cancelled.add(1, f"the last of them by {call.peer}")
+        else:
+            _calls_log.info("%s", call)  # a call is made a line only if the log is read
 
 
 class TextFormatter(VisibleFormatter):

@@ -19,8 +19,8 @@ from rerank.engine.scheduler import Work
 from rerank.errors import Overloaded, reason_of
 from rerank.models.vector_cache import VectorCache
 from rerank.reranking.reranker import AsyncReranker, SearchResult
+from rerank.service.call import CallRecord
 from rerank.service.limits import CallsInFlight
-from rerank.service.record import CallRecord
 from rerank.types import Trace
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rerank.errors import ConfigError, Unauthenticated
+from rerank.errors import ConfigError
 from rerank.reranking.reranker import AsyncReranker
+from rerank.service.call import CallRecord, OnEnd
 from rerank.service.limits import CallsInFlight
-from rerank.service.record import CallRecord, OnEnd
-from rerank.telemetry.logs import CALLS, CountedLog
+from rerank.telemetry.logs import CallLog
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from rerank.telemetry.metrics import Metrics
     from rerank.telemetry.tracing import Tracing
-
-#: Has one line per call; its messages are CallRecords.
-_calls_log = logging.getLogger(CALLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
         ConfigError: a package of the extra `observability` is missing.
     """
     config = reranker.config.telemetry
-    log_call: OnEnd = _log_of_calls()
+    log_call: OnEnd = CallLog().on_end
     with ExitStack() as stack:
         try:
             metrics, observers = _metrics(reranker, calls) if config.metrics else None, [log_call]
@@ -90,25 +86,6 @@ def _tracing(reranker: AsyncReranker) -> Iterator[Tracing]:
         tracing = Tracing(processor)
         reranker.engine.observe_results(tracing.on_results)
         yield tracing
-
-
-def _log_of_calls() -> OnEnd:
-    """Logs calls. Calls without a valid key, or cancelled before they were read, are only counted, once a second.
-
-    Anyone may send thousands of them a second.
-    """
-    refused = CountedLog("{} calls had no valid key", logging.INFO)
-    cancelled = CountedLog("{} calls were cancelled before they were read", logging.INFO)
-
-    def log_call(call: CallRecord) -> None:
-        if isinstance(call.error, Unauthenticated):
-            refused.add(1, f"the last of them by {call.peer}")
-        elif call.is_cancelled and call.request is None:
-            cancelled.add(1, f"the last of them by {call.peer}")
-        else:
-            _calls_log.info("%s", call)  # a call is made a line only if the log is read
-
-    return log_call
 
 
 def _observe_all(observers: Sequence[OnEnd], call: CallRecord) -> None:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from rerank.engine.request import ModelPhase, Phase
 from rerank.engine.scheduler import Completed
-from rerank.service.record import CallRecord
+from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
 from rerank.util.proxies import channel_options
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rerank.config import Limits
-from rerank.protobuf.requests import rerank_request
+from rerank.protobuf.messages import rerank_request
 from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks import __main__ as attacks
 

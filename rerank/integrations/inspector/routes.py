@@ -19,7 +19,7 @@ from starlette.types import Scope
 from rerank.collections.judgements import Judgements, read_judgements
 from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
 from rerank.ports.http.description import Limited
-from rerank.protobuf.replies import list_models_response
+from rerank.protobuf.messages import list_models_response
 from rerank.reranking.reranker import AsyncReranker
 
 #: The page suggests this many judged queries while one types.

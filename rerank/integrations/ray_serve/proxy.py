@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
 from rerank.protobuf.status import status_of
-from rerank.service.limits import REQUEST_ID
+from rerank.service.call import REQUEST_ID
 from rerank.v1 import rerank_pb2_grpc
 
 #: Metadata of a call on its way to a replica: seconds until the caller's deadline. Callers cannot set it.

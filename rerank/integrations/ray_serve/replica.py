@@ -15,10 +15,11 @@ from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
 from rerank.errors import SelfTestFailed
 from rerank.integrations.ray_serve.proxy import TIME_REMAINING, set_status
+from rerank.ports.grpc.handlers import RerankMethods, health_methods
 from rerank.ports.health import health_of
-from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.limits import REQUEST_ID, CallsInFlight, EndedByPort, request_id_of
+from rerank.service.call import REQUEST_ID, EndedByPort, only_value, request_id_of
+from rerank.service.limits import CallsInFlight
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry
 
@@ -55,7 +56,7 @@ class Replica:
 
             await stack.enter_async_context(running_metrics(observed.metrics, config))
         health = await stack.enter_async_context(health_of(self._reranker))
-        self._methods = rerank_methods(self._reranker, calls, observed.on_end)
+        self._methods = RerankMethods(self._reranker, calls, observed.on_end).by_name
         self._methods |= health_methods(health, CallsInFlight(config.limits))
 
     async def Rerank(self, message: bytes, grpc_context: RayServegRPCContext) -> _Serialized:  # noqa: N802
@@ -106,7 +107,7 @@ class Replica:
 
 
 class RayCall(EndedByPort):
-    """A unary call, see `rerank.service.limits.PortCall`.
+    """A unary call, see `rerank.service.call.PortCall`.
 
     Args:
         message: the bytes of the request.
@@ -114,12 +115,11 @@ class RayCall(EndedByPort):
     """
 
     def __init__(self, message: bytes, context: RayServegRPCContext) -> None:
-        super().__init__()
         self._message = message
         self.peer = context.peer()
-        self.headers = list(context.invocation_metadata())
-        self.request_id = request_id_of(self.headers)
-        remaining_s = float(dict(self.headers).get(TIME_REMAINING, math.inf))
+        headers = list(context.invocation_metadata())
+        self.request_id, self.authorization = request_id_of(headers), only_value(headers, "authorization")
+        remaining_s = float(dict(headers).get(TIME_REMAINING, math.inf))
         self.deadline_s = asyncio.get_running_loop().time() + remaining_s
 
     async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:

@@ -1,30 +1,133 @@
-"""gRPC's handlers: each calls a method of messages, and writes its reply or its status."""
+"""The methods of the services over messages, for gRPC and Ray Serve, and gRPC's handlers, which call them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NoReturn, TypeAlias
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 import grpc
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
 from grpc_status import rpc_status
 
+from rerank.config import Limits
 from rerank.errors import InvalidRequest
-from rerank.ports.message_methods import MessageMethod
+from rerank.ports.health import Health
+from rerank.protobuf.field_count import check_field_count
+from rerank.protobuf.messages import (
+    list_models_response,
+    rerank_request,
+    rerank_response,
+    search_request,
+    search_response,
+)
 from rerank.protobuf.status import status_of
-from rerank.service.limits import REQUEST_ID, request_id_of
+from rerank.reranking.reranker import AsyncReranker
+from rerank.service.call import REQUEST_ID, OnEnd, PortCall, only_value, request_id_of
+from rerank.service.limits import CallsInFlight
+from rerank.service.requests import RerankRequest, check_number_of_candidates
+from rerank.v1 import rerank_pb2 as pb
 
+log = logging.getLogger(__name__)
+
+#: Bytes of a message of the health check and of reflection, which has the name of a service, a symbol or a file.
+_MAX_SHORT_BYTES = 4096
+
+M = TypeVar("M", bound=Message)
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler; its type stubs are made for synchronous servers.
 Handler: TypeAlias = Any
 #: Ends the connection of a client, which has the form of gRPC's peers.
 HangUp: TypeAlias = Callable[[str], None]
+#: Answers a call with the bytes of a message. Raises: RerankError; CancelledError, the client has hung up.
+MessageMethod: TypeAlias = Callable[[PortCall], Awaitable[bytes]]
+
+
+class RerankMethods:
+    """The methods of RerankService.
+
+    Args:
+        reranker: answers the requests.
+        calls: the calls in flight, with their limits and keys.
+        on_end: called when a call has ended.
+    """
+
+    def __init__(self, reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> None:
+        self._reranker, self._calls, self._on_end = reranker, calls, on_end
+
+    @property
+    def by_name(self) -> dict[str, MessageMethod]:
+        return {"Rerank": self.rerank, "Search": self.search, "ListModels": self.list_models}
+
+    async def rerank(self, port: PortCall) -> bytes:
+        limits = self._calls.limits
+        with self._calls.enter(port, "Rerank", self._on_end) as call:
+            message = _counted_message(pb.RerankRequest, await call.receive(), limits)
+            check_number_of_candidates(message.candidates, limits)
+            call.request = request = await call.convert(self._reranker, _checked_request, message, limits)
+            async with call.answering() as (deadline_s, share):
+                call.result = ranking = await request.rank(self._reranker, deadline_s, share)
+            return call.reply(rerank_response(ranking, message).SerializeToString())
+
+    async def search(self, port: PortCall) -> bytes:
+        with self._calls.enter(port, "Search", self._on_end) as call:
+            message = _counted_message(pb.SearchRequest, await call.receive(), self._calls.limits)
+            call.request = request = search_request(message).checked(self._calls.limits)
+            async with call.answering() as (deadline_s, share):
+                call.result = result = await request.rank(self._reranker, deadline_s, share)
+            return call.reply(search_response(result, message).SerializeToString())
+
+    async def list_models(self, port: PortCall) -> bytes:
+        with self._calls.enter(port, "ListModels", self._on_end) as call:
+            _counted_message(pb.ListModelsRequest, await call.receive(), self._calls.limits)
+            return call.reply(list_models_response(self._reranker).SerializeToString())
+
+
+def health_methods(health: Health, calls: CallsInFlight) -> dict[str, MessageMethod]:
+    """The health check; its calls are logged at level DEBUG, because they come often."""
+    return {"Check": partial(_check, health, calls)}
+
+
+async def _check(health: Health, calls: CallsInFlight, port: PortCall) -> bytes:
+    with calls.enter(port, "Check", partial(log.debug, "%s")) as call:
+        message = short_message(health_pb2.HealthCheckRequest, await call.receive())
+        return call.reply(health.check(message).SerializeToString())
+
+
+def _checked_request(message: pb.RerankRequest, limits: Limits) -> RerankRequest:
+    return rerank_request(message).checked(limits)
+
+
+def _counted_message(kind: type[M], message: bytes | bytearray, limits: Limits) -> M:
+    """Parses a message after its fields were counted. Raises: InvalidRequest."""
+    if len(message) > limits.max_candidates:  # a field has at least a byte, a candidate may have several
+        check_field_count(bytes(message), cast(Descriptor, kind.DESCRIPTOR), limits)
+    return _message(kind, message)
+
+
+def short_message(kind: type[M], message: bytes | bytearray) -> M:
+    """Parses a message that holds no more than a name. Raises: InvalidRequest."""
+    if len(message) > _MAX_SHORT_BYTES:
+        problem = f"{len(message)} bytes exceed the limit of {_MAX_SHORT_BYTES}; send the name of a service or symbol"
+        raise InvalidRequest("request", problem)
+    return _message(kind, message)
+
+
+def _message(kind: type[M], message: bytes | bytearray) -> M:
+    try:
+        return kind.FromString(bytes(message))
+    except DecodeError as error:
+        raise InvalidRequest("request", f"the bytes are not a message of this type: {error}") from error
 
 
 class GrpcCall:
-    """A call of gRPC, see `rerank.service.limits.PortCall`.
+    """A call of gRPC, see `rerank.service.call.PortCall`.
 
     Args:
         context: what gRPC knows of the call.
@@ -34,10 +137,14 @@ class GrpcCall:
     def __init__(self, context: Context, hang_up: HangUp) -> None:
         self._context, self._hang_up = context, hang_up
         self.peer = context.peer()
-        self.headers = list(context.invocation_metadata() or ())
-        self.request_id = request_id_of(self.headers)
+        self._headers = list(context.invocation_metadata() or ())
+        self.request_id = request_id_of(self._headers)
         remaining_s = context.time_remaining()
         self.deadline_s = math.inf if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
+
+    @property
+    def authorization(self) -> str | None:
+        return only_value(self._headers, "authorization")
 
     async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
         """The message. Its size is not known before. Raises: InvalidRequest if there is none."""
@@ -61,23 +168,24 @@ def unary_handlers(methods: Mapping[str, MessageMethod], hang_up: HangUp) -> dic
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
-    return {name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up)) for name, method in methods.items()}
+    return {
+        name: grpc.stream_unary_rpc_method_handler(partial(_handle, method, hang_up))
+        for name, method in methods.items()
+    }
 
 
-def _handle(method: MessageMethod, hang_up: HangUp) -> Callable[[object, Context], Any]:
-    async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
-        call = GrpcCall(context, hang_up)
-        named = (REQUEST_ID, call.request_id)
-        try:
-            reply = await method(call)
-        except Exception as error:
-            failure = error
-        else:
-            context.set_trailing_metadata([named])
-            return reply
-        return await abort(context, failure, named)
-
-    return handle
+async def _handle(method: MessageMethod, hang_up: HangUp, _: object, context: Context) -> bytes:
+    """Answers a call. gRPC's iterator over the messages, the third argument, would keep the last one."""
+    call = GrpcCall(context, hang_up)
+    named = (REQUEST_ID, call.request_id)
+    try:
+        reply = await method(call)
+    except Exception as error:
+        failure = error
+    else:
+        context.set_trailing_metadata([named])
+        return reply
+    return await abort(context, failure, named)
 
 
 async def abort(context: Context, error: Exception, *metadata: tuple[str, str]) -> NoReturn:

@@ -13,13 +13,12 @@ from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import SERVICE
 from rerank.ports.connection_bounds import HANDSHAKE_S, connection_bounds
-from rerank.ports.grpc.handlers import unary_handlers
+from rerank.ports.grpc.handlers import RerankMethods, health_methods, unary_handlers
 from rerank.ports.grpc.streams import reflection_handler, watch_handler
 from rerank.ports.health import Health
-from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker
+from rerank.service.call import OnEnd
 from rerank.service.limits import CallsInFlight
-from rerank.service.record import OnEnd
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _MAX_PORT = 65_535
@@ -106,7 +105,8 @@ def add_services(
         hang_up: ends the connection of a client.
     """
     config = reranker.config
-    server.add_registered_method_handlers(SERVICE, unary_handlers(rerank_methods(reranker, calls, on_end), hang_up))
+    methods = RerankMethods(reranker, calls, on_end)
+    server.add_registered_method_handlers(SERVICE, unary_handlers(methods.by_name, hang_up))
     checks = CallsInFlight(config.limits)  # apart from the others, and without keys
     handlers = unary_handlers(health_methods(health, checks), hang_up) | {
         "Watch": watch_handler(health, checks, hang_up)

@@ -14,9 +14,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import ReflectionServicer
 
 from rerank.errors import RerankError
-from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
+from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort, short_message
 from rerank.ports.health import Health
-from rerank.ports.message_methods import short_message
 from rerank.service.limits import CallInFlight, CallsInFlight
 
 #: Watches of the health and streams of reflection that may be open; one connection may have three quarters of them.

@@ -19,14 +19,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.config import HttpConfig
 from rerank.errors import RerankError
-from rerank.ports.http.apis.table import SEARCH, APIs, error_in_all
+from rerank.ports.http.apis.table import APIs, error_in_all
 from rerank.ports.http.description import description_routes, limited_by
 from rerank.ports.http.endpoint import Endpoint
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.reranking.reranker import AsyncReranker
+from rerank.service.call import OnEnd
 from rerank.service.limits import CallsInFlight
-from rerank.service.methods import RerankMethods
-from rerank.service.record import OnEnd
 
 #: The names of this machine, and the parts of the header Host.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -46,11 +45,8 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         on_end: called when a request was answered.
         by_path: the APIs.
     """
-    config, methods = reranker.config, RerankMethods(reranker, calls)
-    routes = []
-    for path, apis in by_path.items():
-        run = methods.search if path == SEARCH else methods.rerank
-        routes.append(Route(path, Endpoint(apis, run, reranker, calls, on_end), methods=["POST"]))
+    config = reranker.config
+    endpoints = {path: Endpoint(apis, reranker, calls, on_end) for path, apis in by_path.items()}
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
     own_hosts = []
@@ -58,7 +54,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         own_hosts = [Middleware(_OwnHosts, config.http, refuse)]
     app = Starlette(
         routes=[
-            *routes,
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
             *description_routes(reranker, calls, by_path, limited),
             *(route for part in sorted(entry_points(group="rerank.http")) for route in part.load()(reranker, limited)),
         ],

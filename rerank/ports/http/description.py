@@ -14,7 +14,7 @@ from starlette.routing import Route
 from rerank import __version__
 from rerank.errors import RerankError
 from rerank.ports.http.apis.table import APIs
-from rerank.ports.http.call import HttpCall
+from rerank.ports.http.endpoint import HttpCall
 from rerank.ports.http.openapi import openapi
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker
@@ -34,7 +34,7 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
     """
 
     async def limited(describe: Describe, request: Request) -> Response:
-        port = HttpCall(request.scope, request.receive, calls)
+        port = HttpCall(request.scope, request.receive)
         try:
             with calls.enter(port, request.url.path):
                 return describe()

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from rerank import __version__
-from rerank.ports.http.apis.api import JsonType
-from rerank.ports.http.apis.table import APIs, ByField, choices
-from rerank.ports.http.call import CONTENT_TYPE, TIMEOUT_HEADER
+from rerank.ports.http.apis.api import ByField, JsonType, choices
+from rerank.ports.http.apis.table import APIs
+from rerank.ports.http.endpoint import CONTENT_TYPE, TIMEOUT_HEADER
 
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",

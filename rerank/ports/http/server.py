@@ -23,8 +23,8 @@ from rerank.ports.http.listener import BoundedListener
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.ports.http.protocol import BadRequest, protocol_with
 from rerank.reranking.reranker import AsyncReranker
+from rerank.service.call import OnEnd
 from rerank.service.limits import CallsInFlight
-from rerank.service.record import OnEnd
 
 #: Connections that asyncio accepts before it does something else; each takes some .1 ms.
 _ACCEPTED_AT_A_TIME = 32

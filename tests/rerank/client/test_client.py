@@ -13,9 +13,8 @@ import pytest
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.systems import open_systems, parse_systems
 
-from rerank.access.callers import CallerLimits
 from rerank.access.credentials import Credentials
-from rerank.access.key_file import add_key
+from rerank.access.key_file import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient, RerankClient, list_loaded_models
 from rerank.client.error_details import ServiceError
 from rerank.commands.rank import RankSettings, rank

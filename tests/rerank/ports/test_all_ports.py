@@ -20,9 +20,8 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.access.callers import CallerLimits
 from rerank.access.credentials import PLAIN
-from rerank.access.key_file import add_key
+from rerank.access.key_file import CallerLimits, add_key
 from rerank.client.health_check import check_health
 from rerank.engine.engine import Engine
 from rerank.models.encoder import Encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rerank.protobuf.replies import rerank_response
+from rerank.protobuf.messages import rerank_response
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 from tests.traces import trace_of

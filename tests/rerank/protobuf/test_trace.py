@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.protobuf.replies import MAX_PASSAGES, trace_message
+from rerank.protobuf.messages import MAX_PASSAGES, trace_message
 from rerank.types import ScoreKind, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

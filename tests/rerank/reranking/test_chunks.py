@@ -20,7 +20,7 @@ from rerank.config import Limits
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.models.encoder import Encoder
-from rerank.protobuf.requests import rerank_request, search_request
+from rerank.protobuf.messages import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.chunks import ChunkedDocuments, chunk_tokens

@@ -8,17 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 
+from rerank.access import keys as keys_module
+from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
-from rerank.service.limits import CallsInFlight, EndedByPort
+from rerank.service.call import EndedByPort
+from rerank.service.limits import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, held_service, identity_service, numbered_candidates, refusal
 
@@ -123,9 +128,8 @@ class FakeCall(EndedByPort):
     """A call of a connection whose message arrives when it is set."""
 
     def __init__(self, connection: int) -> None:
-        super().__init__()
-        self.peer, self.headers, self.deadline_s = f"ipv4:127.0.0.1:{connection}", (), math.inf
-        self.request_id = "r"
+        self.peer, self.request_id, self.deadline_s = f"ipv4:127.0.0.1:{connection}", "r", math.inf
+        self.authorization: str | None = None
         self.message = asyncio.Event()
 
     async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
@@ -156,6 +160,19 @@ async def test_caller_leaves_room_to_others() -> None:
     for connection in range(2, 26):
         enter(connection)
     assert calls.number == 100
+
+
+async def test_key_that_is_restricted_keeps_the_count_of_its_calls_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys_module, "_CHECK_S", 0.0)
+    path, call = tmp_path / "keys.yaml", FakeCall(1)
+    call.authorization = f"Bearer {add_key(path, 'first', CallerLimits())}"
+    calls = CallsInFlight(Limits(), KeyStore(path))
+    with calls.enter(call, "Rerank"):
+        path.write_text(path.read_text() + "  max_calls: 1\n")
+        with pytest.raises(Overloaded, match="1 calls of key first are in flight"), calls.enter(call, "Rerank"):
+            pass
 
 
 async def test_connection_that_sent_its_messages_in_time_goes_first() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.protobuf import requests
+from rerank.protobuf import messages
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import FeedbackMethod, FeedbackSettings, Passage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
@@ -40,8 +40,8 @@ def feedback_request(**fields: object) -> pb.SearchRequest:
 
 def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMITS) -> Any:
     if isinstance(message, pb.RerankRequest):
-        return requests.rerank_request(message).checked(limits)
-    return requests.search_request(message).checked(limits)
+        return messages.rerank_request(message).checked(limits)
+    return messages.search_request(message).checked(limits)
 
 
 def test_defaults() -> None:

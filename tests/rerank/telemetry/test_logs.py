@@ -13,7 +13,7 @@ import pytest
 
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
-from rerank.service.record import CallRecord
+from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.telemetry.logs import CountedLog, JsonFormatter, LogWriter, TextFormatter, set_up_logging
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, WindowTrace

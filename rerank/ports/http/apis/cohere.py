@@ -10,15 +10,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, Usage, to_json
-from rerank.ports.http.apis.requests import (
+from rerank.ports.http.apis.api import (
     Documents,
     Flag,
     Options,
+    ParsedRequest,
     RankFields,
+    RerankAPI,
     TopN,
+    Usage,
     as_object,
     candidates_of,
+    to_json,
     validated,
 )
 from rerank.ports.http.apis.scores import Ranked, scored
@@ -112,10 +115,10 @@ class CohereAPI(RerankAPI):
             CohereResult(
                 index=result.position,
                 relevance_score=result.score,
-                ranked=ranked,
+                ranked=result.ranked,
                 document=as_object(request.documents[result.position]) if request.return_documents else None,
             )
-            for result, ranked in scored(ranking, len(request.documents), request.relative_scores)
+            for result in scored(ranking, len(request.documents), request.relative_scores)
         ]
         tokens = ranking.trace.tokens
         meta = {

@@ -9,15 +9,18 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
-from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, Usage, to_json
-from rerank.ports.http.apis.requests import (
+from rerank.ports.http.apis.api import (
     Document,
     Documents,
     Flag,
     Options,
+    ParsedRequest,
     RankFields,
+    RerankAPI,
     TopN,
+    Usage,
     candidates_of,
+    to_json,
     validated,
 )
 from rerank.ports.http.apis.scores import Ranked, scored
@@ -114,17 +117,17 @@ class MappedAPI(RerankAPI):
     def _reply(self, request: _Request, documents: Sequence[Document], ranking: Ranking, _: Sequence[str]) -> bytes:
         found = scored(ranking, len(documents), request.relative_scores)
         if self._in_request_order:
-            found.sort(key=lambda result: result[0].position)
+            found.sort(key=lambda result: result.position)
         asked = request.return_documents
         is_shown = self._shows_documents if asked is None else asked
         results = [
             self._result(
                 index=result.position,
-                ranked=ranked,
+                ranked=result.ranked,
                 document=documents[result.position] if is_shown else None,
                 **{self._score: _log_odds(result.score) if self._is_log_odds else result.score},
             )
-            for result, ranked in found
+            for result in found
         ]
         listed: dict[str, Any] = {self._results: results}
         return to_json(self.reply(model=ranking.trace.model, usage=RowUsage.of(ranking.trace), **listed))

@@ -16,8 +16,7 @@ from rerank.errors import InvalidRequest
 from rerank.ports.http.apis.api import ParsedRequest, RerankAPI
 from rerank.ports.http.problem import Problem
 from rerank.protobuf.fields import with_enum_values
-from rerank.protobuf.replies import rerank_response, search_response
-from rerank.protobuf.requests import rerank_request, search_request
+from rerank.protobuf.messages import rerank_request, rerank_response, search_request, search_response
 from rerank.v1 import rerank_pb2 as pb
 
 M = TypeVar("M", pb.RerankRequest, pb.SearchRequest)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from rerank.engine.scores import strictly_decreasing
-from rerank.types import Completeness, RankedCandidate, Ranking, ScoreKind
+from rerank.types import Completeness, Ranking, ScoreKind
 
 #: The field of a result that has a place, but no score; see `scored`.
 Ranked: TypeAlias = Annotated[
@@ -24,14 +23,27 @@ Ranked: TypeAlias = Annotated[
 _UNRANKED_RAW = -700.0
 
 
+class Scored(NamedTuple):
+    """A result.
+
+    Attributes:
+        position: the place of the document in the request.
+        score: between 0 and 1, or the score of the ranking.
+        ranked: False for a result with neither a score of the ranking nor a relevance, otherwise None. A score made
+            from its place would look like certainty to a client with a threshold.
+    """
+
+    position: int
+    score: float
+    ranked: bool | None
+
+
 def scored(
     ranking: Ranking, candidates: int, is_relative: bool | None = False, is_raw: bool | None = False
-) -> list[tuple[RankedCandidate, bool | None]]:
+) -> list[Scored]:
     """The results, best first, with scores between 0 and 1, or with the ranking's scores if they are to be raw.
 
-    With a result comes False if it has neither a score of the ranking nor a relevance, otherwise None. That is so in an
-    answer after a failure, and where the model kept the order of the first stage. A score made from the place would
-    look like certainty to a client with a threshold.
+    Results have no score in an answer that replaces a failure, and where the model kept the order of the first stage.
 
     Args:
         ranking: the ranking; it may hold the first results only.
@@ -39,14 +51,13 @@ def scored(
         is_relative: see `relevance_scores`.
         is_raw: returns the scores as gRPC does.
     """
-    nothing = _has_no_scores(ranking)
-    marks = [False if nothing and item.relevance is None else None for item in ranking.ranked]
-    if is_raw:
-        pairs = zip(ranking.ranked, marks, strict=True)
-        scores = [_UNRANKED_RAW if mark is False else item.score for item, mark in pairs]
-    else:
-        scores = relevance_scores(ranking, candidates, is_relative)
-    return [(replace(item, score=score), mark) for item, score, mark in zip(ranking.ranked, scores, marks, strict=True)]
+    nothing, found = _has_no_scores(ranking), list[Scored]()
+    scores = None if is_raw else relevance_scores(ranking, candidates, is_relative)
+    for place, item in enumerate(ranking.ranked):
+        ranked = False if nothing and item.relevance is None else None
+        raw = item.score if ranked is None else _UNRANKED_RAW
+        found.append(Scored(item.position, raw if scores is None else scores[place], ranked))
+    return found
 
 
 def _has_no_scores(ranking: Ranking) -> bool:

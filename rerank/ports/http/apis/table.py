@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from rerank.errors import InvalidRequest
-from rerank.ports.http.apis.api import RerankAPI
+from rerank.ports.http.apis.api import ByField, error_body
 from rerank.ports.http.apis.cohere import CohereAPI, Cut
 from rerank.ports.http.apis.field_maps import NIM, PINECONE, VLLM_SCORES, VOYAGE, WEAVIATE
 from rerank.ports.http.apis.native import NativeRerank, NativeSearch
 from rerank.ports.http.apis.tei import TEIAPI
 from rerank.ports.http.problem import Problem
 
-#: Field of a request → the API of the requests that have it. A path with one API reads all requests as this API's.
-ByField: TypeAlias = Mapping[str, RerankAPI]
 #: Path → its APIs.
 APIs: TypeAlias = Mapping[str, ByField]
 
@@ -40,27 +37,6 @@ def rerank_apis(cut: Cut) -> APIs:
         "/pinecone/rerank": {"documents": PINECONE},
         SEARCH: {"query": NativeSearch()},
     }
-
-
-def chosen(of_path: ByField, body: Mapping[str, Any]) -> RerankAPI:
-    """The API of a body, by the first field that the body has. Raises: InvalidRequest if it has none."""
-    if len(of_path) == 1:
-        return next(iter(of_path.values()))
-    found = next((api for field, api in of_path.items() if field in body), None)
-    if found is None:
-        raise InvalidRequest("body", f"no API has a request like this; send {choices(of_path)}")
-    return found
-
-
-def choices(of_path: ByField) -> str:
-    """The contents of requests in words, such as "documents (Cohere, Jina) or texts (TEI)"."""
-    *others, last = [api.name for api in of_path.values()]
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def error_body(apis: Iterable[RerankAPI], problem: Problem) -> dict[str, Any]:
-    """The body of an error with the fields of each of these APIs; a client reads the fields of the one it speaks."""
-    return {name: value for api in apis for name, value in api.error(problem).items()}
 
 
 def error_in_all(by_path: APIs, problem: Problem) -> dict[str, Any]:

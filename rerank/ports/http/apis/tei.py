@@ -10,8 +10,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, RootModel
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.apis.api import ParsedRequest, RerankAPI, to_json
-from rerank.ports.http.apis.requests import Flag, Options, Texts, TopN, candidates_of, validated
+from rerank.ports.http.apis.api import (
+    Flag,
+    Options,
+    ParsedRequest,
+    RerankAPI,
+    Texts,
+    TopN,
+    candidates_of,
+    to_json,
+    validated,
+)
 from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Ranking
@@ -86,9 +95,9 @@ def _reply(request: TextsRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
         Rank(
             index=result.position,
             score=result.score,
-            ranked=ranked,
+            ranked=result.ranked,
             text=request.texts[result.position] if request.return_text else None,
         )
-        for result, ranked in found
+        for result in found
     ]
     return to_json(RankList(ranks))

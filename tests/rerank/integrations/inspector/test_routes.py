@@ -11,8 +11,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
+from rerank.access.key_file import CallerLimits, add_key
 from rerank.collections import pydoc
 from rerank.config import HttpConfig, ServiceConfig
 from rerank.errors import ConfigError

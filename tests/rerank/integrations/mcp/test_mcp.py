@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
+from rerank.access.key_file import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient
 from rerank.config import Limits
 from rerank.rankers.identity import IdentityRanker

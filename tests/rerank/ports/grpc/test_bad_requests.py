@@ -41,7 +41,7 @@ def both(**fields: object) -> list[pb.RerankRequest | pb.SearchRequest]:
 
 
 #: Description → requests, status, invalid field, and a pattern in the message. Some of these requests are refused by
-#: `rerank.service.methods`, whose tests have all of its checks; the others are refused by other modules.
+#: `rerank.service.requests`, whose tests have all of its checks; the others are refused by other modules.
 BAD: dict[str, tuple[Sequence[Message], grpc.StatusCode, str, str]] = {
     "unknown model": (both(model="gpt"), NOT_FOUND, "", "pe-rank, identity, number"),
     "window too wide": (

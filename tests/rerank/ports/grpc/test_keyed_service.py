@@ -9,8 +9,7 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
+from rerank.access.key_file import CallerLimits, add_key
 from rerank.client import Credentials
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.access.callers import CallerLimits
-from rerank.access.key_file import add_key
+from rerank.access.key_file import CallerLimits, add_key
 from rerank.config import HttpConfig, load_config
 from rerank.models.encoder import Encoder
 from tests.certificates import Authority, Files

@@ -109,7 +109,7 @@ def test_place_that_no_model_gave_is_not_a_score(work: dict[str, Any], is_relati
     """A threshold on the score must not take them for certain."""
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work)
     assert relevance_scores(answer, 3, is_relative) == [0, 0, 0]
-    assert [ranked for _, ranked in scored(answer, 3, is_relative)] == [False, False, False]
+    assert [item.ranked for item in scored(answer, 3, is_relative)] == [False, False, False]
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work, relevance={1: 0.6})  # read before the failure
     assert relevance_scores(answer, 3, is_relative) == [0, 0.6, 0]
-    assert [ranked for _, ranked in scored(answer, 3, is_relative)] == [False, None, False]
+    assert [item.ranked for item in scored(answer, 3, is_relative)] == [False, None, False]

@@ -1,21 +1,122 @@
-"""Rankings, search results and models as messages of rerank.v1, field by field."""
+"""Messages of rerank.v1: requests of the service from them, and rankings, search results and models as messages.
+
+The service itself checks the values of requests.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
-from rerank.errors import reason_of
-from rerank.protobuf.enums import COMPLETENESS, SCORE_KINDS
+from rerank.errors import InvalidRequest, reason_of
+from rerank.names import DEFAULT_FIRST_STAGE
+from rerank.protobuf.enums import (
+    COMPLETENESS,
+    FEEDBACK_METHODS,
+    FIRST_STAGE_KINDS,
+    FIRST_STAGES,
+    ON_FAILURE,
+    SCORE_KINDS,
+    STRATEGIES,
+)
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.index import IndexManifest
-from rerank.types import RankedCandidate, Ranking, Trace, WindowTrace
+from rerank.service.requests import RerankRequest, SearchRequest
+from rerank.types import (
+    FeedbackSettings,
+    FirstStageWeight,
+    Passage,
+    Query,
+    RankedCandidate,
+    Ranking,
+    RankOptions,
+    Trace,
+    WindowTrace,
+)
 from rerank.v1 import rerank_pb2 as pb
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 #: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
 MAX_PASSAGES = 10_000
+
+
+def rerank_request(message: pb.RerankRequest) -> RerankRequest:
+    """The request of a message, whose candidates were counted. Raises: InvalidRequest for an enum or no text."""
+    return RerankRequest(
+        Query(message.query, instruction=message.instruction),
+        [_passage(candidate, place) for place, candidate in enumerate(message.candidates)],
+        _options(message, ordered=message.ordered or not message.HasField("ordered")),
+    )
+
+
+def search_request(message: pb.SearchRequest) -> SearchRequest:
+    """The request of a message. Raises: InvalidRequest for an unknown enum value."""
+    return SearchRequest(
+        Query(message.query, instruction=message.instruction),
+        _options(message),
+        _enum_member("first_stage", message.first_stage, FIRST_STAGES, DEFAULT_FIRST_STAGE),
+        message.depth,
+        _feedback(message.feedback) if message.HasField("feedback") else None,
+    )
+
+
+def _passage(message: pb.Candidate, place: int) -> Passage:
+    if not (message.in_index or message.HasField("text")):
+        problem = "neither text nor in_index is set; send the text, or set in_index to read it from the index"
+        raise InvalidRequest(f"candidates[{place}].text", problem)
+    score = message.first_stage_score if message.HasField("first_stage_score") else None
+    return Passage(message.doc_id, message.text, score, message.title, in_index=message.in_index)
+
+
+def _options(message: pb.RerankRequest | pb.SearchRequest, ordered: bool = True) -> RankOptions:
+    strategy = message.strategy
+    return RankOptions(
+        model=message.model,
+        top_n=message.top_n,
+        strategy=_enum_member("strategy.kind", strategy.kind, STRATEGIES, ""),
+        window_size=strategy.window_size,
+        stride=strategy.stride,
+        preranker=strategy.preranker,
+        allow_partial=message.allow_partial,
+        on_failure=_enum_member("on_failure", message.on_failure, ON_FAILURE, ""),
+        ordered=ordered,
+        first_stage_weight=_first_stage_weight(message.first_stage_weight),
+        min_relevance=message.min_relevance if message.HasField("min_relevance") else None,
+        max_chunks_per_doc=message.max_chunks_per_doc,
+    )
+
+
+def _first_stage_weight(message: pb.FirstStageWeight) -> FirstStageWeight | None:
+    if message.WhichOneof("weight") == "number":
+        return message.number
+    return _enum_member("first_stage_weight.kind", message.kind, FIRST_STAGE_KINDS, None)
+
+
+def _feedback(message: pb.Feedback) -> FeedbackSettings:
+    default = FeedbackSettings()
+    return FeedbackSettings(
+        method=_enum_member("feedback.method", message.method, FEEDBACK_METHODS, default.method),
+        top_k=message.top_k or default.top_k,
+        steps=message.steps,
+        learning_rate=message.learning_rate,
+        min_cosine=message.min_cosine if message.HasField("min_cosine") else default.min_cosine,
+    )
+
+
+def _enum_member(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
+    """The member for a number of a protobuf enum; `unspecified` for 0."""
+    if not number:
+        return unspecified
+    for member, value in numbers.items():
+        if value == number:
+            return member
+    known = sorted({0, *numbers.values()})
+    raise InvalidRequest(field, f"{number} is not a value of this enum in rerank.v1; use one of {known}")
 
 
 def rerank_response(ranking: Ranking, request: pb.RerankRequest | pb.SearchRequest) -> pb.RerankResponse:

@@ -1,19 +1,96 @@
-"""The record of a call that ended, for the log, the metrics and the traces."""
+"""A call: what its port knows of it, and what became of it, for the log, the metrics and the traces."""
 
 from __future__ import annotations
 
+import re
 import reprlib
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from rerank.access.callers import ANONYMOUS, Caller
 from rerank.errors import grpc_status_of, reason_of
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import Ranking
 
 if TYPE_CHECKING:
     from rerank.reranking.reranker import SearchResult  # imports torch, which MCP needs only if it loads models
+
+#: Header that names a call in the log: taken from the caller or made here, and returned with the answer.
+REQUEST_ID = "x-request-id"
+_VALID_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+#: Names in lower case, and values; gRPC calls them metadata.
+Headers: TypeAlias = Sequence[tuple[str, str | bytes]]
+
+
+def only_value(headers: Headers, name: str) -> str | None:
+    """The only value of a header; None if there is none, or several."""
+    values = [value for given, value in headers if given == name]
+    return str(values[0]) if len(values) == 1 else None
+
+
+def request_id_of(headers: Headers) -> str:
+    """The caller's id of the request, or a new one if the caller sent none that fits into a line of a log."""
+    given = only_value(headers, REQUEST_ID) or ""
+    return given if _VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+class PortCall(Protocol):
+    """A call as its port knows it."""
+
+    @property
+    def peer(self) -> str:
+        """The client's connection, such as "ipv4:127.0.0.1:40000"."""
+        ...
+
+    @property
+    def authorization(self) -> str | None:
+        """The header of this name, "Bearer KEY"; None without it."""
+        ...
+
+    @property
+    def request_id(self) -> str:
+        """See `request_id_of`."""
+        ...
+
+    @property
+    def deadline_s(self) -> float:
+        """The client's deadline on the event loop's clock, known once the message is read; infinity if it set none."""
+        ...
+
+    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes | bytearray:
+        """Reads the message. Raises: RerankError if it is refused, CancelledError if the client hangs up.
+
+        Args:
+            place: waits for a place among the messages that are received; a large message needs one.
+        """
+        ...
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the client has the answer, or the call has ended in another way."""
+        ...
+
+    def hang_up(self) -> None:
+        """Ends the connection of a client that does not read its answer."""
+        ...
+
+
+class EndedByPort:
+    """A call whose port announces its end, as gRPC itself does."""
+
+    _on_done: Callable[[], object] | None = None
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the call has ended."""
+        self._on_done = function
+
+    def finish(self) -> None:
+        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
+        if self._on_done is not None:
+            self._on_done()
+            self._on_done = None
 
 
 @dataclass(eq=False)
@@ -25,7 +102,7 @@ class CallRecord:
         request_id: the caller's id of the request, or a new one.
         peer: the client's connection.
         seconds: from the arrival of the call to its answer.
-        caller: the holder of the call's API key; ANONYMOUS until the key is checked.
+        key: the name of the caller's API key; empty without one.
         request: None until it is read, and for a call that ranks nothing.
         result: None until there is one, and for a call that ranks nothing.
         error: the exception that ended the call.
@@ -36,7 +113,7 @@ class CallRecord:
     request_id: str
     peer: str
     seconds: float = 0.0
-    caller: Caller = ANONYMOUS
+    key: str = ""
     request: RerankRequest | SearchRequest | None = None
     result: Ranking | SearchResult | None = None
     error: Exception | None = None
@@ -57,11 +134,6 @@ class CallRecord:
     @property
     def search(self) -> SearchResult | None:
         return None if isinstance(self.result, Ranking) else self.result
-
-    @property
-    def key(self) -> str:
-        """The name of the caller's API key; empty without one."""
-        return self.caller.name
 
     @property
     def model(self) -> str | None:
