@@ -180,7 +180,7 @@ class RankOptions:
     strategy: StrategyKind | str = ""
     window_size: int = 0
     stride: int = 0
-    #: The model that orders all candidates in the first step of a cascade.
+    #: The model that orders all candidates first, in a cascade.
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False

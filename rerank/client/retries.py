@@ -5,7 +5,7 @@ at once where waiting cannot help: another protocol answers, or TLS cannot be ag
 not resolve, because in a cluster the name may appear with the service.
 
 gRPC's own retries (`retryPolicy` and `grpc-retry-pushback-ms`, gRFC A6) are not used. In grpcio 1.85 they wait beyond
-the deadline of a call and then report DEADLINE_EXCEEDED in place of the service's reason, let all callers return at the
+the deadline of a call and then report DEADLINE_EXCEEDED instead of the service's reason, let all callers return at the
 same moment, and repeat RESOURCE_EXHAUSTED without RetryInfo, gRPC's refusal of a message that is too large.
 """
 

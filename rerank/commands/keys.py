@@ -26,7 +26,7 @@ def add(
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
-    `max_queue_tokens` is a further setting of its entry. To revoke a key, delete its entry from the file. To revoke
+    Its entry may also have `max_queue_tokens`. To revoke a key, delete its entry from the file. To revoke
     all, leave [] in it: a file without a list is refused.
     """
     from rerank.access.key_file import CallerLimits, add_key

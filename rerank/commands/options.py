@@ -141,7 +141,7 @@ OnFailureOption = Annotated[
         parser=_parser(OnFailure),
         metavar=_metavar(OnFailure),
         help="If ranking fails, return an error, or the best order so far, which begins as the first stage's; default: "
-        "the choice of the API key, else error.",
+        "error.",
     ),
 ]
 FirstStageWeightOption = Annotated[

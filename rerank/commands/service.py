@@ -59,9 +59,7 @@ class ServeSettings:
     insecure: Annotated[
         bool, options.flag("--insecure", "Listen on other addresses than the loopback without keys.")
     ] = False
-    log_level: Annotated[LogLevel | None, typer.Option(help="Least level of the lines in the log; default: info.")] = (
-        None
-    )
+    log_level: Annotated[LogLevel | None, typer.Option(help="Lowest level that is logged; default: info.")] = None
     check: Annotated[
         bool,
         options.flag(
@@ -147,7 +145,7 @@ def index(
         str,
         typer.Option(
             help="Folder of a learned sparse model (SPLADE), whose vectors are stored, so that passages of the index "
-            "cost no model where they are ranked by it; none: the index has no sparse vectors."
+            "cost no pass of the model when they are ranked; none: the index has no sparse vectors."
         ),
     ] = "splade-tiny",
     device: Device = "auto",

@@ -33,8 +33,8 @@ class Sanitizer:
     """Removes from a text everything that a model could read as markup of the prompt.
 
     White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers, and what
-    tokenizers normalise to them, get parentheses in place of brackets; special tokens and chat markup get a space after
-    their first character; labels of the template get a dash in place of their colon. Sanitizing a sanitized text
+    tokenizers normalise to them, get parentheses instead of brackets; special tokens and chat markup get a space after
+    their first character; labels of the template get a dash instead of their colon. Sanitizing a sanitized text
     changes nothing.
 
     Args:

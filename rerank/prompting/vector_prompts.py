@@ -145,7 +145,7 @@ def _segments(template: Template, query: Query, texts: Sequence[str]) -> Iterato
 
 
 def _with_markers(template: Template) -> Template:
-    """Returns the template with markers in place of vectors, and the passage's text as its candidate."""
+    """Returns the template with markers instead of vectors, and the passage's text as its candidate."""
 
     def mark(part: str) -> str:
         return part.replace("{candidate}", _VECTOR_MARKER).replace("{query_vector}", _VECTOR_MARKER)

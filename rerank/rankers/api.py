@@ -91,5 +91,5 @@ class ApiRanker(RemoteRanker):
 
 
 def _as_utf8(text: str) -> str:
-    """Returns the text with question marks in place of halves of surrogate pairs, which JSON cannot carry."""
+    """Returns the text with question marks instead of halves of surrogate pairs, which JSON cannot carry."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -24,10 +24,7 @@ class McpSettings:
     ] = None
     target: Annotated[
         str | None,
-        typer.Option(
-            help="HOST:PORT of a running service that answers, in place of one that is started here. RERANK_API_KEY is "
-            "its key."
-        ),
+        typer.Option(help="HOST:PORT of a running service to ask, instead of starting one. RERANK_API_KEY is its key."),
     ] = None
     tls_ca: options.TLSCA = None
 
