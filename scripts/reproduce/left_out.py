@@ -20,8 +20,7 @@ import numpy as np
 import typer
 from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
-from rerank_training.fusion.signals import SignalList, signals_of
-from rerank_training.fusion.weights import Values, served_scores
+from rerank_training.fusion.weights import SignalList, Values, served_scores, signals_of
 from rerank_training.lists.training_list import TrainingList
 from rich.console import Console
 

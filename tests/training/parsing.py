@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from rerank_training.trainer.app import training
 from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.command import training
 from rerank_training.trainer.flags import RunFlags
 
 

@@ -64,8 +64,8 @@ LAYERS = {"train_first": "LlamaDecoderLayer", "train_pe_rank": "LlamaDecoderLaye
 KILLED_WHILE_SAVING = """
 import os, signal
 from rerank_training.commands import train_first
-from rerank_training.trainer import app
-train = app.report_lost_process
+from rerank_training.trainer import command
+train = command.report_lost_process
 def train_and_kill(work):
     from transformers import Trainer  # as late as the command imports torch
     save = Trainer._save_rng_state
@@ -75,7 +75,7 @@ def train_and_kill(work):
         save(self, folder)
     Trainer._save_rng_state = kill
     return train(work)
-app.report_lost_process = train_and_kill
+command.report_lost_process = train_and_kill
 train_first()
 """
 #: All trainings and losses in the same two processes, because the start of a process takes longer than a training. At

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from rerank_training.commands import train_fusion as command
 from rerank_training.fusion.arguments import FusionArguments
-from rerank_training.fusion.judged_lists import check_sources
-from rerank_training.fusion.training import Verdict, train_fusion
+from rerank_training.fusion.training import Verdict, check_sources, train_fusion
 from typer.testing import CliRunner
 
 from rerank.config import BUNDLED_MODELS, FusionModel, ServiceConfig, load_config

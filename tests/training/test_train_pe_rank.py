@@ -131,7 +131,7 @@ def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(
 def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     write_causal_lm(base, "mistral", published_tokenizer())
-    aligned = train_pe_rank(arguments(base, lists, stage="align"), long_run(tmp_path / "align"), encoder)
+    aligned = train_pe_rank(arguments(base, lists, objective="align"), long_run(tmp_path / "align"), encoder)
     history = losses(tmp_path / "align")
     assert sum(history[-5:]) < sum(history[:5])
     before, after = load_file(base / "model.safetensors"), load_file(aligned / "model.safetensors")
@@ -175,7 +175,7 @@ def test_base_that_cannot_be_trained_is_named(
     ("changed", "message"),
     [
         ({"decoding": "dynamic", "rank_loss": "ranknet"}, "is trained with listmle, .* not with ranknet"),
-        ({"stage": "align", "lora_rank": 4}, "are for --stage rank"),
+        ({"objective": "align", "lora_rank": 4}, "are for --objective rank"),
     ],
 )
 def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: str) -> None:

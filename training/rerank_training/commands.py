@@ -15,7 +15,7 @@ from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.lists.settings import BuildListsSettings
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
-from rerank_training.trainer.app import training
+from rerank_training.trainer.command import training
 
 if TYPE_CHECKING:
     from rerank_training.trainer.arguments import RunArguments
@@ -76,7 +76,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> None:
 @training(
     PERankArguments,
     example="""
-train-pe-rank --stage align --lists train.jsonl --base checkpoints/mistral --output-dir runs/align
+train-pe-rank --objective align --lists train.jsonl --base checkpoints/mistral --output-dir runs/align
 train-pe-rank --lists train.jsonl --eval-lists held-out.jsonl --base runs/align/final --output-dir runs/pe-rank""",
 )
 def train_pe_rank(arguments: PERankArguments, settings: RunArguments) -> None:

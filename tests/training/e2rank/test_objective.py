@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from rerank_training.e2rank.arguments import E2RankArguments
-from rerank_training.e2rank.objective import E2RankCollator, E2RankObjective, ListEncoder
-from rerank_training.e2rank.training import _prompts
+from rerank_training.e2rank.training import E2RankCollator, E2RankObjective, ListEncoder, _prompts
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.retriever.objective import RetrieverCollator
+from rerank_training.retriever.encoder import RetrieverCollator
 from rerank_training.trainer.losses import ranknet
 from torch import Tensor
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import FirstCollator
-from rerank_training.first.objective import FirstObjective
-from rerank_training.first.prompt import PromptSettings
+from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import ranknet
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase

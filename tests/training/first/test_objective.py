@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import FirstCollator, FirstExample
-from rerank_training.first.objective import FirstObjective, ObjectiveName
-from rerank_training.first.prompt import PromptSettings
+from rerank_training.first.objective import FirstCollator, FirstExample, FirstObjective, ObjectiveName, PromptSettings
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import ranknet
 from torch import Tensor, nn

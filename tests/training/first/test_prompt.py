@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.prompt import PromptSettings, prompt_settings
+from rerank_training.first.objective import PromptSettings
+from rerank_training.first.training import prompt_settings
 
 from rerank.checkpoints import bundled
 from rerank.prompting.identifiers import IdentifierKind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rerank_training.fusion.arguments import FusionArguments
-from rerank_training.fusion.judged_lists import read_judged_lists
+from rerank_training.fusion.training import read_judged_lists
 from rerank_training.lists.training_list import TrainingList
 
 from rerank.errors import CollectionError

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rerank_training.fusion.signals import SignalList, signals_of
-from rerank_training.fusion.weights import served_scores
+from rerank_training.fusion.weights import SignalList, served_scores, signals_of
 from rerank_training.lists.training_list import TrainingList
 from rich.console import Console
 

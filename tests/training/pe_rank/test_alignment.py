@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from rerank_training.lists.vector_table import VectorTable
-from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective
 from rerank_training.pe_rank.model import PEBase, load_pe_base
+from rerank_training.pe_rank.objective import ALIGN_TEMPLATE, AlignCollator, AlignObjective
 from rerank_training.trainer.losses import IGNORE_INDEX
 from rich.console import Console
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
-from rerank_training.pe_rank.examples import PECollator, prompt_ids, with_text
 from rerank_training.pe_rank.model import load_pe_base
+from rerank_training.pe_rank.objective import PECollator, prompt_ids, with_text
 from rich.console import Console
 
 from rerank.errors import ConfigError

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from rerank_training.lists.vector_table import VectorTable, texts_of
-from rerank_training.pe_rank.examples import PECollator, with_text
 from rerank_training.pe_rank.model import PEModel, load_pe_base
-from rerank_training.pe_rank.objective import PEObjective
+from rerank_training.pe_rank.objective import PECollator, PEObjective, with_text
 from rerank_training.trainer.losses import kl, listmle, stepwise_listmle
 from rich.console import Console
 from torch import Tensor

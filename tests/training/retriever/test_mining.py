@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rerank_training.lists.sampling import Pool
-from rerank_training.retriever.mining import mined_lists, split_queries
+from rerank_training.retriever.distillation import mined_lists, split_queries
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder

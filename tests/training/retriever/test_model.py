@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.retriever.model import TrainableEncoder
-from rerank_training.retriever.objective import RetrieverCollator
+from rerank_training.retriever.encoder import RetrieverCollator, TrainableEncoder
 
 from rerank.config import EncoderConfig
 from rerank.models.encoder import Encoder

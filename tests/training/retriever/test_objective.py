@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.retriever.objective import RetrieverCollator, RetrieverObjective
+from rerank_training.retriever.encoder import RetrieverCollator, RetrieverObjective
 from rerank_training.trainer.losses import kl
 from torch import Tensor, nn
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rerank_training.retriever.model import TrainableEncoder
+from rerank_training.retriever.encoder import TrainableEncoder
 from rerank_training.retriever.reencoding import reencode
 
 from rerank.models.encoder import Encoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.checkpoints.bundled import SMOLLM2
-from rerank.checkpoints.manifest import stated_ranker
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import with_adapter
@@ -22,18 +23,21 @@ from rerank.models.checkpoint_errors import check_complete
 from rerank.models.loading import base_model_of, check_findable, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.examples import FirstCollator
-from rerank_training.first.objective import FirstObjective
-from rerank_training.first.prompt import PromptSettings, prompt_settings
+from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import base_revision, write_checkpoint
-from rerank_training.trainer.flags import LORA_ALPHA
+from rerank_training.trainer.checkpoint import base_revision, read_base_manifest, setting, write_checkpoint
+from rerank_training.trainer.flags import LORA_ALPHA, WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import result_folder, train
+from rerank_training.trainer.run import print_summary, result_folder, train
 from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
+
+logger = logging.getLogger(__name__)
+
+_TEMPLATE, _PASSAGE_TOKENS = "first", 256
 
 
 def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
@@ -105,6 +109,46 @@ def _check_base(base: str) -> None:
     name = base_model_of(Path(base)) if (Path(base) / ADAPTER_FILE).is_file() else base
     if name != SMOLLM2:
         check_findable(name, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
+
+
+def prompt_settings(arguments: FirstArguments) -> PromptSettings:
+    """The settings of a training. A flag that differs from the base's manifest is logged as a warning with both values.
+
+    Raises:
+        CheckpointError: the base's manifest is invalid, or does not agree with its files.
+        ConfigError: there is no such template.
+    """
+    trained = read_base_manifest(arguments.base, "first")
+    settings = PromptSettings(
+        _template(arguments, trained),
+        IdentifierKind(setting("identifiers", arguments.identifiers, trained, "letters")),
+        setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE),
+        setting("passage_tokens", arguments.passage_tokens, trained, _PASSAGE_TOKENS),
+    )
+    if trained is not None:
+        logger.info(
+            "the base %s has a manifest; prompts have template %s, %s, windows of %d passages and %d tokens a passage",
+            *(arguments.base, settings.template.sha256[:12], settings.identifiers),
+            *(settings.window_size, settings.passage_tokens),
+        )
+    return settings
+
+
+def _template(arguments: FirstArguments, base: CheckpointManifest | None) -> Template:
+    if base is None:
+        return load_template(arguments.template or _TEMPLATE, TEXT_FIELDS)
+    path = Path(arguments.base) / TEMPLATE_FILE
+    trained = load_template(str(path))
+    if arguments.template is None:
+        return trained
+    given = load_template(arguments.template)
+    if given.sha256 != trained.sha256:
+        logger.warning(
+            "--template %s (%s): the base was trained with %s (%s), so it has to learn the difference; leave "
+            "--template out to keep the base's",
+            *(arguments.template, given.sha256[:12], path, trained.sha256[:12]),
+        )
+    return given
 
 
 def load_base(

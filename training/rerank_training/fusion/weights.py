@@ -1,10 +1,11 @@
-"""Weights of a fusion that judged lists choose, and what they gain on lists that the choice did not see."""
+"""Weights of a fusion, chosen by the signals of judged lists, and their gain on lists that the choice did not see."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TypeAlias
 
@@ -12,11 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rerank_eval.statistics import Comparison, compare
+from rich.console import Console
 
+from rerank.commands.progress import with_progress
 from rerank.config import FusionModel
-from rerank.rankers.fused_scores import Floats, cheap_scores, list_scores, weight_by_list
+from rerank.engine.scores import reciprocal_ranks
+from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.rankers.fused_scores import Floats, Signals, cheap_scores, list_scores, weight_by_list
+from rerank.rankers.fusion import cheap_signals
+from rerank.rankers.lexical import READ_CHARS
 from rerank.types import FirstStageKind, FirstStageWeight
-from rerank_training.fusion.signals import SignalList
+from rerank.util.words import stems
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.trainer.ndcg import ndcg_at_10
 
 #: (lists,) or (weights, lists) nDCG@10.
@@ -28,6 +38,33 @@ _FOLDS, _PERMUTATIONS = 10, 2000
 _TAIL = 0.025
 #: Means that differ by less are the same mean, summed in another order.
 _ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class SignalList:
+    """The signals of a list's n passages, and their relevance (n,)."""
+
+    signals: Signals
+    relevance: npt.NDArray[np.float32]
+
+
+def signals_of(
+    lists: Sequence[TrainingList], encoder: Encoder, sparse_encoder: SparseEncoder, console: Console
+) -> Iterator[SignalList]:
+    """The signals of lists, with progress bars. Each text is encoded once, passages with a vector not at all."""
+    queries = VectorTable(encoder.encode_queries, texts_of([lists], "queries"), console)
+    missing = (passage.text for item in lists for passage in item.passages if passage.vector is None)
+    passages = VectorTable(partial(encoder.encode_passages, dtype="auto"), missing, console)
+    for item in with_progress(lists, "lists", len(lists), console):
+        first_stage = np.array(item.scores or reciprocal_ranks(len(item.passages)), dtype=np.float64)
+        # With the query's vector at unit length, as `FusionRanker.prepare` computes the sparse scores.
+        scored = sparse_encoder.scored(sparse_encoder.encode_query(item.query.text).unit(), item.passages)
+        sparse = np.array([passage.sparse_score for passage in scored], dtype=np.float64)
+        vectors = [passages([p.text])[0] if p.vector is None else p.vector for p in item.passages]
+        words = [stems(passage.text[:READ_CHARS]) for passage in item.passages]
+        cheap = cheap_signals(item.query, words, first_stage, sparse, encoder)
+        signals = Signals(cheap, np.stack(vectors), queries([item.query.text])[0])
+        yield SignalList(signals, np.array(item.relevance, dtype=np.float32))
 
 
 @dataclass(frozen=True, slots=True)

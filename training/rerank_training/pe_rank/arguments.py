@@ -19,8 +19,8 @@ class PERankArguments(ListArguments):
 
     base: Annotated[str, "Folder to start from: a PE-Rank checkpoint, or a causal language model without projector."]
     encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
-    stage: Annotated[
-        Literal["align", "rank"], "align: train the projector to keep the text; rank: train all weights to rank."
+    objective: Annotated[
+        Literal["align", "rank"], "align: the projector learns to keep the text; rank: all weights learn to rank."
     ] = "rank"
     template: Annotated[str | None, "Prompt template, a name or a YAML file, for a base that does not name one."] = None
     decoding: Annotated[
@@ -48,5 +48,7 @@ class PERankArguments(ListArguments):
                 f"dynamic decoding is trained with listmle, one rank after the other, not with {self.rank_loss}; "
                 "remove --rank-loss"
             )
-        if self.stage == "align" and (self.eval_lists or self.lora_rank):
-            raise ConfigError("--eval-lists and --lora-rank are for --stage rank; alignment trains the projector only")
+        if self.objective == "align" and (self.eval_lists or self.lora_rank):
+            raise ConfigError(
+                "--eval-lists and --lora-rank are for --objective rank; alignment trains the projector only"
+            )

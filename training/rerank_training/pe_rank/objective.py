@@ -1,20 +1,128 @@
-"""Training objective of PE-Rank: ranking losses with and without passage texts, and the KL divergence between both."""
+"""Batches and losses of PE-Rank's two trainings: alignment of the projector, and ranking.
+
+Aligned, the model restores a passage's text from its projected vector. Trained to rank, it has ranking losses with and
+without passage texts, and the KL divergence between both (PE-Rank, arXiv 2406.14848, sections 3.3 and 3.4).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
+from rerank.errors import ConfigError
 from rerank.models.decode_state import DecodeState
+from rerank.prompting.templates import Template
+from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.pe_decode import dynamic
-from rerank_training.pe_rank.model import PEModel
-from rerank_training.trainer.losses import RankLoss, kl, stepwise_kl
+from rerank.types import Passage, Query
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.vector_table import VectorTable
+from rerank_training.pe_rank.model import CHOSEN_SLOT, PEModel
+from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, kl, language_model_loss, stepwise_kl
 from rerank_training.trainer.processes import over_all_processes
+from rerank_training.trainer.windows import relevance_and_mask
+
+#: Template of the prompt; the answer is the text of the passage.
+ALIGN_TEMPLATE = "pe_align"
+
+
+@dataclass(frozen=True)
+class PECollator:
+    """Collates windows into a batch.
+
+    The batch holds `input_ids` (B, T) with slots for vectors, padded on the right; `last_index` (B,), the index of the
+    prompt's last position; `vectors` (B, 1 + N, E) of query and passages, or (B, N, E) if the prompt has no slot for
+    the query; `relevance` and `mask` (B, N), False at the padding of short windows; `order` (B, N), the positions of
+    the passages from best to worst, ties in window order. With `text_prompts`, also `text_input_ids` and
+    `text_last_index`.
+
+    Args:
+        prompts: as serving renders them.
+        passages: vectors of all passages in the windows.
+        queries: vectors of all queries; None if the prompts show none.
+        context_tokens: largest number of positions that the model reads.
+        text_prompts: the same with the text after each vector, if these are trained too.
+        with_choices: append all passages but the last to the prompt, best first, for dynamic decoding.
+    """
+
+    prompts: VectorPrompts
+    passages: VectorTable
+    queries: VectorTable | None
+    context_tokens: int
+    text_prompts: VectorPrompts | None = None
+    with_choices: bool = False
+
+    def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
+        """Raises: ConfigError when a window needs more positions than the model reads."""
+        batch = {
+            "vectors": pad_sequence([self._vectors(window) for window in windows], batch_first=True),
+            **relevance_and_mask(windows),
+            "order": _orders(windows),
+            **self._positions(self.prompts, windows),
+        }
+        if self.text_prompts is not None:
+            with_text = self._positions(self.text_prompts, windows)
+            batch |= {f"text_{name}": tensor for name, tensor in with_text.items()}
+        return batch
+
+    def _positions(self, prompts: VectorPrompts, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
+        prompt_rows = [prompt_ids(prompts, window) for window in windows]
+        rows = [ids + self._choices(len(window.passages)) for ids, window in zip(prompt_rows, windows, strict=True)]
+        longest, window = max(zip(rows, windows, strict=True), key=lambda pair: len(pair[0]))
+        if len(longest) > self.context_tokens:
+            raise ConfigError(
+                f"query {window.query.query_id} with {len(window.passages)} passages needs {len(longest)} positions, "
+                f"the model reads {self.context_tokens}; lower --window-size or --passage-tokens"
+            )
+        return {
+            "input_ids": pad_sequence([torch.tensor(row) for row in rows], batch_first=True),
+            "last_index": torch.tensor([len(ids) - 1 for ids in prompt_rows]),
+        }
+
+    def _choices(self, n: int) -> list[int]:
+        return [CHOSEN_SLOT] * (n - 1) if self.with_choices else []
+
+    def _vectors(self, window: TrainingList) -> Tensor:
+        passages = self.passages([passage.text for passage in window.passages])
+        query = passages[:0] if self.queries is None else self.queries([window.query.text])
+        return torch.from_numpy(np.concatenate([query, passages]))
+
+
+def prompt_ids(prompts: VectorPrompts, window: TrainingList) -> list[int]:
+    """Token ids and slots of a window's prompt, as serving renders it."""
+    passages = window.passages
+    if prompts.reads_text:
+        passages = tuple(replace(passage, text=prompts.shown_text(passage)) for passage in passages)
+    return list(prompts.token_ids(prompts.sanitize(window.query), passages))
+
+
+def with_text(template: Template) -> Template:
+    """The template with each passage's text after its vector.
+
+    Raises:
+        ConfigError: the template shows the text already.
+    """
+    if "{text}" in template.body:
+        raise ConfigError(
+            "the template shows {text} already, so that a view with text and vectors adds nothing; set "
+            "--text-weight and --kl-weight to 0"
+        )
+    return replace(template, body=template.body.replace("{candidate}", "{candidate} {text}"))
+
+
+def _orders(windows: Sequence[TrainingList]) -> Tensor:
+    """(B, N) positions by falling relevance, padding last."""
+    relevance = [torch.tensor(window.relevance) for window in windows]
+    values = pad_sequence(relevance, batch_first=True, padding_value=-torch.inf)
+    return values.argsort(dim=1, descending=True, stable=True)
 
 
 @dataclass(frozen=True)
@@ -84,3 +192,49 @@ class PEObjective:
         steps = torch.arange(ranks.shape[1], device=ranks.device)
         left = (ranks[:, None, :] >= steps[:, None]) & batch["mask"][:, None, :]
         return over_all_processes(stepwise_kl)(scores, teacher, left)
+
+
+@dataclass(frozen=True)
+class AlignCollator:
+    """Collates texts into a batch: for each text, the prompt with its vector, followed by the text.
+
+    The batch holds `input_ids` (B, T); `labels` (B, T), the text's tokens, and IGNORE_INDEX elsewhere; `vectors`
+    (B, 1, E); and the other arguments of PEModel: `mask` (B, 1), all True, and `order` (B, 1), all 0.
+    """
+
+    prompts: VectorPrompts
+    vectors: VectorTable
+    tokenizer: PreTrainedTokenizerBase
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        prompt = list(self.prompts.token_ids(Query(""), [Passage("", "")]))
+        answers = [self._answer(text) for text in texts]
+        labels = [torch.tensor([IGNORE_INDEX] * len(prompt) + answer) for answer in answers]
+        return {
+            "input_ids": pad_sequence([torch.tensor(prompt + answer) for answer in answers], batch_first=True),
+            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORE_INDEX),
+            "vectors": torch.from_numpy(self.vectors(texts))[:, None],
+            "mask": torch.ones(len(texts), 1, dtype=torch.bool),
+            "order": torch.zeros(len(texts), 1, dtype=torch.long),
+        }
+
+    def _answer(self, text: str) -> list[int]:
+        shown = self.prompts.shown_text(Passage("", text))
+        ids: list[int] = self.tokenizer(shown, add_special_tokens=False)["input_ids"]
+        end = self.tokenizer.eos_token_id
+        return ids if end is None else [*ids, int(end)]
+
+
+class AlignObjective:
+    """The language model's loss on the text, given its vector."""
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """The mean cross entropy of the texts' tokens."""
+        states, _ = model(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+        labelled = batch["labels"] != IGNORE_INDEX
+        first = int(labelled.int().argmax(dim=1).min()) - 1  # the position that predicts the first answer
+        pe_model = cast(PEModel, getattr(model, "module", model))  # wrapped when training on several GPUs
+        return language_model_loss(pe_model.logits(states[:, first:]), batch["labels"][:, first:])
+
+    def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        raise NotImplementedError("alignment has no held-out lists; this is a bug")

@@ -22,19 +22,22 @@ from rerank.types import Passage
 from rerank.util.files import sha256_of_files
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
-from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective
 from rerank_training.pe_rank.arguments import PERankArguments
-from rerank_training.pe_rank.examples import PECollator, with_text
 from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
-from rerank_training.pe_rank.objective import PEObjective
+from rerank_training.pe_rank.objective import (
+    ALIGN_TEMPLATE,
+    AlignCollator,
+    AlignObjective,
+    PECollator,
+    PEObjective,
+    with_text,
+)
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.base_manifest import read_base_manifest, setting
-from rerank_training.trainer.checkpoint import write_checkpoint
+from rerank_training.trainer.checkpoint import read_base_manifest, setting, write_checkpoint
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import result_folder, train
+from rerank_training.trainer.run import print_summary, result_folder, train
 from rerank_training.trainer.windows import (
     TrainingWindows,
     held_out_windows,
@@ -69,13 +72,13 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     arguments = replace(arguments, window_size=size)
     lists, held_out = read_training_lists(arguments)
-    arguments = with_filled_windows(arguments, lists, arguments.base) if arguments.stage == "rank" else arguments
+    arguments = with_filled_windows(arguments, lists, arguments.base) if arguments.objective == "rank" else arguments
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template)
     arguments = replace(arguments, passage_tokens=_passage_tokens(arguments, base, chain(lists, held_out)))
-    set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank)
-    if arguments.stage == "align":
+    set_trainable(base.model, arguments.objective == "rank", arguments.lora_rank)
+    if arguments.objective == "align":
         parts = _alignment(arguments, settings, encoder, base, lists)
     else:
         parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
@@ -96,7 +99,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
             passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
             instructions=sum(bool(item.query.instruction) for item in lists),
         )
-        print_summary(trainer, folder, served=arguments.stage == "rank")
+        print_summary(trainer, folder, served=arguments.objective == "rank")
     return folder
 
 
@@ -123,7 +126,7 @@ def _check_base(arguments: PERankArguments) -> None:
 
 def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
     """The flag; without it, the default or as many tokens as fit with the longest query."""
-    if arguments.passage_tokens or arguments.stage == "align":
+    if arguments.passage_tokens or arguments.objective == "align":
         return arguments.passage_tokens or _TEXT_TOKENS
     template = base.template if "{text}" in base.template.body else with_text(base.template)
     prompts = base.prompts(template, _TEXT_TOKENS)
@@ -146,7 +149,7 @@ def _alignment(
     if not base.model.own_vocabulary:
         raise ConfigError(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
-            "--stage rank, or a base with a vocabulary"
+            "--objective rank, or a base with a vocabulary"
         )
     texts = list(dict.fromkeys(texts_of([lists], "passages")))
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_tokens)

@@ -1,19 +1,20 @@
-"""Writes a trained checkpoint for serving: weights, tokenizer, prompt template and manifest in one folder."""
+"""The manifest of a base, and the checkpoint of a training: weights, tokenizer, template and manifest in one folder."""
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
-from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, TrainedRanker, write_manifest
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, TrainedRanker, read_manifest, write_manifest
 from rerank.errors import ConfigError
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
@@ -21,7 +22,43 @@ from rerank.util.files import atomic_folder, sha256_of_files
 from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.processes import is_lost_process
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _PACKAGES = ("torch", "transformers", "peft")
+
+
+def read_base_manifest(base: str, ranker: TrainedRanker) -> CheckpointManifest | None:
+    """The manifest of a base that was trained as this kind of ranker; None for any other base.
+
+    Raises:
+        CheckpointError: see `read_manifest`.
+    """
+    manifest = read_manifest(Path(base)) if Path(base).is_dir() else None
+    return manifest if manifest is not None and manifest.ranker == ranker else None
+
+
+def setting(name: str, given: T | None, base: CheckpointManifest | None, default: T) -> T:
+    """The value of a flag; without the flag, the base's training's; without either, the default.
+
+    A flag that differs from the base's training is logged as a warning with both values.
+
+    Args:
+        name: of a field of the manifest, and of the flag.
+    """
+    trained: T | None = getattr(base, name, None)
+    if trained is None or trained == "":
+        return default if given is None else given
+    if given is None:
+        return trained
+    if given != trained:
+        flag = f"--{name.replace('_', '-')}"
+        logger.warning(
+            "%s %s: the base was trained with %s, so it has to learn the difference; leave %s out to keep %s",
+            *(flag, given, trained, flag, trained),
+        )
+    return given
 
 
 def write_checkpoint(
