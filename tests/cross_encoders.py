@@ -30,7 +30,7 @@ PAIR_CHAT = (
     "<D>: {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }}<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -83,7 +83,7 @@ def _write_classifier(folder: Path, architecture: str) -> None:
         tokenizer = pair_tokenizer("[CLS] $A [SEP] [SEP] $B [SEP]", model_input_names=names)
     else:
         tokenizer = pair_tokenizer("[CLS] $A [SEP] $B [SEP]", model_input_names=names)
-    common = {**_SIZES, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
+    common = {**SIZES, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
     config = {
         "bert": lambda: BertConfig(max_position_embeddings=MAX_TOKENS, **common),
         "xlm-roberta": lambda: XLMRobertaConfig(
@@ -118,7 +118,7 @@ def _write_qwen3(folder: Path) -> None:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        **_SIZES,
+        **SIZES,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.small_encoder import change_json
+
 Damage = Callable[[Path], None]
+Tensors = dict[str, torch.Tensor]
 
 #: Contents that no JSON file of a model may have.
 _CONTENTS: Mapping[str, bytes] = {
@@ -53,9 +55,14 @@ def as_folder(file: str) -> Damage:
 
 
 def setting(file: str, key: str, value: object) -> Damage:
+    return lambda folder: change_json(folder / file, **{key: value})
+
+
+def tensors_changed(file: str, change: Callable[[Tensors], Tensors]) -> Damage:
+    """Changes the tensors of a file in the safetensors format."""
+
     def damage(folder: Path) -> None:
-        path = folder / file
-        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
+        save_file(change(load_file(folder / file)), folder / file, metadata={"format": "pt"})
 
     return damage
 
@@ -84,21 +91,15 @@ def of_weights(file: str) -> Iterator[tuple[str, Damage]]:
 
         return damage
 
-    def changed(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Damage:
-        def damage(folder: Path) -> None:
-            save_file(change(load_file(folder / file)), folder / file, metadata={"format": "pt"})
-
-        return damage
-
     yield from ((f"{file} cut at {size}", cut(size)) for size in (0, 5, 0.5, 0.99))
     yield f"{file} removed", removed(file)
     yield f"{file} as a folder", as_folder(file)
     yield f"{file} of noise", content(file, b"\x93\x12\xff" * 9000)
     yield f"{file} with a long header", content(file, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}")
-    yield f"{file} without tensors", changed(lambda tensors: {})
-    yield f"{file} without half of them", changed(lambda tensors: dict(sorted(tensors.items())[::2]))
-    yield (f"{file} of other shapes", changed(lambda tensors: {name: torch.zeros(3, 5) for name in tensors}))
-    yield f"{file} of NaN", changed(lambda tensors: {name: tensor * float("nan") for name, tensor in tensors.items()})
+    yield f"{file} without tensors", tensors_changed(file, lambda tensors: {})
+    yield f"{file} without half of them", tensors_changed(file, lambda tensors: dict(sorted(tensors.items())[::2]))
+    yield f"{file} of other shapes", tensors_changed(file, lambda tensors: {n: torch.zeros(3, 5) for n in tensors})
+    yield f"{file} of NaN", tensors_changed(file, lambda tensors: {n: t * float("nan") for n, t in tensors.items()})
 
 
 def pickled(file: str, contents: object) -> Damage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.models.encoder import Encoder
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import SIZES, write_causal_lm
+from tests.small_encoder import change_json
 from tests.small_tokenizers import metaspace
 
 #: Short, so that many windows can be generated in a test.
@@ -73,8 +73,7 @@ def write_perturbed(folder: Path, zero_init: Path) -> Path:
 
 
 def change_config(folder: Path, **settings: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings), encoding="utf-8")
+    change_json(folder / "config.json", **settings)
 
 
 def change_weights(folder: Path, added: dict[str, torch.Tensor], without: str = "no such name") -> None:

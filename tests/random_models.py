@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     BertConfig,
@@ -71,6 +72,26 @@ DECODERS: dict[str, PretrainedConfig] = {
     "roberta": RobertaConfig(**_SHAPE, is_decoder=True),
     "llama with dynamic positions": LlamaConfig(**_GROUPED_QUERIES, rope_parameters=_DYNAMIC_ROPE),
 }
+
+
+#: Operators that give Python a number from the device. A CUDA graph cannot contain them.
+READ_BACK = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.is_nonzero.default,
+    torch.ops.aten.nonzero.default,
+}
+
+
+class Operators(TorchDispatchMode):
+    """Keeps the operators that run in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[object] = set()
+
+    def __torch_dispatch__(self, operator: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(operator)
+        return operator(*args, **(kwargs or {}))
 
 
 def random_model(config: PretrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

@@ -88,4 +88,7 @@ def state_prompts(folder: Path, prompts: Mapping[str, object]) -> None:
 
 
 def change_json(path: Path, **changed: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    """Changes keys of a file with an object, which is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    path.write_text(json.dumps(content | changed), encoding="utf-8")

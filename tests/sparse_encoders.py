@@ -11,15 +11,10 @@ from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from transformers import AutoModelForMaskedLM, BertConfig, DistilBertConfig, PreTrainedTokenizerFast, XLMRobertaConfig
 
+from tests.cross_encoders import SIZES
 from tests.small_tokenizers import uncased
 
-_SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "initializer_range": 0.3,
-}
+_SIZES = SIZES | {"initializer_range": 0.3}
 MAX_TOKENS = 64
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -188,15 +188,22 @@ class Encoder:
             texts: what to encode.
             dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
         """
-        return self._encode(texts, self._passages, self.pick_dtype(dtype))[0]
+        return self.vectors_and_truncation(texts, dtype)[0]
+
+    def vectors_and_truncation(self, texts: Sequence[str], dtype: Precision = "float32") -> tuple[Matrix, list[bool]]:
+        """Returns the vectors of `encode_passages`, and for each text whether it has more tokens than are read."""
+        return self._encode(texts, self._passages, self.pick_dtype(dtype))
 
     def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> tuple[Matrix, list[bool]]:
-        """Returns the vectors, and whether each text has more tokens than are read. Long ends cost nothing."""
+        """Encodes equal texts once, and reads no more than the beginning of a long one."""
         distinct = list(dict.fromkeys(texts))
         read = [self._beginning(text, side) for text in distinct]
         counts = self._text_tokens(read, side)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
-        for rows in self._batches(counts, side):
+        around = self.id.max_tokens - side.max_text_tokens
+        # By tokens: sorted by characters, as in sentence-transformers, texts and code are padded by a quarter.
+        lengths = [around + min(tokens, side.max_text_tokens) for tokens in counts]
+        for rows in batches_by_length(lengths, self._batch_tokens):
             autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16")
             with self._lock, torch.cuda.stream(self._stream), autocast:
                 model = self._model_in(dtype)
@@ -215,32 +222,16 @@ class Encoder:
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
         """Returns the passages with vectors: a passage without one gets one, which is kept for later requests."""
-        new = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
-        found = zip(*self._encode(new, self._passages, self.pick_dtype(dtype)), strict=True)
-        computed = dict(zip(new, found, strict=True))
-        for text, (vector, is_truncated) in computed.items():
-            self.vector_cache.put(text, vector, is_truncated)
-
-        def completed(passage: Passage) -> Passage:
-            if passage.vector is not None:
-                return passage
-            vector, is_truncated = computed[passage.text]
-            return replace(passage, vector=vector, vector_truncated=is_truncated)
-
-        return [completed(passage) for passage in passages]
+        encoded, missing = list(passages), [row for row, passage in enumerate(passages) if passage.vector is None]
+        found = zip(missing, *self.vectors_and_truncation([passages[row].text for row in missing], dtype), strict=True)
+        for row, vector, is_truncated in found:
+            self.vector_cache.put(passages[row].text, vector, is_truncated)
+            encoded[row] = replace(passages[row], vector=vector, vector_truncated=is_truncated)
+        return encoded
 
     def pick_dtype(self, dtype: Precision) -> Precision:
-        """Returns the type that `auto` means: bfloat16 on a CPU that multiplies it, otherwise float32."""
+        """See `pick_encoder_dtype`."""
         return pick_encoder_dtype(self.device, dtype)
-
-    def _batches(self, counts: Sequence[int], side: _Side) -> Iterator[list[int]]:
-        """Yields batches of texts of similar numbers of tokens, the longest first, so that little is padded.
-
-        Sorted by characters, as in sentence-transformers, a batch of texts and code is padded by a quarter.
-        """
-        around = self.id.max_tokens - side.max_text_tokens
-        lengths = [around + min(tokens, side.max_text_tokens) for tokens in counts]
-        return batches_by_length(lengths, self._batch_tokens)
 
     def _model_in(self, dtype: Precision) -> SentenceTransformer:
         """Returns the model that computes in `dtype`: on a CPU a copy with other linear layers, made on first use."""
@@ -290,7 +281,7 @@ class Encoder:
         return replace(query, vector=self.encode_queries([query.text])[0], is_truncated=is_truncated)
 
     def beginning(self, text: str) -> str:
-        """Returns the beginning of a passage that `encode_passages` and `is_truncated` treat as the whole text."""
+        """Returns the beginning of a passage that `encode_passages` treats as the whole text."""
         return self._beginning(text, self._passages)
 
     def _beginning(self, text: str, side: _Side) -> str:
@@ -320,9 +311,3 @@ class Encoder:
         """A tokenizer that nothing changes, so that threads may share it."""
         with self._lock:
             return splitter_of(self._model.tokenizer)
-
-    def is_truncated(self, texts: Sequence[str]) -> list[bool]:
-        """Returns for each passage whether it has more tokens than are read. Equal texts are read once."""
-        distinct = list(dict.fromkeys(texts))
-        tokens_of = dict(zip(distinct, self.token_counts(list(map(self.beginning, distinct))), strict=True))
-        return [tokens_of[text] > self.max_text_tokens for text in texts]

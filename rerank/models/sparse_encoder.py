@@ -93,20 +93,17 @@ class SparseEncoder:
         self._check_vectors()
 
     def pick_dtype(self, dtype: Precision) -> Precision:
-        """Returns the type that `auto` means: bfloat16 on a CPU that multiplies it, otherwise float32."""
+        """See `pick_encoder_dtype`."""
         return pick_encoder_dtype(self.device, dtype)
 
     def encode_query(self, text: str) -> SparseVector:
         """Returns the vector of a query, as the library's `encode_query` gives it, in float32."""
+        return _vector(self._by_library("encode_query", text, self._loaded.prompts.query))
+
+    def _by_library(self, encode: Literal["encode_query", "encode_document"], text: str, prompt: str) -> Any:
+        options = {"convert_to_sparse_tensor": False, "save_to_cpu": True, "show_progress_bar": False}
         with self._lock:
-            weights = cast(Any, self._loaded.library).encode_query(
-                [text],
-                prompt=self._loaded.prompts.query,
-                convert_to_sparse_tensor=False,
-                save_to_cpu=True,
-                show_progress_bar=False,
-            )
-        return _vector(weights[0].float().numpy())
+            return getattr(self._loaded.library, encode)([text], prompt=prompt, **options)[0].float().numpy()
 
     def encode_passages(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
         """Returns the whole vector of each passage. A long text counts up to its first `id.max_tokens` tokens."""
@@ -234,18 +231,9 @@ class SparseEncoder:
 
     def _check_vectors(self) -> None:
         """Raises: CheckpointError if our vector of a text is not the library's."""
-        with self._lock:
-            expected = cast(Any, self._loaded.library).encode_document(
-                [_CHECKED_TEXT],
-                prompt=self._loaded.prompts.document,
-                convert_to_sparse_tensor=False,
-                save_to_cpu=True,
-                show_progress_bar=False,
-            )[0]
-        vector, _ = self.encode_passages(
-            [_CHECKED_TEXT, 9 * _CHECKED_TEXT], "float32"
-        )  # a longer text in the batch makes it padded
-        difference = expected.float().numpy().copy()
+        longer = 9 * _CHECKED_TEXT  # so that the batch is padded
+        vector, _ = self.encode_passages([_CHECKED_TEXT, longer], "float32")
+        difference = self._by_library("encode_document", _CHECKED_TEXT, self._loaded.prompts.document).copy()
         difference[vector.terms] -= vector.weights
         if not (largest := float(np.abs(difference).max())) <= _TOLERANCE:
             raise CheckpointError(

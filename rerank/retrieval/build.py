@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.dense import open_vector_index, recall_of, write_vector_index
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
-from rerank.retrieval.shards import DenseJob, SparseJob, encode_shards
+from rerank.retrieval.shards import DenseJob, ShardJob, SparseJob, encode_shards
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.types import Passage, Precision
@@ -115,9 +115,23 @@ def build_index(
         build.step("dense", steps.dense)
         if sparse_encoder is not None:
             build.step("sparse vectors", partial(_write_sparse, build, sparse_encoder, settings, report))
-        manifest = write_manifest(
-            build.index, _manifest(collection.name, build, steps, encoder, settings, sparse_encoder)
+        manifest = IndexManifest(
+            format=FORMAT,
+            collection=collection.name,
+            passages=len(PassageStore(build.index)),
+            encoder=encoder.id,
+            encoder_dtype=settings.encoder_dtype,
+            dense=settings.dense,
+            sparse_encoder=sparse_encoder.id if sparse_encoder else None,
+            **steps.quality(),
+            bm25_k1=K1,
+            bm25_b=B,
+            versions=_versions(),
+            created_utc=datetime.now(UTC),
+            seconds=build.seconds,
+            files={},  # written by `write_manifest`
         )
+        manifest = write_manifest(build.index, manifest)
         build.finish()
     return manifest
 
@@ -133,12 +147,10 @@ class VectorSteps:
 
     def vectors(self) -> float:
         """Encodes the passages; returns the time that it took, summed over workers, in seconds."""
-        n = len(PassageStore(self.build.index))
-        journal = self.build.folder / "shards"
-        device, dtype = self.encoder.device, self.settings.encoder_dtype
-        job = DenseJob(self.build.index, journal, self.encoder.id, str(device), dtype, SHARD_ROWS)
-        workers = self.settings.workers or (1 if device.type == "cuda" else self.settings.threads)
-        return encode_shards(job, self.encoder, workers, lambda done: self.report("vectors", done, n))
+        index, journal, encoder = self.build.index, self.build.folder / "shards", self.encoder
+        dtype = self.settings.encoder_dtype
+        job = DenseJob(index, journal, encoder.id, str(encoder.device), dtype, SHARD_ROWS)
+        return _encode(job, encoder, self.settings, partial(self.report, "vectors"))
 
     def dense(self) -> None:
         """Writes the file of approximate search, if that was asked for."""
@@ -200,41 +212,21 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
 
 def _write_sparse(build: BuildFolder, encoder: SparseEncoder, settings: BuildSettings, report: Report) -> float:
     """Encodes the passages as sparse vectors; returns the time that it took, summed over workers, in seconds."""
-    n = len(PassageStore(build.index))
     dtype = encoder.pick_dtype("auto")
     job = SparseJob(build.index, build.folder / "sparse-shards", encoder.id, str(encoder.device), dtype, SHARD_ROWS)
-    workers = settings.workers or (1 if encoder.device.type == "cuda" else settings.threads)
-    seconds = encode_shards(job, encoder, workers, lambda done: report("sparse vectors", done, n))
+    seconds = _encode(job, encoder, settings, partial(report, "sparse vectors"))
     start_s = time.perf_counter()
     join_parts([job.part(shard) for shard in range(len(job.read_journal()))], build.index, encoder.id.vocabulary_size)
     return seconds + time.perf_counter() - start_s
 
 
-def _manifest(
-    collection: str,
-    build: BuildFolder,
-    steps: VectorSteps,
-    encoder: Encoder,
-    settings: BuildSettings,
-    sparse_encoder: SparseEncoder | None,
-) -> IndexManifest:
-    """The manifest, still without files."""
-    return IndexManifest(
-        format=FORMAT,
-        collection=collection,
-        passages=len(PassageStore(build.index)),
-        encoder=encoder.id,
-        encoder_dtype=settings.encoder_dtype,
-        dense=settings.dense,
-        sparse_encoder=sparse_encoder.id if sparse_encoder else None,
-        **steps.quality(),
-        bm25_k1=K1,
-        bm25_b=B,
-        versions=_versions(),
-        created_utc=datetime.now(UTC),
-        seconds=build.seconds,
-        files={},
-    )
+def _encode(
+    job: ShardJob[Any], encoder: Encoder | SparseEncoder, settings: BuildSettings, report: Callable[[int, int], None]
+) -> float:
+    """Encodes the passages; `report` gets the number of finished ones, and of all. Returns: see `encode_shards`."""
+    n = len(PassageStore(job.folder))
+    workers = settings.workers or (1 if encoder.device.type == "cuda" else settings.threads)
+    return encode_shards(job, encoder, workers, lambda done: report(done, n))
 
 
 def _versions() -> dict[str, str]:

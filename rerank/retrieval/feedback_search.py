@@ -87,8 +87,10 @@ class FeedbackSearch:
             return shortened, FeedbackReport(reason, ms=_ms_since(start_s))
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
             return shortened, FeedbackReport(_KL_NEEDS_SCORES, ms=_ms_since(start_s))
-        updates = await self._updated(query, first)
-        report = _report(updates, _ms_since(start_s))
+        by_ranker = method is FeedbackMethod.E2RANK
+        update = partial(update_query, query, first, self.settings)
+        updates = by_model(query, first) if by_ranker else await self.on_thread(update)
+        report = FeedbackReport(updates.outcomes[0].value, float(updates.cosines[0]), _ms_since(start_s))
         if report.reason:
             return shortened, report
         try:
@@ -103,12 +105,6 @@ class FeedbackSearch:
             if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
                 raise
             return shortened, replace(report, reason=f"no second ranking: {message_for_caller(error)}")
-
-    async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:
-        """The updates of the query, computed on the thread."""
-        if self.settings.method is FeedbackMethod.E2RANK:
-            return by_model(query, first)
-        return await self.on_thread(partial(update_query, query, first, self.settings))
 
     async def _find_new(self, query: Query, candidates: tuple[Passage, ...], deadline_s: float) -> tuple[Passage, ...]:
         known = {candidate.doc_id for candidate in candidates}
@@ -163,11 +159,6 @@ def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> 
         torch.tensor([[vector is not None for vector in vectors]], dtype=torch.bool),
         settings,
     )
-
-
-def _report(updates: QueryUpdates, ms: float) -> FeedbackReport:
-    (outcome,) = updates.outcomes
-    return FeedbackReport(outcome.value, float(updates.cosines[0]), ms)
 
 
 def _ms_since(start_s: float) -> float:

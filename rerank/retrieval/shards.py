@@ -118,10 +118,10 @@ class DenseJob(ShardJob[EncoderId]):
 
     def store(self, shard: int, texts: Sequence[str], encoder: Encoder) -> None:
         """See ShardJob. Raises: CheckpointError if the encoder returns numbers that are not finite."""
-        vectors = encoder.encode_passages(texts, self.dtype)
+        vectors, is_truncated = encoder.vectors_and_truncation(texts, self.dtype)
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self.encoder.name} returns numbers that are not finite; use another")
-        VectorWriter(self.folder).write(shard * self.shard_rows, vectors, encoder.is_truncated(texts))
+        VectorWriter(self.folder).write(shard * self.shard_rows, vectors, is_truncated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def test_divergence_of_pe_rank_is_the_sum_over_the_ranks_and_trains_the_teacher_
 @pytest.mark.parametrize(
     ("loss", "weight"), [("weighted-ranknet", 10.0), ("lambdarank-first", 1.0), ("listnet-first", 0.1)]
 )
-def test_weights_beside_the_language_model_are_those_of_first(loss: str, weight: float) -> None:
+def test_weights_next_to_the_language_model_equal_first(loss: str, weight: float) -> None:
     arguments = FirstArguments(lists="lists.jsonl", base="base", rank_loss=loss)
     assert arguments.joint_rank_weight == weight
     assert FirstArguments(lists="lists.jsonl", base="base", rank_loss=loss, rank_weight=2.5).joint_rank_weight == 2.5

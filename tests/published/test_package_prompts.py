@@ -97,7 +97,7 @@ class Package:
     ("profile", "tokenizer"),
     [("rank-zephyr", "zephyr"), ("first-mistral", "instruct"), ("rank-gpt", "zephyr"), ("rank-gpt-apeer", "zephyr")],
 )
-def test_prompts_over_dl_2019_are_those_of_the_package(
+def test_prompts_over_dl_2019_equal_the_package(
     folder: Path, shared: Path, tmp_path: Path, profile: str, tokenizer: str
 ) -> None:
     facts, tokens = load_profile(profile), tokenizer_of(folder, tokenizer, tmp_path)

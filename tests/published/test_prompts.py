@@ -7,13 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedTokenizerBase
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from rerank.config import load_config
+from rerank.config.named import named_model
+from rerank.models.encoder import Encoder
 from rerank.profiles import load_profile
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
+from rerank.rankers.base import Ranker, rank_windows
+from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.types import Passage, Query, Window
+from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import metaspace
 
 ftfy = pytest.importorskip("ftfy")
@@ -36,6 +43,10 @@ TEXTS = [
 
 #: Titles of TEXTS, as BEIR's passages have; the first has none.
 TITLES = ["", "Lyrics of a song", "naÃ¯ve  {text} art [2]", "A {title} of words"]
+pytest.importorskip("ftfy")
+
+WINDOW = Window(Query("what jumps"), tuple(Passage(f"d{place}", f"text {place}") for place in range(20)))
+NAMES = "ABCDEFGHIJKLMNOPQRST"
 
 
 def template(folder: Path) -> Template:
@@ -71,17 +82,6 @@ def renderer_and_names(
     return ListwiseRenderer(template(folder).with_style(style), tokenizer, 32_768, answer_tokens=1), names
 
 
-def found_ids(
-    renderer: ListwiseRenderer, query: str, texts: list[str], names: list[str], titles: list[str]
-) -> list[int]:
-    passages = [
-        Passage(str(place), f"{title} {text}" if title else text, title=title)
-        for place, (title, text) in enumerate(zip(titles, texts, strict=True))
-    ]
-    prepared = renderer.prepare(Query(query), passages)
-    return renderer.prompt(Window(prepared.query, prepared.passages), names).token_ids
-
-
 @pytest.mark.parametrize(
     ("profile", "chat"), [("rank-zephyr", "zephyr"), ("first-zephyr", "zephyr"), ("first-mistral", "instruct")]
 )
@@ -89,5 +89,37 @@ def test_prompts_over_difficult_texts(tmp_path: Path, profile: str, chat: str) -
     tokenizer = metaspace(chat)  # type: ignore[arg-type]
     renderer, names = renderer_and_names(profile, tmp_path, tokenizer)
     for titles in (TITLES, [""] * 4):
-        found = found_ids(renderer, "how do fleas live", TEXTS, names, titles)
-        assert found == expected_ids(tokenizer, "how do fleas live", TEXTS, names, titles)
+        passages = [
+            Passage(str(place), f"{title} {text}" if title else text, title=title)
+            for place, (title, text) in enumerate(zip(titles, TEXTS, strict=True))
+        ]
+        prepared = renderer.prepare(Query("how do fleas live"), passages)
+        found = renderer.prompt(Window(prepared.query, prepared.passages), names).token_ids
+        assert found == expected_ids(tokenizer, prepared.query.text, TEXTS, names, titles)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_lm(tmp_path_factory.mktemp("published") / "mistral", "mistral", metaspace("instruct"))
+
+
+def served(checkpoint: Path, encoder: Encoder) -> Ranker:
+    model = named_model(f"it=first-mistral:{checkpoint}") | {"template": "first"}
+    return load_models(load_config(None, [model]).models[:1], ModelLoader(encoder, "cpu")).rankers["it"]
+
+
+@torch.no_grad()
+def formula(checkpoint: Path, prompt: list[int]) -> list[float]:
+    """log softmax over the letters of the window."""
+    vocabulary = AutoTokenizer.from_pretrained(checkpoint).get_vocab()
+    logits = AutoModelForCausalLM.from_pretrained(checkpoint).eval()(torch.tensor([prompt])).logits[0, -1]
+    return logits[[vocabulary[name] for name in NAMES]].log_softmax(0).tolist()
+
+
+def test_scores_belong_to_the_bare_letters(checkpoint: Path, encoder: Encoder) -> None:
+    ranker = served(checkpoint, encoder)
+    prepared = ranker.prepare(WINDOW.query, WINDOW.passages)
+    window = Window(prepared.query, prepared.passages)
+    prompt = list(ranker.encode(window).prompts[0])
+    (ranking,) = rank_windows(ranker, [window])
+    assert list(ranking.scores) == pytest.approx(formula(checkpoint, prompt), abs=1e-5)

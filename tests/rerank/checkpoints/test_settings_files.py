@@ -28,7 +28,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
-from tests.small_encoder import write_small_encoder
+from tests.small_encoder import change_json, write_small_encoder
 from tests.small_tokenizers import byte_level
 
 CPU = torch.device("cpu")
@@ -38,10 +38,6 @@ CROSS = "config_sentence_transformers.json"
 def write(path: Path, content: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
-
-
-def change(path: Path, **settings: object) -> None:
-    write(path, (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | settings)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +79,14 @@ def test_cross_encoder_calls_no_function_as_its_activation(
 ) -> None:
     folder = shutil.copytree(cross_encoder, tmp_path / "model")
     if place == CROSS:
-        change(folder / place, activation_fn=function)
+        change_json(folder / place, activation_fn=function)
     else:
         (folder / CROSS).unlink()
         (folder / "modules.json").unlink()
         if place != "earlier":
-            change(folder / "config.json", sentence_transformers={"activation_fn": function})
+            change_json(folder / "config.json", sentence_transformers={"activation_fn": function})
         if place != "config.json":
-            change(folder / "config.json", sbert_ce_default_activation_function=function)
+            change_json(folder / "config.json", sbert_ce_default_activation_function=function)
     with pytest.raises(CheckpointError, match=rf"needs code from its publisher \(.*{function}\)"):
         PairScorer(folder, "cpu")
     assert not called
@@ -112,7 +108,7 @@ def test_folder_cannot_have_its_weights_unpickled_with_code(small_encoder: Path,
     folder, made = shutil.copytree(small_encoder, tmp_path / "model"), tmp_path / "made"
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Payload(made)}, folder / "pytorch_model.bin")
-    change(folder / "sentence_bert_config.json", **{options: {"weights_only": False, "use_safetensors": False}})
+    change_json(folder / "sentence_bert_config.json", **{options: {"weights_only": False, "use_safetensors": False}})
     with pytest.raises(CheckpointError, match="weights_only"):
         Encoder(str(folder), "cpu")
     assert not made.exists()
@@ -154,7 +150,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 def test_other_names_are_refused(small_encoder: Path, tmp_path: Path, file: str, settings: Any, named: str) -> None:
     folder = shutil.copytree(small_encoder, tmp_path / "model")
     if isinstance(settings, dict):
-        change(folder / file, **settings)
+        change_json(folder / file, **settings)
     else:
         write(folder / file, settings)
     with pytest.raises(CheckpointError, match=named):
@@ -181,9 +177,9 @@ def test_routers_inside_one_another_are_followed_to_an_end(tmp_path: Path) -> No
 
 def test_settings_of_any_size_and_depth_end_soon(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a":' * 900 + "[" + ",".join(["0"] * 500_000) + "]" + "}" * 900)
-    started = time.monotonic()
+    started = time.process_time()
     check_settings(tmp_path)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     (tmp_path / "config.json").write_text('{"a":' * 100_000)
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
         check_settings(tmp_path)
@@ -210,10 +206,10 @@ def test_adapter_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "unknown_library.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     mapping = {"base_model_class": "A", "parent_library": "unknown_library"}
-    change(adapter / "adapter_config.json", auto_mapping=mapping, base_model_name_or_path=str(base))
+    change_json(adapter / "adapter_config.json", auto_mapping=mapping, base_model_name_or_path=str(base))
     load_causal_lm(adapter, CPU)
     assert not (tmp_path / "imported").exists()
-    change(base / "config.json", attn_implementation="someone/kernel")  # the base of an adapter is checked, too
+    change_json(base / "config.json", attn_implementation="someone/kernel")  # the base of an adapter is checked, too
     with pytest.raises(CheckpointError, match="someone/kernel"):
         load_causal_lm(adapter, CPU)
 

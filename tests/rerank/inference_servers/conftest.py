@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,20 @@ def _tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "rerank.reranking.load_models.load_tokenizer_of", lambda source: copy.deepcopy(_load_once(source))
     )
+
+
+@pytest.fixture(scope="module")
+def url(request: pytest.FixtureRequest) -> str:
+    """The server given with --vllm."""
+    return str(request.config.getoption("--vllm"))
+
+
+@pytest.fixture(scope="module")
+def models(request: pytest.FixtureRequest) -> Path:
+    """The folder of the models given with --vllm-models."""
+    if not (found := request.config.getoption("--vllm-models")):
+        pytest.skip("needs --vllm-models DIR, the folder of the models that tests/…/random_rerankers.py writes")
+    return Path(found)
 
 
 @pytest.fixture

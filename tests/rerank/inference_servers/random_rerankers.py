@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -21,8 +20,9 @@ from transformers import (
     Qwen3Config,
 )
 
+from tests.cross_encoders import pair_tokenizer
 from tests.small_encoder import write_qwen_model
-from tests.small_tokenizers import byte_level, uncased
+from tests.small_tokenizers import byte_level
 
 BERT, QWEN3, E2RANK = "bert-reranker", "qwen3-reranker", "e2rank"
 #: The tokens whose logits Qwen3's score compares, and the form of its prompt.
@@ -35,12 +35,7 @@ _SIZES = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, 
 
 def write_bert(folder: Path) -> None:
     """A BERT with one label, as bge-reranker and the MiniLM cross-encoders are."""
-    tokenizer = uncased()
-    ids = [(mark, tokenizer.convert_tokens_to_ids(mark)) for mark in ("[CLS]", "[SEP]")]
-    pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair=pair, special_tokens=ids
-    )
+    tokenizer = pair_tokenizer("[CLS] $A [SEP] $B:1 [SEP]:1")
     config = BertConfig(vocab_size=len(tokenizer), num_labels=1, initializer_range=0.2, pad_token_id=0, **_SIZES)
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -66,7 +66,7 @@ def model(folder: Path, url: str = "") -> E2RankModel:
 
 
 @pytest.mark.parametrize("is_encoder", [False, True])
-async def test_scores_are_those_of_the_model_in_this_process(
+async def test_scores_equal_the_model_in_this_process(
     folder: Path, encoder: Encoder, e2rank: Encoder, is_encoder: bool
 ) -> None:
     loader = ModelLoader(e2rank if is_encoder else encoder, "cpu")

@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
 
 import pytest
 
@@ -23,13 +24,82 @@ from rerank.ports.server import serve
 from rerank.reranking.load_models import load_remote
 from rerank.types import Passage
 from tests.rerank.inference_servers.cases import QUERY
-from tests.rerank.inference_servers.hostile_servers import ENDLESS, LONG, SLOW, Answer, hostile, whole
 from tests.rerank.inference_servers.test_served_models import opened
 
 ASK = Post("/ask", {})
-OK = whole(b"{}")
 #: Far below the duration of an attack, and far above what is allowed to it.
 SOON_S = 5.0
+#: Answers the requests of a connection, whose head and body it has read.
+Answer: TypeAlias = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def again_and_again(piece: bytes, beginning: bytes = b"", pause_s: float = 0.0) -> Answer:
+    """An answer without an end."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(beginning)
+        while True:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    return answer
+
+
+def whole(body: bytes, *headers: str) -> Answer:
+    """An answer with headers."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = ["HTTP/1.1 200 OK", f"content-length: {len(body)}", *headers, "", ""]
+        writer.write("\r\n".join(head).encode() + body)
+        await writer.drain()
+
+    return answer
+
+
+OK = whole(b"{}")
+#: Answers that never end.
+ENDLESS: Mapping[str, Answer] = {
+    "100 Continue": again_and_again(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "body": again_and_again(b" " * 65536, b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n"),
+}
+#: Answers of too many bytes, and of too many values.
+LONG: Mapping[str, Answer] = {"body": ENDLESS["body"], "values": whole(b"[" + b"[]," * 300_000 + b"1]")}
+#: Answers that come one byte now and then.
+SLOW: Mapping[str, Answer] = {
+    "bytes of the status": again_and_again(b"0", b"HTTP/1.1 20", pause_s=0.05),
+    "bytes of a header": again_and_again(b"x", b"HTTP/1.1 200 OK\r\nx: ", pause_s=0.05),
+    "bytes of the body": again_and_again(b" ", b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n", pause_s=0.05),
+    "100 Continue": again_and_again(b"HTTP/1.1 100 Continue\r\n\r\n", pause_s=0.05),
+    "nothing": again_and_again(b"", pause_s=0.05),
+}
+
+
+@asynccontextmanager
+async def hostile(answer: Answer, health: Answer | None = None, port: int = 0) -> AsyncIterator[str]:
+    """The URL of a server that answers so, and GET /health in another way if there is one; port 0 is a free one."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(length or 0))
+                await (health if health and head.startswith(b"get /health ") else answer)(writer)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -50,7 +120,7 @@ async def test_long_answer_is_refused_before_the_call_is_late(answer: Answer) ->
 
 
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
-async def test_time_of_a_call_is_that_of_the_whole_answer(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_of_a_call_counts_the_whole_answer(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_ANSWER_S", 0.3)
     async with server_at(answer) as asked, asyncio.timeout(SOON_S):
         with pytest.raises(NoAnswer, match=r"/ask: no answer within 0.3 s"):

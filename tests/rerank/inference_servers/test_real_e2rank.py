@@ -24,20 +24,15 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 #: The difference of cosines in float32 between two programs.
 CLOSE = 1e-4
+STEP = RankStage("zephyr", Single(100))
 TEXTS = [f"passage {number}" + " about birds that find their way" * (number % 5) for number in range(40)]
 
 
-@pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest) -> Path:
-    if not (models := request.config.getoption("--vllm-models")):
-        pytest.skip("needs --vllm-models DIR, the folder of the models that tests/…/random_rerankers.py writes")
-    return Path(models) / "e2rank"
-
-
 @pytest.mark.parametrize("is_encoder", [False, True], ids=["texts", "vectors of the encoder"])
-async def test_scores_are_those_of_the_model_in_this_process(
-    request: pytest.FixtureRequest, folder: Path, encoder: Encoder, is_encoder: bool
+async def test_scores_equal_the_model_in_this_process(
+    url: str, models: Path, encoder: Encoder, is_encoder: bool
 ) -> None:
+    folder = models / "e2rank"
     settings = EncoderConfig(name=str(folder), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
     loader = ModelLoader(own := Encoder(settings, "cpu"), "cpu")
     vectors = own.encode_passages(TEXTS) if is_encoder else [None] * len(TEXTS)
@@ -52,10 +47,6 @@ async def test_scores_are_those_of_the_model_in_this_process(
             return await engine.run(work)
 
     here = E2RankModel(name="zephyr", ranker="e2rank", path=folder, precision="float32")
-    url = str(request.config.getoption("--vllm"))
     expected, found = await ranked(here), await ranked(here.model_copy(update={"served_by": served_by(url, "e2rank")}))
     assert found.trace.windows[0].scores == pytest.approx(expected.trace.windows[0].scores, abs=CLOSE)
     assert max(expected.trace.windows[0].scores) - min(expected.trace.windows[0].scores) > 0.01
-
-
-STEP = RankStage("zephyr", Single(100))

@@ -37,18 +37,10 @@ CLOSE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.config.getoption("--vllm"))
-
-
-@pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest, url: str) -> Path:
+def folder(models: Path, url: str) -> Path:
     """The folder of the model that the server serves."""
-    models = request.config.getoption("--vllm-models")
-    if not models:
-        pytest.skip("needs --vllm-models DIR, the folder of the models that tests/…/random_rerankers.py writes")
-    found: Path = models / httpx2.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
-    return found
+    name: str = httpx2.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
+    return models / name
 
 
 def texts(n: int) -> list[str]:
@@ -65,7 +57,7 @@ async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm-score"], ids=["rerank", "score"])
-async def test_scores_and_order_are_those_of_the_model_in_this_process(url: str, folder: Path, kind: str) -> None:
+async def test_scores_and_order_equal_the_model_in_this_process(url: str, folder: Path, kind: str) -> None:
     expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(40))
     assert max(expected) - min(expected) > 0.1, "the texts have nearly the same score"
     found = await ranked(url, folder, 40, Single(1000), kind=kind)

@@ -57,12 +57,6 @@ def request_of(n: int, seed: int = 0, **settings: object) -> Request:
 
 
 @pytest.fixture(scope="module")
-def url(request: pytest.FixtureRequest) -> str:
-    """The server given with --vllm."""
-    return str(request.config.getoption("--vllm"))
-
-
-@pytest.fixture(scope="module")
 def here() -> Ranker:
     """The bundled FIRST in this process, in the precision of the server."""
     from rerank.models.encoder import Encoder
@@ -86,7 +80,7 @@ def metric(url: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.M))
 
 
-async def test_scores_of_50_windows_are_those_of_the_model_in_this_process(url: str, here: Ranker) -> None:
+async def test_scores_of_50_windows_equal_the_model_in_this_process(url: str, here: Ranker) -> None:
     ranker = served(url)
     await ranker.open()
     gaps = []

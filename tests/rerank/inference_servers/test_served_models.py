@@ -13,7 +13,7 @@ import pytest
 from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.errors import ModelServerUnfit
-from rerank.inference_servers.api import VllmApi
+from rerank.inference_servers.api import LlamaCppApi, VllmApi
 from rerank.rankers.base import Ranker
 from rerank.reranking.load_models import load_remote
 from tests.rerank.inference_servers.cases import adapter, plain, request
@@ -110,3 +110,12 @@ async def test_windows_hold_as_many_passages_as_the_server_scores(
     assert load_remote(plain(vllm.url)).info.max_window_size == 52
     monkeypatch.setattr(VllmApi, "most_token_ids", 20)
     assert load_remote(plain(vllm.url)).info.max_window_size == 20
+
+
+@pytest.mark.parametrize("api", [VllmApi("m"), LlamaCppApi("m")], ids=lambda api: type(api).__name__)
+@pytest.mark.parametrize(
+    "answer", [{}, [], None, {"choices": []}, {"meta_info": None}, {"completion_probabilities": []}]
+)
+def test_answer_of_another_form_raises_what_the_ranker_expects(api: VllmApi, answer: object) -> None:
+    with pytest.raises((LookupError, TypeError, ValueError, AttributeError)):
+        api.log_probs(answer)

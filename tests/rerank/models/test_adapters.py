@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from rerank.config import GenerationModel, PERankModel
 from rerank.errors import CheckpointError
@@ -22,7 +20,7 @@ from rerank.models.loading import load_causal_lm
 from rerank.reranking.load_models import load_ranker
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.cross_encoders import write_cross_encoder
-from tests.damaged_folders import setting
+from tests.damaged_folders import Damage, Tensors, setting, tensors_changed
 from tests.small_encoder import write_small_encoder
 from tests.small_tokenizers import byte_level
 
@@ -66,69 +64,56 @@ def logits(model: Any) -> torch.Tensor:
 )
 def test_merged_adapter_computes_as_peft_does(bases: dict[int, Path], tmp_path: Path, settings: dict[str, Any]) -> None:
     adapter = write_adapter(tmp_path / "adapter", bases[2], **settings)
-    changed = {name: tensor + 0.1 for name, tensor in load_file(adapter / WEIGHTS).items()}
-    save_file(changed, adapter / WEIGHTS, metadata={"format": "pt"})
+    tensors_changed(WEIGHTS, lambda tensors: {name: tensor + 0.1 for name, tensor in tensors.items()})(adapter)
     base = AutoModelForCausalLM.from_pretrained(bases[2])
     expected = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(bases[2]), adapter))
     assert not torch.allclose(expected, logits(base), atol=1e-2)
     torch.testing.assert_close(logits(load_causal_lm(adapter, CPU).model), expected, atol=1e-4, rtol=1e-4)
 
 
-def more_layers(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[4], served_on=bases[2])
-
-
-def fewer_layers(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[2], served_on=bases[4])
-
-
-def of_classifier(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[2])
-    setting(FILE, "task_type", "SEQ_CLS")(adapter)
-
-
-def saved_module_lost(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[2], modules_to_save=["lm_head"])
-    kept = {name: tensor for name, tensor in load_file(adapter / WEIGHTS).items() if "lm_head" not in name}
-    save_file(kept, adapter / WEIGHTS, metadata={"format": "pt"})
-
-
-def saved_module_of_another_base(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[2])
-    setting(FILE, "modules_to_save", ["lm_head", "pooler"])(adapter)
-
-
-def larger_vocabulary(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[2])
-    tokenizer = AutoTokenizer.from_pretrained(bases[2])
+def with_more_tokens(adapter: Path) -> None:
+    tokenizer = byte_level()
     tokenizer.add_tokens([f"<new{number}>" for number in range(9)])
     tokenizer.save_pretrained(adapter)
 
 
-def resized_embeddings(adapter: Path, bases: dict[int, Path]) -> None:
-    write_adapter(adapter, bases[2], modules_to_save=["embed_tokens"])
-    weights = load_file(adapter / WEIGHTS)
-    (name,) = (name for name in weights if "embed_tokens" in name)
-    save_file(weights | {name: torch.zeros(7, 64)}, adapter / WEIGHTS, metadata={"format": "pt"})
-
-
-#: What is wrong with an adapter, and what the error says.
-UNFIT: list[tuple[Callable[[Path, dict[int, Path]], None], str]] = [
-    (more_layers, r"has weights that its base has no place for: model\.layers\.2\.self_attn\.q_proj\.lora_A"),
-    (fewer_layers, r"lacks the weights model\.layers\.2\.self_attn\.q_proj\.lora_A.* and 3 more"),
-    (of_classifier, r"is an adapter for the task SEQ_CLS, and this ranker serves CAUSAL_LM"),
-    (saved_module_lost, r"lacks the weights lm_head\.weight"),
-    (saved_module_of_another_base, r"has modules_to_save that its base lacks: pooler; set"),
-    (larger_vocabulary, r"has a tokenizer of \d+ tokens, and its base embeddings of \d+"),
-    (resized_embeddings, r"has weights of other shapes than its base: .*embed_tokens"),
+#: Layers of the base that an adapter was trained on and of its base now, what it was trained with, what is changed
+#: then, and what the error says.
+UNFIT: list[tuple[int, int, dict[str, Any], Damage | None, str]] = [
+    (4, 2, {}, None, r"has weights that its base has no place for: model\.layers\.2\.self_attn\.q_proj\.lora_A"),
+    (2, 4, {}, None, r"lacks the weights model\.layers\.2\.self_attn\.q_proj\.lora_A.* and 3 more"),
+    (2, 2, {}, setting(FILE, "task_type", "SEQ_CLS"), r"for the task SEQ_CLS, and this ranker serves CAUSAL_LM"),
+    (
+        *(2, 2, {"modules_to_save": ["lm_head"]}),
+        tensors_changed(WEIGHTS, lambda tensors: {n: t for n, t in tensors.items() if "lm_head" not in n}),
+        r"lacks the weights lm_head\.weight",
+    ),
+    (
+        *(2, 2, {}, setting(FILE, "modules_to_save", ["lm_head", "pooler"])),
+        r"has modules_to_save that its base lacks: pooler; set",
+    ),
+    (2, 2, {}, with_more_tokens, r"has a tokenizer of \d+ tokens, and its base embeddings of \d+"),
+    (
+        *(2, 2, {"modules_to_save": ["embed_tokens"]}),
+        tensors_changed(WEIGHTS, lambda ts: {n: torch.zeros(7, 64) if "embed_tokens" in n else ts[n] for n in ts}),
+        r"has weights of other shapes than its base: .*embed_tokens",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("damage", "problem"), UNFIT)
+@pytest.mark.parametrize(("trained", "served", "settings", "damage", "problem"), UNFIT)
 def test_adapter_is_never_served_with_part_of_its_weights(
-    bases: dict[int, Path], tmp_path: Path, damage: Callable[[Path, dict[int, Path]], None], problem: str
+    bases: dict[int, Path],
+    tmp_path: Path,
+    trained: int,
+    served: int,
+    settings: dict[str, Any],
+    damage: Damage | None,
+    problem: str,
 ) -> None:
-    damage(adapter := tmp_path / "adapter", bases)
+    adapter = write_adapter(tmp_path / "adapter", bases[trained], served_on=bases[served], **settings)
+    if damage:
+        damage(adapter)
     with pytest.raises(CheckpointError, match=problem) as caught:
         load_causal_lm(adapter, CPU)
     assert str(adapter) in str(caught.value)
@@ -137,7 +122,7 @@ def test_adapter_is_never_served_with_part_of_its_weights(
 def test_rankers_of_causal_lms_and_vectors_name_the_adapter(
     bases: dict[int, Path], tmp_path: Path, encoder: Encoder
 ) -> None:
-    more_layers(adapter := tmp_path / "adapter", bases)
+    adapter = write_adapter(tmp_path / "adapter", bases[4], served_on=bases[2])
     generation = GenerationModel(name="m", ranker="generation", path=adapter)
     with pytest.raises(CheckpointError, match="has weights that its base has no place for"):
         load_ranker(generation, encoder, "cpu")
@@ -163,10 +148,22 @@ def test_adapter_of_a_cross_encoder_scores_as_the_library_does(tmp_path: Path, s
     assert scorer.revision != PairScorer(base, "cpu").revision
 
 
-@pytest.mark.parametrize("damage", ["more layers", "other task", "lost weights"])
+def with_another_layer(tensors: Tensors) -> Tensors:
+    return tensors | {name.replace("layer.0", "layer.7"): tensor.clone() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (tensors_changed(WEIGHTS, with_another_layer), "no place for"),
+        (tensors_changed(WEIGHTS, lambda tensors: dict(list(tensors.items())[1:])), "lacks the weights"),
+        (setting(FILE, "task_type", "QUESTION_ANS"), "task QUESTION_ANS"),
+    ],
+    ids=["more layers", "lost weights", "other task"],
+)
 @pytest.mark.parametrize("kind", ["cross-encoder", "encoder"])
 def test_unfit_adapter_of_an_encoder_or_cross_encoder_is_refused(
-    tmp_path: Path, encoder: Encoder, kind: str, damage: str
+    tmp_path: Path, encoder: Encoder, kind: str, damage: Damage, problem: str
 ) -> None:
     if kind == "encoder":
         base = write_small_encoder(tmp_path / "base", encoder).folder
@@ -174,16 +171,8 @@ def test_unfit_adapter_of_an_encoder_or_cross_encoder_is_refused(
     else:
         base = write_cross_encoder(tmp_path / "base", "bert")
         adapter = adapt(CrossEncoder(str(base), device="cpu"), tmp_path / "adapter")
-    weights = load_file(adapter / WEIGHTS)
-    if damage == "more layers":
-        weights |= {name.replace("layer.0", "layer.7"): tensor.clone() for name, tensor in weights.items()}
-    elif damage == "lost weights":
-        weights = dict(list(weights.items())[1:])
-    save_file(weights, adapter / WEIGHTS, metadata={"format": "pt"})
-    if damage == "other task":
-        setting(FILE, "task_type", "QUESTION_ANS")(adapter)
-    problem = {"more layers": "no place for", "lost weights": "lacks the weights", "other task": "task QUESTION_ANS"}
-    with pytest.raises(CheckpointError, match=problem[damage]):
+    damage(adapter)
+    with pytest.raises(CheckpointError, match=problem):
         Encoder(str(adapter), "cpu") if kind == "encoder" else PairScorer(adapter, "cpu")
 
 

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import StaticCache
 
 from rerank.models import decode_state
 from rerank.models.decode_state import DecodeState
-from tests.random_models import DECODERS, last_logits, random_model, random_sequences
-
-#: Operators that give Python a number from the device. A CUDA graph cannot contain them.
-READ_BACK = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
-
-
-class _Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[object] = set()
-
-    def __torch_dispatch__(self, operator: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(operator)
-        return operator(*args, **(kwargs or {}))
+from tests.random_models import DECODERS, READ_BACK, Operators, last_logits, random_model, random_sequences
 
 
 @pytest.fixture
@@ -64,7 +48,7 @@ def test_step_in_the_cache_of_a_gpu_can_be_captured(name: str) -> None:
     model = random_model(DECODERS[name])
     with torch.inference_mode():
         state = DecodeState(model, model.config, random_sequences()[:1], steps=2)
-        with _Operators() as operators:
+        with Operators() as operators:
             state.decode_step(torch.tensor([7]))
     assert operators.seen
     assert operators.seen.isdisjoint(READ_BACK)

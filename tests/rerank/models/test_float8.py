@@ -12,7 +12,7 @@ from tests.random_models import DECODERS, random_model
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_outputs_are_near_those_of_bfloat16(bias: bool) -> None:
+def test_outputs_are_near_bfloat16(bias: bool) -> None:
     torch.manual_seed(0)
     linear, inputs = torch.nn.Linear(256, 64, bias=bias).bfloat16(), torch.randn(3, 5, 256).bfloat16()
     inputs[0, 0] *= 1000  # each position has a scale
@@ -57,5 +57,5 @@ def test_narrow_model_in_float8_is_warned_of(monkeypatch: pytest.MonkeyPatch, ca
     assert not caplog.text
 
 
-def test_encoder_beside_a_model_in_float8_computes_in_bfloat16() -> None:
+def test_encoder_next_to_a_model_in_float8_computes_in_bfloat16() -> None:
     assert pick_encoder_dtype(torch.device("cpu"), "float8") == "bfloat16"

@@ -7,32 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerank.models import last_token
 from rerank.models.last_token import LastTokenReader
-from tests.random_models import DECODERS, last_logits, random_model, random_sequences
+from tests.random_models import DECODERS, READ_BACK, Operators, last_logits, random_model, random_sequences
 
 #: Models with `layers`, which are compiled.
 LAYERED = ["llama", "mistral", "qwen2", "qwen2 with a window in one layer", "qwen3", "gemma2", "gemma3", "gpt-oss"]
-#: Operators that give Python a number from the device. A CUDA graph cannot contain them.
-READ_BACK = {
-    torch.ops.aten._local_scalar_dense.default,
-    torch.ops.aten.is_nonzero.default,
-    torch.ops.aten.nonzero.default,
-}
-
-
-class Operators(TorchDispatchMode):
-    """Keeps the operators that run in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[object] = set()
-
-    def __torch_dispatch__(self, operator: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(operator)
-        return operator(*args, **(kwargs or {}))
 
 
 class Graphs:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
 from rerank.models.jina_bert import JinaBertConfig, JinaBertModel, alibi_slopes
+from tests.pe_checkpoints import change_weights
+from tests.small_encoder import change_json
 
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6}
 CODE = "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"
@@ -25,7 +27,7 @@ def random_model(vocab_size: int) -> JinaBertModel:
     ).eval()
 
 
-def test_slopes_are_those_of_alibi() -> None:
+def test_slopes_equal_alibi() -> None:
     assert alibi_slopes(8) == [2**-k for k in range(1, 9)]
     assert alibi_slopes(12) == [2**-k for k in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
 
@@ -62,7 +64,7 @@ def formula(model: JinaBertModel, ids: list[int]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_states_are_those_of_the_formula_also_beside_padding() -> None:
+def test_states_equal_the_formula_also_next_to_padding() -> None:
     model, ids = random_model(50), [5, 7, 9, 11, 13]
     batch = torch.tensor([[*ids, 0, 0], range(20, 27)])
     states = model(batch, attention_mask=torch.tensor([[1] * 5 + [0] * 2, [1] * 7])).last_hidden_state
@@ -79,10 +81,7 @@ def published(encoder: Encoder, tmp_path: Path) -> Path:
     settings = SIZES | {"model_type": "bert", "auto_map": {"AutoModel": CODE}, "vocab_size": 30_522}
     settings |= {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "architectures": ["JinaBertModel"]}
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    for pooling in folder.glob("1_Pooling/config.json"):
-        content = json.loads(pooling.read_text(encoding="utf-8"))
-        dimension = {key: SIZES["hidden_size"] for key in content if "dimension" in key}
-        pooling.write_text(json.dumps(content | dimension), encoding="utf-8")
+    change_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=SIZES["hidden_size"])
     return folder
 
 
@@ -98,8 +97,6 @@ def test_published_folder_is_read_without_its_code(published: Path) -> None:
 
 def test_another_variant_of_the_architecture_is_refused_by_its_weights(published: Path) -> None:
     """jina-bert-v2-qk-post-norm normalises queries and keys, and names its MLP otherwise."""
-    weights = load_file(published / "model.safetensors")
-    norm = {"encoder.layer.0.attention.self.layer_norm_q.weight": torch.ones(48)}
-    save_file(weights | norm, published / "model.safetensors", metadata={"format": "pt"})
+    change_weights(published, {"encoder.layer.0.attention.self.layer_norm_q.weight": torch.ones(48)})
     with pytest.raises(CheckpointError, match=r"with unknown encoder\.layer\.0\.attention\.self\.layer_norm_q\.weight"):
         Encoder(str(published), "cpu")

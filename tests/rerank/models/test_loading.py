@@ -68,7 +68,7 @@ def test_float32_weights_are_multiplied_in_bfloat16_under_autocast(
     assert uses_autocast(random_model(DECODERS["llama"], dtype), precision) == autocast
 
 
-def test_transformer_is_that_of_the_full_causal_lm(lm: Path) -> None:
+def test_transformer_computes_as_the_full_causal_lm(lm: Path) -> None:
     weights = load_file(lm / "model.safetensors")
     built = build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
     ids = torch.arange(40)[None]

@@ -24,7 +24,7 @@ def changed(model: PreTrainedModel) -> list[str]:
 @pytest.mark.parametrize("shape", [(1, 32), (7, 32), (3, 5, 32), (1500, 32)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.inference_mode()
-def test_results_are_those_of_torch(shape: tuple[int, ...], bias: bool) -> None:
+def test_results_equal_torch(shape: tuple[int, ...], bias: bool) -> None:
     linear, x = nn.Linear(32, 48, bias=bias), torch.randn(shape)
     expected = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double() if bias else None)
     compute_by_onednn(linear)

