@@ -25,7 +25,7 @@ from rerank.names import StrategyKind as StrategyKind
 from rerank.names import first_stage_weight
 from rerank.util.sparse_vectors import SparseText as SparseText
 from rerank.util.sparse_vectors import SparseVector as SparseVector
-from rerank.util.text_table import TableRow, ranking_table
+from rerank.util.terminal import TableRow, ranking_table
 
 T = TypeVar("T")
 

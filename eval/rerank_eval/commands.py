@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rerank.commands.app import CommandApp
-from rerank.commands.flags import flags
+from rerank.commands.app import CommandApp, flags
 from rerank.commands.run import run
 from rerank_eval.settings import BeirSettings, TrecDLSettings
 

@@ -1,15 +1,22 @@
-"""Typer applications of the installed commands: help in plain text, with examples."""
+"""Typer applications of the installed commands: help in plain text, with examples; flags are fields of dataclasses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
+from functools import wraps
+from inspect import Parameter, Signature
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from rerank.util.pydantic_words import plain_words
+from rerank.util.validation import plain_words
 
+R = TypeVar("R")
+
+#: `context_settings` of a command that also accepts its flags and choices with underscores: --random_share.
+UNDERSCORES_TOO = {"token_normalize_func": lambda name: name.replace("_", "-")}
 #: Wider than any sentence, so that help is not wrapped.
 _LONGEST = 1000
 
@@ -43,3 +50,49 @@ class CommandApp(typer.Typer):
         lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
         # A paragraph that begins with \b keeps its lines.
         return super().command(name, cls=cls, epilog=f"\b\nExample:\n{lines}", **settings)
+
+
+def flags(*settings_types: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Turns a function of one or several settings dataclasses into a typer command with one flag per field.
+
+    A field is annotated with its help, `Annotated[type, "the help"]`, or with typer.Option(help=…) for limits and other
+    options. Fields that a subclass adds come first in --help.
+    """
+    parameters = [parameter for settings_type in settings_types for parameter in _parameters(settings_type)]
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        @wraps(function)
+        def command(**values: Any) -> R:
+            return function(*(_settings(settings_type, values) for settings_type in settings_types))
+
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameters(settings_type: type) -> Iterator[Parameter]:
+    """One keyword-only parameter per field, the fields of the class itself before those that it inherits."""
+    hints = get_type_hints(settings_type, include_extras=True)
+    own_fields = settings_type.__annotations__
+    for setting in sorted(fields(settings_type), key=lambda setting: setting.name not in own_fields):
+        annotation = _with_option(hints[setting.name])
+        yield Parameter(setting.name, Parameter.KEYWORD_ONLY, default=_default(setting), annotation=annotation)
+
+
+def _with_option(annotation: Any) -> Any:
+    """The annotation of a field for typer, which takes the help as a part of an option."""
+    if isinstance(annotation.__metadata__[0], str):
+        return Annotated[annotation.__origin__, typer.Option(help=annotation.__metadata__[0])]
+    return annotation
+
+
+def _settings(settings_type: type, values: dict[str, Any]) -> Any:
+    return settings_type(**{setting.name: values[setting.name] for setting in fields(settings_type)})
+
+
+def _default(setting: Field[Any]) -> Any:
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return Parameter.empty if setting.default is MISSING else setting.default

@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple, TypeAlias
 from google.protobuf.json_format import MessageToDict
 
 from rerank.client.error_details import ServiceError
-from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
+from rerank.commands.run import PlainConsole
 from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, SelfTestFailed
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import request_rows

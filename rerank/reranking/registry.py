@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rerank.config import ModelConfig
-from rerank.config.cascades import preranker_problem
+from rerank.config.loading import preranker_problem
 from rerank.engine.strategies import RankStage, Stages, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
 from rerank.rankers.base import Ranker, RankerInfo

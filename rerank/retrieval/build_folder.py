@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.util.files import absent, rename_to_absent, report_disk_errors, report_uncreatable, sync
-from rerank.util.saves import damage_of, read_saved, synced_sizes, write_synced
+from rerank.util.files import (
+    absent,
+    damage_of,
+    rename_to_absent,
+    report_disk_errors,
+    report_uncreatable,
+    sync,
+    synced_sizes,
+)
+from rerank.util.json_files import read_saved, write_synced
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Atomic writes of files and folders, which appear complete or not at all, also after a power loss; checked reads; full
-disks; SHA-256."""
+disks; sizes that tell what a kill cut; SHA-256."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rerank.errors import ConfigError
 
@@ -96,6 +97,27 @@ def _sync_one(path: Path) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_WAIT:
             raise
+
+
+def synced_sizes(folder: Path) -> dict[str, int]:
+    """Sizes in bytes of all files in a folder, by their paths in it, after their contents are on disk.
+
+    Raises: OSError if the disk is full or broken.
+    """
+    sync(folder)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+
+
+def damage_of(folder: Path, sizes: Mapping[str, Any]) -> str:
+    """Says which file of a folder is missing or smaller than it was; empty if none is."""
+    for name, size in sizes.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{path} is missing"
+        if (found := path.stat().st_size) < size:
+            return f"{path} has {found:,} of {size:,} bytes"
+    return ""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Reads JSON files of this package, such as manifests, and refuses files that Python would misread."""
+"""Reads and writes JSON files of this package, such as manifests, and refuses files that Python would misread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.util.files import read_text
+from rerank.util.files import atomic_file, read_text
 
 _MAX_BYTES = 16 * 1024 * 1024
 
@@ -41,6 +41,20 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the key {reprlib.repr(repeated)} is there twice")
     return content
+
+
+def write_synced(path: Path, content: Mapping[str, Any]) -> None:
+    """Replaces a file by JSON; the new content is on disk when this returns."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_saved(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file that `write_synced` wrote; None if it is cut or not there."""
+    try:
+        return read_json(path)
+    except ConfigError:
+        return None
 
 
 def differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:

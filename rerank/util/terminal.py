@@ -1,12 +1,16 @@
-"""Texts of others on a terminal: characters that a terminal obeys are shown instead."""
+"""Texts of others on a terminal: characters that a terminal obeys are shown instead; a ranking as a short table."""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 #: Control characters but tab and line feed, characters that reverse the direction of writing, and lone surrogates.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Rows of a ranking's table, and characters of an id and of a text in it.
+_ROWS, _DOC_ID_CHARS, _TEXT_CHARS = 10, 24, 60
 
 
 def visible(text: str) -> str:
@@ -19,3 +23,41 @@ class VisibleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
+
+
+class TableRow(NamedTuple):
+    """A result as a row of a table.
+
+    Attributes:
+        text: may be empty.
+    """
+
+    score: float
+    doc_id: str
+    text: str
+
+
+def ranking_table(results: Sequence[TableRow]) -> str:
+    """A table of rank, score, doc_id and the beginning of the text, of the first results; the text says how many more.
+
+    Args:
+        results: best first.
+    """
+    if not results:
+        return "no results"
+    header = ("rank", "score", "doc_id", "text")
+    rows = [
+        (str(rank), f"{score:.4g}", _start(doc_id, _DOC_ID_CHARS), _start(text, _TEXT_CHARS))
+        for rank, (score, doc_id, text) in enumerate(results[:_ROWS], start=1)
+    ]
+    rank, score, doc_id, _ = (max(map(len, column)) for column in zip(header, *rows, strict=True))
+    lines = [f"{a:>{rank}}  {b:>{score}}  {c:<{doc_id}}  {d}".rstrip() for a, b, c, d in (header, *rows)]
+    more = len(results) - len(rows)
+    return "\n".join([*lines, *([f"… and {more} more"] if more else [])])
+
+
+def _start(text: str, chars: int) -> str:
+    """The beginning of a text on one line, without characters that a terminal obeys."""
+    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * chars])
+    line = " ".join(shown.split())
+    return line if len(line) <= chars and len(text) <= 4 * chars else line[: chars - 1] + "…"

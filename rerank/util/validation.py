@@ -1,7 +1,8 @@
-"""Pydantic's errors about a file of a user on one line: the place, the path of the setting, what is expected."""
+"""Pydantic's errors in plain words, and on one line: the place in a file, the path of the setting, what is expected."""
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -10,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rerank.names import did_you_mean
-from rerank.util.pydantic_words import plain_words
 
 #: Where a setting is in the content of a file, such as ("models", 0, "path").
 Location: TypeAlias = tuple[int | str, ...]
@@ -18,6 +18,34 @@ Location: TypeAlias = tuple[int | str, ...]
 #: A file may be wrong in each of its lines; more problems are counted only.
 _MAX_PROBLEMS = 10
 _SHOWN_CHARS = 100
+#: What pydantic says, which speaks of Python → what a colleague would say.
+_WORDS = [
+    (re.compile(pattern), words)
+    for pattern, words in {
+        r"^Value error, ": "",
+        r"^Input should be a valid (dictionary|mapping).*": "expected an object with named fields",
+        r"^Input should be a valid (list|tuple|set|frozenset).*": "expected a list",
+        r"^Input should be an instance of (Sequence|list|tuple)$": "expected a list",
+        r"^Input should be a valid integer.*": "expected a whole number",
+        r"^Input should be a valid number.*": "expected a number",
+        r"^Input should be a valid boolean.*": "expected true or false",
+        r"^Input should be a valid string.*": "expected a text",
+        r"^Input is not a valid path.*": "expected the path of a file or folder",
+        r"^Input should be ": "should be ",
+        r"^String should match pattern '(.*)'$": r"should have the form \1",
+        r"^(\w+) should have (at (?:least|most) \d+ \w+) after validation, not.*": r"should have \2",
+        r"^String should have ": "should have ",
+        r"^Field required$": "is missing",
+        r"^Invalid JSON: ": "this is not JSON: ",
+    }.items()
+]
+
+
+def plain_words(message: str) -> str:
+    """A message of pydantic as a colleague would say it."""
+    for pattern, words in _WORDS:
+        message = pattern.sub(words, message)
+    return message
 
 
 def problems_of(

@@ -13,7 +13,7 @@ from rerank_eval.report import Report, SystemResult, comparisons, write_report
 from rerank_eval.settings import ORACLE
 from rerank_eval.statistics import compare, holm
 
-from rerank.commands.console import PlainConsole
+from rerank.commands.run import PlainConsole
 
 
 def result(name: str, values: list[float], *others: str) -> SystemResult:

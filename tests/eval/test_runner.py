@@ -11,7 +11,7 @@ from rerank_eval.measures import Evaluator, measures_from
 from rerank_eval.runner import TRACE_FILE, Variant, run_variants
 from rerank_eval.trace import RankedList
 
-from rerank.commands.console import PlainConsole
+from rerank.commands.run import PlainConsole
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
 

@@ -10,7 +10,7 @@ from rerank_eval.report import Report
 from rerank_eval.settings import ORACLE
 from rerank_eval.table import write_tables
 
-from rerank.commands.console import PlainConsole
+from rerank.commands.run import PlainConsole
 from tests.eval.test_report import BETTER, FIRST, WORSE, evaluation, result
 
 X = replace(evaluation(FIRST, BETTER, WORSE), dataset="x_1")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rerank.commands.app import CommandApp
-from rerank.commands.flags import UNDERSCORES_TOO, flags
+from rerank.commands.app import UNDERSCORES_TOO, CommandApp, flags
 from rerank.commands.run import run
 from rerank.util.files import check_inputs
 from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags

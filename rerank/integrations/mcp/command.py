@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from rerank.commands import options
-from rerank.commands.app import CommandApp
-from rerank.commands.flags import flags
+from rerank.commands.app import CommandApp, flags
 from rerank.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rerank.errors import InvalidRequest
 from rerank.util.json_values import has_more_values
-from rerank.util.pydantic_words import plain_words
+from rerank.util.validation import plain_words
 
 _OBJECT = TypeAdapter(dict[str, Any])
 #: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.

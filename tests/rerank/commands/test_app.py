@@ -1,34 +1,68 @@
-"""Help of the installed commands: an example for each, and no wrapped errors."""
+"""Commands whose flags are the fields of a dataclass."""
 
 from __future__ import annotations
 
-import re
-import shlex
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
 
 import pytest
+import typer
+from typer.testing import CliRunner, Result
 
-from rerank.commands.cli import app as rerank_app
-from tests.test_doc_commands import PROJECT, check_command, help_of
-
-COMMANDS = [
-    *([("rerank", command.name or command.callback.__name__) for command in rerank_app.registered_commands]),  # type: ignore[union-attr]
-    ("rerank", "keys", "add"),
-    *(("rerank", "checkpoint", name) for name in ("zero-init", "pack", "golden")),
-    *((name,) for name in PROJECT["scripts"] if name != "rerank"),
-]
+from rerank.commands.app import UNDERSCORES_TOO, flags
 
 
-def slow_if_it_imports_torch(command: tuple[str, ...]) -> object:
-    return pytest.param(command, marks=pytest.mark.slow) if command[0].startswith(("train", "distill")) else command
+class Order(StrEnum):
+    FIRST_STAGE = "first-stage"
+    RANDOM = "random"
 
 
-@pytest.mark.parametrize("command", [*map(slow_if_it_imports_torch, COMMANDS)], ids=" ".join)
-def test_help_ends_with_an_example_that_exists(command: tuple[str, ...]) -> None:
-    _, found, example = help_of(*command).partition("Example:\n")
-    assert found
-    lines = [line for line in re.sub(r"\\\n\s*", "", example).splitlines() if line.strip()]
-    assert any(tuple(shlex.split(line, comments=True)[: len(command)]) == command for line in lines)
-    for line in lines:
-        assert line.startswith("  ")
-        words = shlex.split(line, comments=True)
-        check_command(words)
+@dataclass(frozen=True)
+class Common:
+    out_file: Annotated[str, typer.Option(help="The file to write.")]
+    seed: Annotated[int, "Randomness."] = 0
+
+
+@dataclass(frozen=True)
+class Settings(Common):
+    order: Annotated[Order, typer.Option(help="Order.")] = Order.RANDOM
+    names: Annotated[list[str], typer.Option(help="Repeatable.")] = field(default_factory=list)
+
+
+def invoked(*arguments: str) -> tuple[Result, list[Settings]]:
+    received: list[Settings] = []
+
+    def command(settings: Settings) -> None:
+        """Write a file."""
+        received.append(settings)
+
+    app = typer.Typer()
+    app.command(context_settings=UNDERSCORES_TOO)(flags(Settings)(command))
+    return CliRunner().invoke(app, arguments), received
+
+
+def test_flags_become_an_instance_of_the_settings() -> None:
+    _, received = invoked("--out-file", "a_b", "--seed", "3", "--names", "x_y", "--names", "z")
+    assert received == [Settings("a_b", 3, Order.RANDOM, ["x_y", "z"])]
+
+
+def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = invoked("--help")[0].output
+    assert "Write a file." in shown
+    positions = [shown.index(flag) for flag in ("--order", "--names", "--out-file", "--seed")]
+    assert positions == sorted(positions)
+    assert "Randomness." in shown
+    assert "_file" not in shown
+
+
+def test_command_may_have_the_flags_of_several_dataclasses() -> None:
+    @dataclass(frozen=True)
+    class Other:
+        name: Annotated[str, "Name."] = "none"
+
+    app = typer.Typer()
+    app.command()(flags(Settings, Other)(lambda *received: print(*received, sep="\n")))
+    printed = CliRunner().invoke(app, ["--out-file", "a", "--name", "b"]).output.splitlines()
+    assert printed == [str(Settings("a")), str(Other("b"))]

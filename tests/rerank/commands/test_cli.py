@@ -1,202 +1,83 @@
-"""`rerank rank`, `search` and `models`: output for people and for programs, options and errors."""
+"""The command `rerank`: an example in the help of each command; keys and checkpoints."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rerank.client.client import RerankClient
-from tests.conftest import PASSAGES
+from rerank.access.key_file import hash_of_key, read_keys
+from rerank.commands.cli import app as rerank_app
+from rerank.errors import ConfigError
+from rerank.rankers.self_test import GOLDEN
+from tests.causal_lms import finish
 from tests.rerank.commands.conftest import Command
-from tests.serving import Served
+from tests.test_doc_commands import PROJECT, check_command, help_of
 
-QUERY = "how long does a flea live"
-ROWS = [{"doc_id": doc_id, "text": text} for doc_id, (_, text) in PASSAGES.items()]
-
-
-@pytest.fixture
-def rank(rerank: Command, service: Served) -> Command:
-    """Runs `rerank rank --query QUERY ARGS…` at the service."""
-    return lambda *args, **more: rerank("rank", "--query", QUERY, "--target", service.address, *args, **more)
+COMMANDS = [
+    *([("rerank", command.name or command.callback.__name__) for command in rerank_app.registered_commands]),  # type: ignore[union-attr]
+    ("rerank", "keys", "add"),
+    *(("rerank", "checkpoint", name) for name in ("zero-init", "pack", "golden")),
+    *((name,) for name in PROJECT["scripts"] if name != "rerank"),
+]
 
 
-@pytest.fixture
-def search(rerank: Command, service: Served) -> Command:
-    """Runs `rerank search ARGS…` at the service."""
-    return lambda *args: rerank("search", "--target", service.address, *args)
+def slow_if_it_imports_torch(command: tuple[str, ...]) -> object:
+    return pytest.param(command, marks=pytest.mark.slow) if command[0].startswith(("train", "distill")) else command
 
 
-def lines(rows: list[dict[str, Any]], ensure_ascii: bool = True) -> str:
-    return "".join(json.dumps(row, ensure_ascii=ensure_ascii) + "\n" for row in rows)
+@pytest.mark.parametrize("command", [*map(slow_if_it_imports_torch, COMMANDS)], ids=" ".join)
+def test_help_ends_with_an_example_that_exists(command: tuple[str, ...]) -> None:
+    _, found, example = help_of(*command).partition("Example:\n")
+    assert found
+    lines = [line for line in re.sub(r"\\\n\s*", "", example).splitlines() if line.strip()]
+    assert any(tuple(shlex.split(line, comments=True)[: len(command)]) == command for line in lines)
+    for line in lines:
+        assert line.startswith("  ")
+        words = shlex.split(line, comments=True)
+        check_command(words)
 
 
-@pytest.fixture
-def candidates(tmp_path: Path) -> Path:
-    """ROWS, between blank lines."""
-    path = tmp_path / "candidates.jsonl"
-    path.write_text(f"\n{lines(ROWS)}\n\n", encoding="utf-8")
-    return path
+def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    made = rerank("keys", "add", "frontend", "--keys", path, "--max-calls", 8)
+    key = made.out.removesuffix("\n")
+    assert made.code == 0
+    assert key.startswith("rerank_")
+    assert key not in made.err
+    (entry,) = read_keys(path)
+    assert (entry.name, entry.sha256) == ("frontend", hash_of_key(key))
+    assert (entry.max_calls, entry.max_queue_tokens) == (8, None)
 
 
-def doc_ids(reply: Any) -> list[str]:
-    return [result["doc_id"] for result in reply["results"]]
+def test_entry_of_a_key_takes_further_settings(rerank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    assert rerank("keys", "add", "shop", "--keys", path).code == 0
+    entry = path.read_text()
+    path.write_text(f"{entry}  max_queue_tokens: 5000\n")
+    (key,) = read_keys(path)
+    assert key.max_queue_tokens == 5000
+    path.write_text(f"{entry}  models: [first]\n")
+    with pytest.raises(ConfigError, match=r"models: unknown setting"):
+        read_keys(path)
 
 
-# --- rerank rank ---
+@pytest.mark.slow
+def test_checkpoint_is_written_packed_and_gets_its_scores(rerank: Command, tmp_path: Path) -> None:
+    made, packed = tmp_path / "made", tmp_path / "packed"
+    written = rerank("checkpoint", "zero-init", "--out", made)
+    assert written.out == f"{made}: a model over sentence-transformers/all-MiniLM-L6-v2, seed 0\n"
+    assert json.loads((made / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"] == 3
+    finish(made)
+    assert rerank("checkpoint", "pack", made, "--out", packed).out.startswith(f"{packed}: ")
+    assert rerank("checkpoint", "golden", packed).out == f"{packed / GOLDEN}\n"
+    assert json.loads((packed / GOLDEN).read_text(encoding="utf-8"))["scores"]
 
 
-def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
-    reply = rank(candidates, "--json").json
-    assert doc_ids(rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json) == doc_ids(reply)
-    assert doc_ids(reply)[0] == "flea"
-    assert sorted(doc_ids(reply)) == sorted(PASSAGES)
-    assert reply["results"][0]["text"] == PASSAGES["flea"][1]
-
-
-@pytest.mark.parametrize(("weight", "counted"), [("0.5", 0.5), ("0", 0.0), ("neural", 0.0)])
-def test_first_stage_weight_is_sent_to_the_service(
-    rank: Command, candidates: Path, weight: str, counted: float
-) -> None:
-    """The model's own weights are 0."""
-    reply = rank(candidates, "--window-size", 20, "--first-stage-weight", weight, "--json").json
-    assert reply["execution"]["first_stage_weight"] == counted
-
-
-@pytest.mark.parametrize(("flags", "scores"), [([], 2), (["--ordered"], 2), (["--unordered"], 1)])
-def test_list_is_ordered_unless_the_command_says_otherwise(rank: Command, flags: list[str], scores: int) -> None:
-    rows = [{"doc_id": doc_id, "text": "The same text."} for doc_id in "ab"]
-    reply = rank("-", "--json", *flags, stdin=lines(rows)).json
-    assert len({result["score"] for result in reply["results"]}) == scores
-
-
-def test_long_documents_are_ranked_by_their_parts(rank: Command) -> None:
-    filler = "The history of ships is long, as are the names of the seas. " * 30
-    rows = [{"doc_id": "long", "text": f"{filler}A flea lives about a year. {filler}"}, *ROWS]
-    reply = rank("-", "--max-chunks-per-doc", 20, "--json", stdin=lines(rows)).json
-    (span,) = [result["span"] for result in reply["results"] if "span" in result]
-    assert "A flea lives about a year" in rows[0]["text"][span["start"] : span["end"]]
-    assert "max_chunks_per_doc" in rank("-", "--max-chunks-per-doc", 200, stdin=lines(rows)).err
-
-
-@pytest.mark.parametrize("command", ["rerank", "search"])
-@pytest.mark.parametrize(
-    ("flags", "field", "value"),
-    [
-        ([], "allow_partial", False),
-        (["--allow-partial"], "allow_partial", True),
-        ([], "on_failure", None),
-        (["--on-failure", "first_stage"], "on_failure", "first-stage"),
-    ],
-)
-def test_options_are_sent(
-    rank: Command,
-    search: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    flags: list[str],
-    field: str,
-    value: object,
-) -> None:
-    sent = watched_options(monkeypatch, command)
-    done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
-    assert done.code == 0
-    assert sent[0][field] == value
-
-
-def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[str, Any]]:
-    """The options of each call of a method of the client, as they come."""
-    sent: list[dict[str, Any]] = []
-    original = getattr(RerankClient, method)
-
-    def watched(*args: Any, **options: Any) -> Any:
-        sent.append(options)
-        return original(*args, **options)
-
-    monkeypatch.setattr(RerankClient, method, watched)
-    return sent
-
-
-def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:
-    rows = [{"doc_id": "a", "text": "a flea", "score": 1.5}, {"doc_id": "b", "text": "the moon", "score": None}]
-    scored = rank("-", "--json", stdin=lines(rows)).json
-    assert [result.get("first_stage_score") for result in scored["results"]] == [1.5, None]
-    reply = rank(candidates, "--json").json
-    assert reply["results"][0].keys() >= {"doc_id", "original_position", "score", "text"}
-    assert reply["execution"].keys() >= {"truncated_doc_ids", "reason", "queue_ms", "total_ms"}
-    assert reply["execution"]["truncated_doc_ids"] == []
-
-
-def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank: Command, candidates: Path) -> None:
-    outcome = rank(candidates)
-    assert outcome.code == 0
-    header, *rows = outcome.out.splitlines()
-    assert header.startswith("rank\twas\tscore: ")
-    assert len(rows) == len(PASSAGES)
-    assert re.match(r"1\t1\t-?\d+\.\d{2}\t0\.\d{2}\tflea\t", rows[0]), rows
-    assert re.fullmatch(rf"{QUERY}\npe-rank, \S+ · 1 window · \d+ tokens · \d+ ms\n", outcome.err)
-
-
-def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
-    outcome = rerank("models", "--target", service.address)
-    row = r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\trelevance\tserved$"
-    assert re.search(row, outcome.out, re.MULTILINE), outcome.out
-    assert "index: 12 passages of twelve, vectors of " in outcome.err
-    reply = rerank("models", "--target", service.address, "--json").json
-    assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]
-
-
-def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank: Command, service: Served) -> None:
-    hostile = "\x1b]0;owned\x07\x1b[2J"
-    rows = [{"doc_id": "a b", "text": f"a flea {hostile}"}]
-    ranked = rerank("rank", "--query", hostile, "--target", service.address, "-", stdin=lines(rows))
-    refused = rerank("rank", "--query", "q", "--model", hostile, "--target", service.address, "-", stdin=lines(rows))
-    assert (ranked.code, refused.code) == (0, 2)
-    printed = "".join([ranked.out, ranked.err, refused.out, refused.err])
-    assert "\x1b" not in printed
-    assert r"\u001b]0;owned" in printed
-    assert "]0;owned" in ranked.out
-
-
-def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:
-    assert rank(candidates, "--top-n", "-1").error == "top_n: -1 is negative; use 0 or more"
-
-
-def test_unreachable_service_is_one_line(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
-    error = rerank("search", "q", "--target", "127.0.0.1:1").error
-    assert error.startswith("no answer from 127.0.0.1:1: is `rerank serve` running there? (")
-
-
-@pytest.mark.parametrize("args", [["rank"], ["search"], ["nonsense"], ["search", "q", "--first-stage", "tfidf"]])
-def test_invalid_usage_has_exit_code_2(rerank: Command, args: list[str]) -> None:
-    outcome = rerank(*args)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "Usage: " in outcome.err
-
-
-# --- rerank search ---
-
-
-@pytest.mark.parametrize("stage", ["bm25", "dense", "hybrid-rrf", "hybrid_z_score"])
-def test_search_prints_json_or_a_table_with_the_first_stage(search: Command, stage: str) -> None:
-    reply = search(QUERY, "--first-stage", stage, "--depth", 5, "--top-n", 2, "--json").json
-    assert doc_ids(reply)[0] == "flea"
-    assert len(reply["results"]) <= 2
-    assert reply["first_stage_hits"] <= 5
-    shown = search("qqzzx", "--first-stage", stage, "--depth", 5)
-    nothing = "bm25 found nothing: no passage has a word of the query; dense and hybrid search read meanings"
-    told = nothing if stage == "bm25" else f"5 candidates from {stage.replace('_', '-')}"
-    assert told in shown.err.replace("\n", " ")
-    assert bool(shown.out) == (stage != "bm25"), "a head without a row"
-
-
-def test_search_prints_the_feedback_report(search: Command) -> None:
-    reply = search(QUERY, "--depth", 5, "--feedback", "rocchio", "--json").json
-    assert reply["feedback"]["cosine"] < 1
-    assert "\nfeedback: " in search(QUERY, "--depth", 5, "--feedback", "kl").err
-    assert "\ncosine\t" in search(QUERY, "--depth", 5, "--feedback", "kl", "--verbose").out
-    assert "feedback" not in search(QUERY, "--depth", 5).err
+def test_share_without_a_start_is_refused(rerank: Command, tmp_path: Path) -> None:
+    refused = rerank("checkpoint", "pack", tmp_path, "--out", tmp_path / "out", "--share", 0.5)
+    assert refused.code == 2
+    assert "give --start and a --share below 1 together, or neither" in refused.err

@@ -1,18 +1,83 @@
-"""How a command ends: errors that a user can act on are one line, bugs keep their traceback."""
+"""The console, and how a command ends: output for programs is unchanged, errors that a user can act on are one line."""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import grpc
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from rerank.client.error_details import ServiceError
-from rerank.commands.run import quiet_libraries, run
+from rerank.commands.display import one_line
+from rerank.commands.run import PlainConsole, quiet_libraries, run
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
+from tests.serving import TIMEOUT_S
+
+LONG = "/a/path/of/300/characters" * 12
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A width that output for programs must not depend on."""
+    monkeypatch.setenv("COLUMNS", "40")
+
+
+def printed(*objects: object) -> str:
+    file = io.StringIO()
+    PlainConsole(file=file).print(*objects)
+    return file.getvalue()
+
+
+def table() -> Table:
+    made = Table(title=f"results of {LONG}", title_justify="left")
+    made.add_column("rank", justify="right")
+    made.add_column("score:\nlog-prob")
+    made.add_column("passage", overflow="fold", width=10)
+    made.add_row("1", "-0.5", one_line(f"{LONG}\nsecond line"))
+    made.add_row("10", "", "[bold]:smile:")
+    return made
+
+
+def test_line_outside_a_terminal_is_unchanged() -> None:
+    for line in (LONG, f"{LONG}: 12 passages", "[red]markup[/red] :smile: [/]", "a\ttab", "", "👩\u200d🚀 \u200fעברית"):
+        assert printed(line) == f"{line}\n"
+
+
+def test_table_outside_a_terminal_is_tab_separated_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PlainConsole().print(table())
+    PlainConsole().note("a note")
+    out, err = capsys.readouterr()
+    assert err == f"results of {LONG}\na note\n"
+    assert out.split("\n") == [
+        "rank\tscore: log-prob\tpassage",
+        f"1\t-0.5\t{LONG} second line",
+        "10\t\t[bold]:smile:",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_what_a_terminal_obeys_is_shown(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "is_terminal", is_terminal)
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("NO_COLOR", "1")
+    hostile = "\x1b]0;title\x07 \x1b[2J\x9b31m \r\u202eab\udcff"
+    made = Table(hostile, title=hostile, style=None, title_style="none", header_style="none")
+    made.add_row(hostile)
+    made.add_row(one_line(hostile))
+    shown = printed(f"error: {hostile}", made)
+    assert not set("\x1b\x07\x9b\r\u202e\udcff") & set(shown)
+    assert shown.count(r"\u001b]0;title\u0007 \u001b[2J\u009b31m") == 5
 
 
 @pytest.mark.parametrize(
@@ -110,3 +175,49 @@ def test_output_is_written_in_every_encoding() -> None:
         [sys.executable, "-c", command, "日本"], env=environment, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
     assert shown == "\\u65e5\\u672c\n"
+
+
+FULL = "error: standard output cannot be written: No space left on device; send it elsewhere\n"
+PRINTS = "from rerank.commands.run import console, run; run(lambda: {command})"
+
+
+def ended(stdout: object, *arguments: str, unbuffered: bool = False) -> tuple[int, str]:
+    """Exit code and stderr of Python with these arguments."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        stdout=stdout,  # type: ignore[call-overload]
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment,
+    )
+    return result.returncode, result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [("print('short')", False), ("print('long' * 100_000)", True), ("console.print('rich')", False)],
+)
+def test_full_output_is_one_line_and_exit_code_1(command: str, unbuffered: bool) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert ended(full, "-c", PRINTS.format(command=command), unbuffered=unbuffered) == (1, FULL)
+
+
+@pytest.mark.parametrize("command", ["print('short')", "print('long' * 100_000)"])
+def test_pipe_without_a_reader_ends_a_command_silently_and_not_with_0(command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert ended(writing, "-c", PRINTS.format(command=command)) == (1, "")
+    finally:
+        os.close(writing)
+
+
+def test_output_is_as_it_was_written(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        assert ended(file, "-c", PRINTS.format(command="print('ä\\n' * 50_000, end='')")) == (0, "")
+    assert out.read_text(encoding="utf-8") == "ä\n" * 50_000

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file, atomic_folder, cached_folder, read_text
+from rerank.util.files import atomic_file, atomic_folder, cached_folder, damage_of, read_text, synced_sizes
+from rerank.util.json_files import write_synced
 
 #: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
 BUILDER = """
@@ -177,3 +179,40 @@ def test_cache_that_cannot_be_written_names_its_setting(tmp_path: Path, monkeypa
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     with pytest.raises(ConfigError, match=r"no home folder: .*; XDG_CACHE_HOME can name another"):
         cached_folder("name", create)
+
+
+def test_cut_and_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_bytes(b"content")
+    sizes = synced_sizes(tmp_path)
+    assert sizes == {"inner/file": 7}
+    assert damage_of(tmp_path, sizes) == damage_of(tmp_path, {}) == ""
+    os.truncate(tmp_path / "inner" / "file", 3)
+    assert damage_of(tmp_path, sizes) == f"{tmp_path}/inner/file has 3 of 7 bytes"
+    (tmp_path / "inner" / "file").unlink()
+    assert damage_of(tmp_path, sizes) == f"{tmp_path}/inner/file is missing"
+
+
+def test_content_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[str]()
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    def checked(rename: Any) -> Any:
+        def renamed(source: Path, to: Path) -> Any:
+            assert {path.name for path in [source, *Path(source).rglob("*")]} <= set(synced)
+            synced.clear()
+            return rename(source, to)
+
+        return renamed
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", checked(os.replace))
+    monkeypatch.setattr(Path, "rename", checked(Path.rename))
+    write_synced(tmp_path / "a.json", {})
+    assert synced == [tmp_path.name]
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").touch()
+    assert synced == [tmp_path.name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.util.json_files import read_json
+from rerank.util.json_files import read_json, read_saved, write_synced
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,20 @@ def test_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, pro
         read_json(path)
     assert str(caught.value).startswith(f"{path}{problem}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a":', b"\0" * 9, b"[]"])
+def test_cut_json_is_none(tmp_path: Path, content: bytes) -> None:
+    write_synced(tmp_path / "a.json", {"a": 1})
+    assert read_saved(tmp_path / "a.json") == {"a": 1}
+    (tmp_path / "a.json").write_bytes(content)
+    assert read_saved(tmp_path / "a.json") is None
+
+
+def test_folder_that_cannot_be_synced_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "a file system of a network")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_synced(tmp_path / "a.json", {"a": 1})
+    assert read_saved(tmp_path / "a.json") == {"a": 1}

@@ -25,7 +25,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from typer.testing import CliRunner
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.saves import synced_sizes, write_synced
+from rerank.util.files import synced_sizes
+from rerank.util.json_files import write_synced
 from tests.full_disk import largest_file
 from tests.word_lists import first_flags, first_run, write_inputs
 

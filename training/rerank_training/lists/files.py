@@ -40,7 +40,7 @@ from rerank.readers.lines import json_rows
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
 from rerank.util.files import atomic_file, report_disk_errors
-from rerank.util.pydantic_words import plain_words
+from rerank.util.validation import plain_words
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
-from rerank.commands.app import Command, CommandApp
-from rerank.commands.flags import UNDERSCORES_TOO, flags
+from rerank.commands.app import UNDERSCORES_TOO, Command, CommandApp, flags
 from rerank.commands.run import console, quiet_libraries, run
 from rerank.errors import RerankError
 from rerank.util.files import check_inputs

@@ -17,7 +17,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_errors import listed
-from rerank.util.saves import synced_sizes, write_synced
+from rerank.util.files import synced_sizes
+from rerank.util.json_files import write_synced
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_frozen_weights, positions_of
 from rerank_training.trainer.ndcg import ndcg_at_10

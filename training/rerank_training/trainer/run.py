@@ -22,8 +22,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from rerank.checkpoints.manifest import RESULT_FOLDER
 from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
-from rerank.util.files import report_disk_errors, sha256_of_files
-from rerank.util.saves import damage_of, read_saved, write_synced
+from rerank.util.files import damage_of, report_disk_errors, sha256_of_files
+from rerank.util.json_files import read_saved, write_synced
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.processes import is_main_process, process_count

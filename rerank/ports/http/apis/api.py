@@ -18,7 +18,7 @@ from rerank.ports.http.problem import Problem
 from rerank.protobuf.fields import unread_candidate_fields
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import Passage, Query, Ranking, RankOptions, Trace
-from rerank.util.pydantic_words import plain_words
+from rerank.util.validation import plain_words
 
 #: A request or a reply: a model of pydantic, or a message with the JSON form of protobuf.
 JsonType: TypeAlias = type[BaseModel] | type[Message]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from rerank.util.pydantic_words import plain_words
+from rerank.util.validation import plain_words
 
 
 class Model(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.util.text_table import TableRow, ranking_table
+from rerank.util.terminal import TableRow, ranking_table
 
 
 def test_table_has_rank_score_doc_id_and_text_without_trailing_blanks() -> None:

@@ -1,0 +1,228 @@
+"""`rerank rank`, `search`, `models` and `health` on a service: output for people and programs, options and errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.client.client import RerankClient
+from rerank.models.encoder import Encoder
+from tests.conftest import PASSAGES
+from tests.rerank.commands.conftest import Command
+from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates
+
+QUERY = "how long does a flea live"
+ROWS = [{"doc_id": doc_id, "text": text} for doc_id, (_, text) in PASSAGES.items()]
+
+
+@pytest.fixture
+def rank(rerank: Command, service: Served) -> Command:
+    """Runs `rerank rank --query QUERY ARGS…` at the service."""
+    return lambda *args, **more: rerank("rank", "--query", QUERY, "--target", service.address, *args, **more)
+
+
+@pytest.fixture
+def search(rerank: Command, service: Served) -> Command:
+    """Runs `rerank search ARGS…` at the service."""
+    return lambda *args: rerank("search", "--target", service.address, *args)
+
+
+def lines(rows: list[dict[str, Any]], ensure_ascii: bool = True) -> str:
+    return "".join(json.dumps(row, ensure_ascii=ensure_ascii) + "\n" for row in rows)
+
+
+@pytest.fixture
+def candidates(tmp_path: Path) -> Path:
+    """ROWS, between blank lines."""
+    path = tmp_path / "candidates.jsonl"
+    path.write_text(f"\n{lines(ROWS)}\n\n", encoding="utf-8")
+    return path
+
+
+def doc_ids(reply: Any) -> list[str]:
+    return [result["doc_id"] for result in reply["results"]]
+
+
+# --- rerank rank ---
+
+
+def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
+    reply = rank(candidates, "--json").json
+    assert doc_ids(rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json) == doc_ids(reply)
+    assert doc_ids(reply)[0] == "flea"
+    assert sorted(doc_ids(reply)) == sorted(PASSAGES)
+    assert reply["results"][0]["text"] == PASSAGES["flea"][1]
+
+
+@pytest.mark.parametrize(("weight", "counted"), [("0.5", 0.5), ("0", 0.0), ("neural", 0.0)])
+def test_first_stage_weight_is_sent_to_the_service(
+    rank: Command, candidates: Path, weight: str, counted: float
+) -> None:
+    """The model's own weights are 0."""
+    reply = rank(candidates, "--window-size", 20, "--first-stage-weight", weight, "--json").json
+    assert reply["execution"]["first_stage_weight"] == counted
+
+
+@pytest.mark.parametrize(("flags", "scores"), [([], 2), (["--ordered"], 2), (["--unordered"], 1)])
+def test_list_is_ordered_unless_the_command_says_otherwise(rank: Command, flags: list[str], scores: int) -> None:
+    rows = [{"doc_id": doc_id, "text": "The same text."} for doc_id in "ab"]
+    reply = rank("-", "--json", *flags, stdin=lines(rows)).json
+    assert len({result["score"] for result in reply["results"]}) == scores
+
+
+def test_long_documents_are_ranked_by_their_parts(rank: Command) -> None:
+    filler = "The history of ships is long, as are the names of the seas. " * 30
+    rows = [{"doc_id": "long", "text": f"{filler}A flea lives about a year. {filler}"}, *ROWS]
+    reply = rank("-", "--max-chunks-per-doc", 20, "--json", stdin=lines(rows)).json
+    (span,) = [result["span"] for result in reply["results"] if "span" in result]
+    assert "A flea lives about a year" in rows[0]["text"][span["start"] : span["end"]]
+    assert "max_chunks_per_doc" in rank("-", "--max-chunks-per-doc", 200, stdin=lines(rows)).err
+
+
+@pytest.mark.parametrize("command", ["rerank", "search"])
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        ([], "allow_partial", False),
+        (["--allow-partial"], "allow_partial", True),
+        ([], "on_failure", None),
+        (["--on-failure", "first_stage"], "on_failure", "first-stage"),
+    ],
+)
+def test_options_are_sent(
+    rank: Command,
+    search: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    flags: list[str],
+    field: str,
+    value: object,
+) -> None:
+    sent = watched_options(monkeypatch, command)
+    done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
+    assert done.code == 0
+    assert sent[0][field] == value
+
+
+def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[str, Any]]:
+    """The options of each call of a method of the client, as they come."""
+    sent: list[dict[str, Any]] = []
+    original = getattr(RerankClient, method)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        sent.append(options)
+        return original(*args, **options)
+
+    monkeypatch.setattr(RerankClient, method, watched)
+    return sent
+
+
+def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:
+    rows = [{"doc_id": "a", "text": "a flea", "score": 1.5}, {"doc_id": "b", "text": "the moon", "score": None}]
+    scored = rank("-", "--json", stdin=lines(rows)).json
+    assert [result.get("first_stage_score") for result in scored["results"]] == [1.5, None]
+    reply = rank(candidates, "--json").json
+    assert reply["results"][0].keys() >= {"doc_id", "original_position", "score", "text"}
+    assert reply["execution"].keys() >= {"truncated_doc_ids", "reason", "queue_ms", "total_ms"}
+    assert reply["execution"]["truncated_doc_ids"] == []
+
+
+def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank: Command, candidates: Path) -> None:
+    outcome = rank(candidates)
+    assert outcome.code == 0
+    header, *rows = outcome.out.splitlines()
+    assert header.startswith("rank\twas\tscore: ")
+    assert len(rows) == len(PASSAGES)
+    assert re.match(r"1\t1\t-?\d+\.\d{2}\t0\.\d{2}\tflea\t", rows[0]), rows
+    assert re.fullmatch(rf"{QUERY}\npe-rank, \S+ · 1 window · \d+ tokens · \d+ ms\n", outcome.err)
+
+
+def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
+    outcome = rerank("models", "--target", service.address)
+    row = r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\trelevance\tserved$"
+    assert re.search(row, outcome.out, re.MULTILINE), outcome.out
+    assert "index: 12 passages of twelve, vectors of " in outcome.err
+    reply = rerank("models", "--target", service.address, "--json").json
+    assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]
+
+
+def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank: Command, service: Served) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J"
+    rows = [{"doc_id": "a b", "text": f"a flea {hostile}"}]
+    ranked = rerank("rank", "--query", hostile, "--target", service.address, "-", stdin=lines(rows))
+    refused = rerank("rank", "--query", "q", "--model", hostile, "--target", service.address, "-", stdin=lines(rows))
+    assert (ranked.code, refused.code) == (0, 2)
+    printed = "".join([ranked.out, ranked.err, refused.out, refused.err])
+    assert "\x1b" not in printed
+    assert r"\u001b]0;owned" in printed
+    assert "]0;owned" in ranked.out
+
+
+def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:
+    assert rank(candidates, "--top-n", "-1").error == "top_n: -1 is negative; use 0 or more"
+
+
+def test_unreachable_service_is_one_line(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
+    error = rerank("search", "q", "--target", "127.0.0.1:1").error
+    assert error.startswith("no answer from 127.0.0.1:1: is `rerank serve` running there? (")
+
+
+@pytest.mark.parametrize("args", [["rank"], ["search"], ["nonsense"], ["search", "q", "--first-stage", "tfidf"]])
+def test_invalid_usage_has_exit_code_2(rerank: Command, args: list[str]) -> None:
+    outcome = rerank(*args)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Usage: " in outcome.err
+
+
+# --- rerank search ---
+
+
+@pytest.mark.parametrize("stage", ["bm25", "dense", "hybrid-rrf", "hybrid_z_score"])
+def test_search_prints_json_or_a_table_with_the_first_stage(search: Command, stage: str) -> None:
+    reply = search(QUERY, "--first-stage", stage, "--depth", 5, "--top-n", 2, "--json").json
+    assert doc_ids(reply)[0] == "flea"
+    assert len(reply["results"]) <= 2
+    assert reply["first_stage_hits"] <= 5
+    shown = search("qqzzx", "--first-stage", stage, "--depth", 5)
+    nothing = "bm25 found nothing: no passage has a word of the query; dense and hybrid search read meanings"
+    told = nothing if stage == "bm25" else f"5 candidates from {stage.replace('_', '-')}"
+    assert told in shown.err.replace("\n", " ")
+    assert bool(shown.out) == (stage != "bm25"), "a head without a row"
+
+
+def test_search_prints_the_feedback_report(search: Command) -> None:
+    reply = search(QUERY, "--depth", 5, "--feedback", "rocchio", "--json").json
+    assert reply["feedback"]["cosine"] < 1
+    assert "\nfeedback: " in search(QUERY, "--depth", 5, "--feedback", "kl").err
+    assert "\ncosine\t" in search(QUERY, "--depth", 5, "--feedback", "kl", "--verbose").out
+    assert "feedback" not in search(QUERY, "--depth", 5).err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--model", "identity"), ("--liveness",)])
+def test_running_service_is_serving(rerank: Command, service: Served, arguments: tuple[str, ...]) -> None:
+    outcome = rerank("health", "--target", service.address, *arguments)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "SERVING\n", "")
+
+
+def test_draining_service_is_alive_but_not_ready(rerank: Command, encoder: Encoder) -> None:
+    with held_service(encoder) as held:
+        call = held.start_call(candidates=numbered_candidates([1, 2]))
+        drained = held.served.start(held.served.server.drain(TIMEOUT_S))
+        outcomes = {}
+        for flags in ((), ("--liveness",)):
+            outcome = rerank("health", "--target", held.served.address, *flags)
+            outcomes[flags] = (outcome.code, outcome.out)
+        held.ranker.release.set()
+        assert len(call.result(TIMEOUT_S).results) == 2
+        drained.result(TIMEOUT_S)
+    assert outcomes == {(): (1, "NOT_SERVING\n"), ("--liveness",): (0, "SERVING\n")}
+
+
+def test_unknown_model_and_missing_service_are_errors(rerank: Command, service: Served) -> None:
+    assert rerank("health", "--target", service.address, "--model", "none").code == 2
+    assert rerank("health", "--target", "127.0.0.1:1").error.startswith("no answer from 127.0.0.1:1: is `rerank serve`")
