@@ -35,7 +35,7 @@ def measures_from(rel: int = 1) -> tuple[Measure, ...]:
 
 
 def least_relevant_grade(qrels: Iterable[Qrel], asked: int = 0) -> int:
-    """The grade from which RR, AP and R count a passage as relevant: 2 on the scale of TREC Deep Learning, otherwise 1.
+    """The lowest grade that RR, AP and R count as relevant: 2 on the scale of TREC Deep Learning, otherwise 1.
 
     Its scale goes from 0 to 3, and grade 1 means that a passage is about the query and does not answer it. It is taken
     for that scale if 3 is the highest grade and a quarter of the grades above 0 are 2 or 3; in TREC's judgements half

@@ -17,12 +17,12 @@ from rerank.types import FirstStageKind, FirstStageWeight, Matrix, Vector
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Places: TypeAlias = npt.NDArray[np.intp]
-#: Correlation of two signals from which they agree wholly.
+#: Two signals with at least this correlation agree wholly.
 FULL_AGREEMENT = 0.3
-#: Share of the words of a list that the table of words has, from which the list is in its language: English lists of
+#: A list is in the language of the table of words if the table has at least this share of its words: English lists of
 #: nine collections have .68 or more.
 FULL_KNOWLEDGE = 0.6
-#: Cosines of equal texts differ by so much, and equal sums in later digits. Z-scores would turn that into an order.
+#: Cosines of equal texts differ by less, and equal sums in later digits. Z-scores would turn that into an order.
 _ROUNDING, _DIGITS = 1e-6, 9
 
 
@@ -178,9 +178,9 @@ def _z_scores_of_cosines(cosines: npt.NDArray[np.floating]) -> Floats:
 def with_unread(cheap: Floats, read: Places, fused: Floats) -> Floats:
     """Returns the (n,) scores of a list after some of its passages were read, all on one scale.
 
-    A passage that was not read stands as far from the mean of the others, in standard deviations, as by its other
-    signals: it may stand above one whose cosine is low. A line of least squares through the others, which are alike as
-    they were chosen, is too flat: among them, passages that were not read would stand in the order that they came in.
+    A passage that was not read is as far from the mean of the others, in standard deviations, as by its other signals:
+    it may come before one with a low cosine. A line of least squares through the others is too flat, because they were
+    chosen and so are alike: passages that were not read would keep the order that they came in.
 
     Args:
         cheap: (n,) scores of `cheap_scores`.
@@ -195,7 +195,7 @@ def with_unread(cheap: Floats, read: Places, fused: Floats) -> Floats:
 
 
 def _smoothed(scores: Floats, vectors: Matrix, weight: float, passages: int) -> Floats:
-    """Adds to each of n scores the mean of those of its nearest passages, both as z-scores.
+    """Adds to each of n scores the mean score of the nearest passages, both as z-scores.
 
     Passages that are alike are relevant to the same queries (score regularisation, Diaz, CIKM 2005).
     """

@@ -24,7 +24,7 @@ from rerank.rankers.lexical import READ_CHARS, StemCache, bm25, bundled_word_tab
 from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 from rerank.util.words import stems
 
-#: Tokens of a batch of texts to encode, between which other requests take their turns: some 50 ms of one core in
+#: Tokens of a batch of texts to encode; other requests take their turns between batches. Some 50 ms of one core in
 #: bfloat16.
 _CPU_BATCH_TOKENS = 384
 

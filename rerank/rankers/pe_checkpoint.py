@@ -33,7 +33,7 @@ _ENCODER_PREFIX = "model.encoder."
 _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
 _PROJECTOR_FILE = "projector.bin"
 _OTHER_PROMPT = (
-    "{folder} states no prompt, so it is read with the words of template pe_rank_text, with which it was not trained: "
+    "{folder} states no prompt, so it is read with the words of template pe_rank_text, which it was not trained with: "
     "its published figures are not reached; give its publisher's prompt as `template`"
 )
 #: `one_step` scores all passages at once; `dynamic` chooses one passage after the other.

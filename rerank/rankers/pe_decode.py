@@ -45,7 +45,7 @@ def dynamic(
     Args:
         prefill: reads the prompts, for a number of decode steps.
         top_ns: for each window, the number of passages to choose; 0: all. The others follow in the order of the last
-            inner products, which costs nothing more: with 1, the order is that of `one_step`.
+            inner products, which costs nothing more: with 1, the order is `one_step`'s.
     """
     device, rows = prompts[0].device, torch.arange(len(prompts), device=prompts[0].device)
     sizes = [len(vectors) for vectors in passages]

@@ -205,7 +205,7 @@ class Options(BaseModel):
         Field(
             description="first_stage: if the service fails to rank, the answer is the best order so far, or the first "
             "stage's, and X-Rerank-Failure names the failure. Results without relevance then have the score 0 "
-            "and ranked: false. None: the default of the API key, else error."
+            "and ranked: false. None: error."
         ),
     ] = None
 
