@@ -17,8 +17,13 @@ import grpc
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
-from rerank.ports.connection_bounds import connection_bounds, raise_open_files_limit
-from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
+from rerank.ports.connections import (
+    bounded_connections,
+    connection_bounds,
+    end_connection_of,
+    end_connections,
+    raise_open_files_limit,
+)
 from rerank.ports.grpc.server import add_services, bind, server_options
 from rerank.ports.health import Health, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker

@@ -18,7 +18,7 @@ from rerank.errors import InvalidRequest
 
 #: Fields that a message may have for each candidate, which has five and is one itself, and for the rest. What
 #: is left over is for fields of later versions of the protocol.
-_FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
+FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 #: The largest wire type: 3 and 4 begin and end a group, whose fields count like any others.
 _MAX_WIRE_TYPE = 5
@@ -38,7 +38,7 @@ def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
     Raises:
         InvalidRequest: names the number and the limit.
     """
-    limit = _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
+    limit = FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
     if count_fields(message, kind, limit) > limit:
         raise InvalidRequest(
             "request",

@@ -17,7 +17,7 @@ from rerank.errors import MAX_QUOTED_CHARS, Unauthenticated
 from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
-from rerank.util.terminal import VisibleFormatter, visible
+from rerank.util.terminal import visible
 
 log = logging.getLogger(__name__)
 
@@ -138,14 +138,17 @@ class CallLog:
             _calls_log.info("%s", call)  # a call is made a line only if the log is read
 
 
-class TextFormatter(VisibleFormatter):
-    """A line per message. What callers send cannot begin one that looks like another message."""
+class TextFormatter(logging.Formatter):
+    """A line per message. What callers send steers no terminal, and cannot begin a line like another message's."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return super().formatMessage(record).replace("\n", r"\n")
+        return visible(super().formatMessage(record)).replace("\n", r"\n")
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return visible(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):

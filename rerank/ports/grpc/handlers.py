@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 from rerank.ports.health import Health
-from rerank.protobuf.field_count import check_field_count
+from rerank.protobuf.field_count import FIELDS_PER_CANDIDATE, check_field_count
 from rerank.protobuf.messages import (
     list_models_response,
     rerank_request,
@@ -106,7 +106,7 @@ def _checked_request(message: pb.RerankRequest, limits: Limits) -> RerankRequest
 
 def _counted_message(kind: type[M], message: bytes | bytearray, limits: Limits) -> M:
     """Parses a message after its fields were counted. Raises: InvalidRequest."""
-    if len(message) > limits.max_candidates:  # a field has at least a byte, a candidate may have several
+    if len(message) > FIELDS_PER_CANDIDATE * limits.max_candidates:  # a field has at least a byte
         check_field_count(bytes(message), cast(Descriptor, kind.DESCRIPTOR), limits)
     return _message(kind, message)
 

@@ -12,7 +12,7 @@ from rerank.access.tls import server_credentials
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import SERVICE
-from rerank.ports.connection_bounds import HANDSHAKE_S, connection_bounds
+from rerank.ports.connections import HANDSHAKE_S, connection_bounds
 from rerank.ports.grpc.handlers import RerankMethods, health_methods, unary_handlers
 from rerank.ports.grpc.streams import reflection_handler, watch_handler
 from rerank.ports.health import Health

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,12 +17,11 @@ from starlette.types import ASGIApp
 from rerank.access.addresses import bound_socket
 from rerank.access.tls import server_context
 from rerank.config import ServiceConfig, TLSConfig
-from rerank.ports.connection_bounds import connection_bounds
+from rerank.ports.connections import connection_bounds
 from rerank.ports.http.apis.table import APIs, error_in_all, rerank_apis  # _in_all
 from rerank.ports.http.app import create_app
-from rerank.ports.http.listener import BoundedListener
+from rerank.ports.http.connections import BadRequest, BoundedListener, BoundedProtocol
 from rerank.ports.http.problem import RefusedByHttp, problem_of
-from rerank.ports.http.protocol import BadRequest, protocol_with
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
 from rerank.service.limits import CallsInFlight
@@ -89,7 +89,7 @@ async def serving(
         option: sets `listen`, in errors.
         config: has the limits of connections.
         tls: the certificate; None for plain text.
-        bad_request: see `protocol_with`.
+        bad_request: see `BoundedProtocol`.
 
     Raises:
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
@@ -99,7 +99,7 @@ async def serving(
     port = listening.getsockname()[1]
     settings = uvicorn.Config(
         app,
-        http=protocol_with(config.limits.max_transfer_s, bad_request, listening),
+        http=cast(Any, partial(BoundedProtocol, config.limits.max_transfer_s, bad_request, listening)),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -12,8 +12,8 @@ import pytest
 
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
-from rerank.ports import connection_bounds
-from rerank.ports.connection_bounds import ConnectionBounds, source_of
+from rerank.ports import connections as connections_module
+from rerank.ports.connections import ConnectionBounds, source_of
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -63,8 +63,8 @@ def is_served(port: int, source: str) -> bool:
 
 
 def bound(monkeypatch: pytest.MonkeyPatch, per_port: int, part: float) -> None:
-    monkeypatch.setattr(connection_bounds, "_MAX_CONNECTIONS", per_port)
-    monkeypatch.setattr(connection_bounds, "_PART_OF_ONE_ADDRESS", part)
+    monkeypatch.setattr(connections_module, "_MAX_CONNECTIONS", per_port)
+    monkeypatch.setattr(connections_module, "_PART_OF_ONE_ADDRESS", part)
 
 
 def test_one_address_has_its_part_of_the_grpc_port(
@@ -124,7 +124,7 @@ def test_bounds_are_below_the_number_of_open_files(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     config = ServiceConfig.model_validate({"http": http})
-    assert connection_bounds.connection_bounds(config) == ConnectionBounds(*expected)
+    assert connections_module.connection_bounds(config) == ConnectionBounds(*expected)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import EngineConfig, Limits, TelemetryConfig
 from rerank.models.encoder import Encoder
-from rerank.ports import connection_bounds
+from rerank.ports import connections
 from rerank.ports.http import metrics
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
@@ -138,7 +138,7 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
 def test_connections_that_send_nothing_leave_room_for_prometheus(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_bounds, "_MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 20)
     with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)) as served, ExitStack() as stack:
         host, _, port = served.server.metrics_address.rpartition(":")
         threads = threading.active_count()

@@ -1,22 +1,34 @@
-"""The listening socket of an HTTP server, which bounds the number of its connections.
+"""Connections of an HTTP port: bounds on their number, on slow requests and on small chunks (uvicorn's protocol).
 
 At the bound, a new connection takes the place of the one that has waited for a request for longest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
-from rerank.ports.connection_bounds import ConnectionBounds, address_reason, port_reason, source_of
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rerank.ports.connections import ConnectionBounds, address_reason, port_reason, source_of
 from rerank.telemetry.logs import CountedLog
 
 #: This many connections may wait until asyncio accepts them, which takes a part of them at a time.
 _QUEUE = 2048
+#: This many chunks of a body may be of any size. Further ones must have this many bytes on average.
+_FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
+_MAX_HEADER_BYTES = 64 * 1024
+_VERSIONS = (b"1.0", b"1.1")
+
+#: Makes the body of the answer to bytes that are not HTTP, from a message.
+BadRequest: TypeAlias = Callable[[str], bytes]
 
 
 class BoundedListener(socket.socket):
@@ -123,3 +135,108 @@ class _Accepted(socket.socket):
     def close(self) -> None:
         self._listener.leave(self.fileno())  # before the next connection can have the number of its file
         super().close()
+
+
+class _Connection(h11.Connection):
+    """Notes what is wrong with a request, and refuses more of them than h11.
+
+    A chunk takes some 10 µs of the event loop, so that chunks of a few bytes are refused. A length next to chunks is
+    refused, because a proxy may see another end of such a request than we do (RFC 9112, 6.3).
+    """
+
+    problem = ""
+    _chunks = _bytes = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._chunks = self._bytes = 0
+                _check(event)
+            elif isinstance(event, h11.Data):
+                self._chunks += event.chunk_end
+                self._bytes += len(event.data)
+                if self._chunks - _FREE_CHUNKS > self._bytes / _BYTES_PER_CHUNK:
+                    raise h11.RemoteProtocolError(
+                        f"the chunks are too small; send a body with its length, or in chunks of {_BYTES_PER_CHUNK} "
+                        "bytes or more"
+                    )
+        except h11.RemoteProtocolError as error:
+            self.problem = str(error)
+            raise
+        return event
+
+
+def _check(request: h11.Request) -> None:
+    names = {name for name, _ in request.headers}
+    if request.http_version not in _VERSIONS:
+        raise h11.RemoteProtocolError(f"the version is HTTP/{request.http_version.decode()}; send HTTP/1.1")
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding; send one of them")
+
+
+class BoundedProtocol(H11Protocol):
+    """Limits how long a connection takes to send the headers of its next request.
+
+    Args:
+        max_transfer_s: that limit, in seconds.
+        bad_request: makes the body of the answer to bytes that are not HTTP.
+        listener: accepted the connections, and is told which of them wait for a request.
+    """
+
+    conn: _Connection
+    _timer: asyncio.TimerHandle | None = None
+    _file = -1
+
+    def __init__(
+        self, max_transfer_s: float, bad_request: BadRequest, listener: BoundedListener, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._max_transfer_s, self._bad_request, self._listener = max_transfer_s, bad_request, listener
+        self.conn = _Connection(h11.SERVER, _MAX_HEADER_BYTES)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._file = transport.get_extra_info("socket").fileno()
+        self._expect_request()
+
+    def handle_events(self) -> None:
+        """Reads what has arrived. uvicorn calls it for new data, and after an answer, for requests that wait."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+            self._listener.begin_request(self._file)
+
+    def on_response_complete(self) -> None:
+        self._expect_request()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._max_transfer_s, self.transport.abort)
+        if not self.transport.is_closing():
+            self._listener.expect_request(self._file)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers bytes that are not HTTP. If an answer has begun, it hangs up instead."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._send_problem(f"the bytes are not a request of HTTP/1.1: {self.conn.problem}")
+        if self.cycle is not None:  # its application writes no second answer
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _send_problem(self, message: str) -> None:
+        body = self._bad_request(message)
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        response = h11.Response(status_code=400, headers=list(headers.items()))
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from rerank.ports.connection_bounds import ConnectionBounds
-from rerank.ports.http.listener import BoundedListener
+from rerank.ports.connections import ConnectionBounds
+from rerank.ports.http.connections import BoundedListener
 
 TIMEOUT_S = 10
 
