@@ -1,172 +1,323 @@
-"""Test collections by name, with queries, judgements and passages: from `rerank.collections`, and ir_datasets."""
+"""Datasets of an evaluation, as the flags name them: queries with candidates, and judgements."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
-from rerank.collections import NAMED, is_collection, open_collection
+from ir_measures import Measure
+
+from rerank.collections import Collection, beir
 from rerank.errors import CollectionError, ConfigError
-from rerank.readers.qrels import Qrel, grade_of, read_qrels
+from rerank.readers.candidates import CandidateList, read_requests
+from rerank.readers.lines import distinct, parsed_lines
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.queries import parse_query
 from rerank.types import Passage, Query
 from rerank.util.files import sha256_of_files
-from rerank_eval.overlap import judgements_of
+from rerank_eval.collections import candidates_of_run, named_qrels, open_collection
+from rerank_eval.measures import (
+    MetricValues,
+    Response,
+    Run,
+    by_rank,
+    least_relevant_grade,
+    measure,
+    measures_from,
+    without_query_documents,
+)
+from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, listed, nothing_to_rank, without_relevant
+from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
+from rerank_eval.systems import System
 
-_TREC_DL = {
-    f"trec-dl-{year}": f"msmarco-passage{'' if year < 2021 else '-v2'}/trec-dl-{year}/judged"
-    for year in range(2019, 2024)
-}
+#: Names of files and folders that say nothing of the dataset.
+_JUDGEMENTS = {"qrels", "qrel", "judgements", "judgments", "test", "dev", "train"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A test collection.
+    """Queries with their candidates and judgements.
 
     Attributes:
-        queries: those that have judgements, by query_id.
-        find: function from doc_ids to their passages by doc_id; leaves out those that the collection lacks.
+        title: heading of the report.
+        queries: those that are asked, by query_id.
+        lists: the candidates of each query; None: a service searches for them.
+        search: fields of the message SearchRequest (rerank.proto) of this search.
+        fingerprint: every setting that decides the candidates.
+        qrels: all judgements, also of queries that are not asked; `qrels_sha256` is their hash.
+        judged: the judgements of the queries that count.
+        is_of_collection: the queries could be documents of the collection, see `without_query_documents`.
+        rel: least grade that RR, AP and R count as relevant.
+        notes: sentences for the reader where judgements and data cover each other only in part.
+        index: folder of the index of a service that is started.
     """
 
     name: str
+    title: str
     queries: Mapping[str, Query]
+    lists: Mapping[str, Sequence[Passage]] | None
+    search: Mapping[str, object]
+    fingerprint: Mapping[str, object]
     qrels: Sequence[Qrel]
-    find: Callable[[Collection[str]], Mapping[str, Passage]]
+    qrels_sha256: str
+    judged: Sequence[Qrel]
+    is_of_collection: bool
+    rel: int
+    notes: tuple[str, ...]
+    index: Path | None
 
-    def passages(self, doc_ids: Collection[str]) -> Mapping[str, Passage]:
-        """Passages by doc_id.
+    def ask(self, system: System, query_id: str) -> Response:
+        """Asks a system to rank the candidates of a query."""
+        query = self.queries[query_id]
+        if self.lists is None:
+            return system.search(query, **self.search)
+        candidates = self.lists[query_id]
+        return system.rerank(query, candidates) if candidates else Response(query_id)
 
-        Raises:
-            CollectionError: the collection lacks some of the passages; the message names the first five.
-        """
-        passages = self.find(doc_ids)
-        if missing := [doc_id for doc_id in doc_ids if doc_id not in passages]:
-            names = ", ".join(map(repr, missing[:5]))
-            raise CollectionError(f"{len(missing)} of {len(doc_ids)} passages are not in {self.name}: {names}")
-        return passages
+    def first_stage(self, responses: Iterable[Response]) -> Run:
+        """The candidates in the order of the first stage; of a search, as the system with these responses had them."""
+        if self.lists is not None:
+            return {query_id: by_rank(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
+        return {response.query_id: by_rank(response.received) for response in responses}
 
-    @property
-    def queries_sha256(self) -> str:
-        return _sha256(sorted((query_id, query.text) for query_id, query in self.queries.items()))
+    def counted(self, run: Run) -> Run:
+        """The part of a run that is measured."""
+        return without_query_documents(self.qrels, run) if self.is_of_collection else run
+
+    def measure(self, run: Run, measures: Sequence[Measure] = ()) -> MetricValues:
+        """Measures a run, by default with `measures_from(rel)`."""
+        return measure(measures or measures_from(self.rel), self.judged, self.counted(run))
 
 
-def open_dataset(name: str, split: str = "test") -> Dataset:
-    """Opens a test collection.
-
-    Args:
-        name: a named collection, a folder in BEIR layout, trec-dl-YEAR, or a name of ir_datasets (which includes the
-            split).
-        split: the judgements of a folder in BEIR layout, qrels/SPLIT.tsv.
+def open_datasets(settings: EvaluationSettings) -> list[Dataset]:
+    """Reads all datasets, before the first query runs.
 
     Raises:
-        CollectionError: a file of the folder cannot be read, or no query is judged.
-        ConfigError: ir_datasets is not installed, does not know the name, or cannot download the collection.
+        ConfigError: settings are not valid or do not fit each other.
+        CollectionError: a file of a dataset cannot be read, or its queries, candidates and judgements share no ids.
     """
-    if is_collection(name):
-        collection = open_collection(name)
-        qrels = collection.qrels(split)
-        return Dataset(collection.name, _judged(collection.queries(), qrels, name), qrels, collection.find)
-    if Path(name).exists():
-        raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
-    with _of_ir_datasets(name):
-        opened = _load(name)
-        qrels = _qrels(opened)
-        queries = [Query(row.default_text(), row.query_id) for row in opened.queries_iter()]
-    judged = _judged(queries, qrels, name)
-    return Dataset(name, judged, qrels, lambda doc_ids: _passages_of_ir_dataset(opened, doc_ids))
+    if isinstance(settings, BeirSettings):
+        _check_indexes(settings)
+        given = zip_longest(settings.collection, settings.index)
+        return [_open(settings, collection=collection, index=index) for collection, index in given]
+    if isinstance(settings, TrecDLSettings):
+        _check_judgements(settings)
+        files = (settings.requests, settings.qrels, settings.collection)
+        return [
+            _open(settings, name=name, lists_file=path, qrels_name=qrels, collection=collection)
+            for name, path, qrels, collection in zip_longest(_names(*files), *files)
+        ]
+    raise AssertionError(f"{type(settings).__name__} are the settings of no command; this is a bug")
 
 
-def open_qrels(name: str, doc_ids: Collection[str]) -> tuple[Sequence[Qrel], str]:
-    """The judgements of request files, and their SHA-256.
+def _check_indexes(settings: BeirSettings) -> None:
+    indexes, collections = settings.index, settings.collection
+    if indexes and len(indexes) != len(collections):
+        raise ConfigError(f"{len(collections)} --collection, {len(indexes)} --index; give one for each, in this order")
+    if not indexes and not (settings.target and len(collections) == 1):
+        raise ConfigError(
+            "no source of candidates: give --index DIR for each collection, or --target HOST:PORT of a service with an "
+            "index of the only collection; a TREC run is evaluated by eval-trec-dl --requests RUN --collection NAME"
+        )
+    if settings.feedback and not indexes:
+        raise ConfigError("--feedback searches the index with the changed query vectors; give --index DIR")
+
+
+def _check_judgements(settings: TrecDLSettings) -> None:
+    lists = len(settings.requests)
+    for flag, values in (("--qrels", settings.qrels), ("--collection", settings.collection)):
+        if values and len(values) != lists:
+            raise ConfigError(
+                f"{lists} --requests and {len(values)} {flag}; give one for each --requests, in the same order"
+            )
+    if not settings.qrels and not settings.collection:
+        raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
+
+
+def _open(
+    settings: BeirSettings | TrecDLSettings,
+    *,
+    name: str = "",
+    lists_file: Path | None = None,
+    qrels_name: str | None = None,
+    collection: str | None = None,
+    index: Path | None = None,
+) -> Dataset:
+    """Reads one dataset: the lists of a file, or else those that a service finds in a collection.
 
     Args:
-        name: a file, see `read_qrels`; trec-dl-YEAR, or a name of ir_datasets.
+        name: of the dataset; empty: the collection's.
+        lists_file: request file, or run over the collection.
+        qrels_name: file or name of the judgements; None: the collection's.
+    """
+    opened = open_collection(collection) if collection else None
+    qrels = opened.qrels(settings.split) if opened else []
+    queries = _judged_queries(opened, qrels, str(collection)) if opened else {}
+    of_collection = {"queries_sha256": _sha256(sorted((q.query_id, q.text) for q in queries.values()))}
+    lists, unjudged = None, list[str]()
+    if lists_file:
+        requests, unjudged = _requests(lists_file, opened, queries, qrels, settings.depth)
+        queries = {request.query.query_id: request.query for request in requests}
+        lists = {request.query.query_id: request.candidates for request in requests}
+    qrels_sha256 = _sha256(sorted(qrels))
+    if qrels_name:
+        qrels, qrels_sha256 = _read_qrels(qrels_name, _doc_ids((lists or {}).values()))
+    origin = str(lists_file or collection)
+    queries, notes = _select(queries, qrels, settings)
+    judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin)
+    notes += on_judgements
+    if lists is not None:
+        lists = {query_id: lists[query_id] for query_id in queries}
+        check_doc_ids(_doc_ids(lists.values()), qrels, f"candidates of {origin}")
+        notes += nothing_to_rank(lists)
+    elif index:
+        check_index(index, qrels, origin)
+    name = name or (opened.name if opened else "")
+    first_stage = settings.first_stage if isinstance(settings, BeirSettings) else None
+    rel = least_relevant_grade(qrels, settings.rel)
+    depth, searched = settings.depth or "all", first_stage.value if first_stage else Path(origin).name
+    return Dataset(
+        name=name,
+        title=f"{len(queries)} queries of {name}, {searched}, depth {depth}",
+        queries=queries,
+        lists=lists,
+        search={"first_stage": first_stage, "depth": settings.depth},
+        fingerprint=_fingerprint(settings, lists_file) | (of_collection if opened else {}),
+        qrels=qrels,
+        qrels_sha256=qrels_sha256,
+        judged=judged,
+        is_of_collection=opened is not None,
+        rel=rel,
+        notes=(*notes, *without_relevant(judged, rel)),
+        index=index,
+    )
+
+
+def _judged_queries(collection: Collection, qrels: Sequence[Qrel], source: str) -> dict[str, Query]:
+    queries, judged_ids = collection.queries(), {qrel.query_id for qrel in qrels}
+    judgements_of((query.query_id for query in queries), qrels, source)  # raises if no query is judged
+    return {query.query_id: query for query in queries if query.query_id in judged_ids}
+
+
+def _requests(
+    path: Path, collection: Collection | None, judged: Mapping[str, Query], qrels: Sequence[Qrel], depth: int
+) -> tuple[list[CandidateList], list[str]]:
+    """The lists of a run or a request file, and the queries of the former without judgements."""
+    if collection is None:
+        lists = read_requests(path)
+        return [replace(request, candidates=request.candidates[: depth or None]) for request in lists], []
+    lists, query_ids = candidates_of_run(path, collection, judged, depth)
+    return lists, sorted(query_ids - {qrel.query_id for qrel in qrels})
+
+
+def _read_qrels(name: str, doc_ids: set[str]) -> tuple[list[Qrel], str]:
+    """The judgements of a file, or of a name that `named_qrels` takes, and their SHA-256.
+
+    Args:
         doc_ids: of the candidates.
 
     Raises:
         CollectionError: the file cannot be read.
-        ConfigError: as `open_dataset`.
+        ConfigError: see `named_qrels`.
     """
     path = Path(name)
-    if path.exists() or (name not in _TREC_DL and not _is_known(name)):
-        return read_qrels(path, doc_ids), sha256_of_files([path])
-    with _of_ir_datasets(name):
-        qrels = _qrels(_load(name))
-    return qrels, qrels_sha256(qrels)
+    if not path.exists() and (named := named_qrels(name)) is not None:
+        return named, _sha256(sorted(named))
+    return read_qrels(path, doc_ids), sha256_of_files([path])
 
 
-def _is_known(name: str) -> bool:
-    """True for a name that ir_datasets knows."""
-    try:
-        return _load(name) is not None
-    except ConfigError:
-        return False
+def _doc_ids(lists: Iterable[Sequence[Passage]]) -> set[str]:
+    return {passage.doc_id for candidates in lists for passage in candidates}
 
 
-def qrels_sha256(qrels: Iterable[Qrel]) -> str:
-    return _sha256(sorted(qrels))
+def _fingerprint(settings: BeirSettings | TrecDLSettings, lists_file: Path | None) -> dict[str, object]:
+    """The flags and files that decide the candidates."""
+    asked = beir.queries_file(settings.queries) if settings.queries else None
+    files = {"requests_sha256": lists_file, "asked_sha256": asked}
+    return {
+        "depth": settings.depth,
+        **({"first_stage": settings.first_stage.value} if isinstance(settings, BeirSettings) else {}),
+        **{name: sha256_of_files([path]) for name, path in files.items() if path},
+    }
 
 
-def _qrels(opened: Any) -> list[Qrel]:
-    return [Qrel(row.query_id, row.doc_id, grade_of(row.relevance)) for row in opened.qrels_iter()]
+def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence[str]) -> list[str]:
+    """The name of each dataset: its collection's, or else its judgements'.
+
+    Where two have the same, the names of the files of lists or of their folders tell them apart.
+    """
+    named, stems, folders = list[str](), list[str](), list[str]()
+    for path, judged, collection in zip_longest(requests, qrels, collections):
+        stems.append(Path(path.name.removesuffix(".gz")).stem)
+        folders.append(path.absolute().parent.name)
+        path = Path(collection or judged)
+        if collection and path.exists():
+            named.append(beir.name_of(path))
+        else:
+            named.append(_judged_name(path) if path.exists() else str(path))
+    ways = [
+        named,
+        *(list(map("-".join, zip(named, *parts, strict=True))) for parts in ((stems,), (folders,), (folders, stems))),
+    ]
+    return next((names for names in ways if len(set(names)) == len(names)), ways[-1])
 
 
-def _load(name: str) -> Any:
-    neither = f"collection {name!r} is neither {', '.join(map(repr, NAMED))} nor a folder that holds corpus.jsonl"
-    try:
-        import ir_datasets
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{neither}; for names of ir_datasets, install rerank-listwise[eval]") from error
-    logging.getLogger("ir_datasets").addFilter(_is_not_a_failure)  # is named by the error below, which it would bury
-    try:
-        return ir_datasets.load(_TREC_DL.get(name, name))
-    except KeyError as error:
-        raise ConfigError(f"{neither}, nor a name that ir_datasets knows") from error
+def _judged_name(qrels: Path) -> str:
+    """The name of what a file judges: the file's or else the nearest folder's that is not a word for judgements."""
+    names = [Path(qrels.name.removesuffix(".gz")).stem, *(folder.name for folder in qrels.absolute().parents)]
+    return next((name for name in names if name and name.lower() not in _JUDGEMENTS), names[0])
 
 
-@contextmanager
-def _of_ir_datasets(name: str) -> Iterator[None]:
-    try:
-        yield
-    except AttributeError as error:
-        raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements: {error}") from error
-    except (OSError, RuntimeError) as error:
-        raise _no_download(f"{name} of ir_datasets", error) from error
+def _select(
+    queries: Mapping[str, Query], qrels: Sequence[Qrel], settings: EvaluationSettings
+) -> tuple[dict[str, Query], tuple[str, ...]]:
+    """The queries that are asked by query_id, in their order, and notes on those that are not.
+
+    A query without text is not asked, and so not measured: a service refuses it, and the first stage's order of its
+    candidates would count against systems that never saw it.
+
+    Raises:
+        CollectionError: --queries cannot be read, or names none of the queries; or no query has a text.
+    """
+    asked, notes = dict(queries), list[str]()
+    if settings.queries:
+        wanted = _read(beir.queries_file(settings.queries))
+        asked = {
+            query_id: _with_text(query, wanted[query_id]) for query_id, query in queries.items() if query_id in wanted
+        }
+        if not asked:
+            raise CollectionError(
+                f"{settings.queries} names none of the {len(queries)} queries; its ids are like "
+                f"{next(iter(wanted), '')!r}, theirs like {next(iter(queries), '')!r}"
+            )
+        if missing := len(wanted) - len(asked):
+            notes.append(
+                f"{missing} of {len(wanted)} queries of {settings.queries} are not among those with candidates."
+            )
+    if empty := [query_id for query_id, query in asked.items() if query.is_empty]:
+        asked = {query_id: query for query_id, query in asked.items() if not query.is_empty}
+        if not asked:
+            raise CollectionError(f"none of the {len(empty)} queries has a text; give queries with texts")
+        notes.append(f"Queries without text, which are not asked and not measured: {len(empty)} ({listed(empty)}).")
+    if settings.limit:
+        judged = {qrel.query_id for qrel in qrels}
+        asked = dict(islice(((q, query) for q, query in asked.items() if q in judged), settings.limit))
+    return asked, tuple(notes)
 
 
-def _is_not_a_failure(record: logging.LogRecord) -> bool:
-    return not record.getMessage().lower().startswith(("download error", "download failed"))
-
-
-def _no_download(what: str, error: BaseException) -> ConfigError:
-    """The error of a failed download in one line: the messages of HTTP clients repeat the address at each layer."""
-    if isinstance(error, RuntimeError) and error.args[1:]:  # of ir_datasets: a text, and [(source, error), ...]
-        error = error.args[1][0][1]
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return ConfigError(
-        f"{what} cannot be downloaded ({error}); connect this machine to a network, or give files that it has"
+def _read(path: Path) -> dict[str, str]:
+    """Texts by query_id; empty where the file has the id alone."""
+    rows = parsed_lines(
+        path, lambda line: parse_query(line) if "\t" in line or "{" in line else Query("", line.strip())
     )
+    return {query.query_id: query.text for query in distinct(path, rows, lambda query: query.query_id, "query")}
 
 
-def _passages_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, Passage]:
-    with _of_ir_datasets("the passages"):
-        docs = opened.docs_store().get_many(doc_ids)
-    passages = {}
-    for doc_id, doc in docs.items():
-        text, title = doc.default_text(), getattr(doc, "title", "") or ""
-        passages[doc_id] = Passage(doc_id, text, title=title if text.startswith(title) else "")
-    return passages
-
-
-def _judged(queries: Sequence[Query], qrels: Sequence[Qrel], name: str) -> dict[str, Query]:
-    judgements_of((query.query_id for query in queries), qrels, name)  # raises if no query is judged
-    judged_ids = {qrel.query_id for qrel in qrels}
-    return {query.query_id: query for query in queries if query.query_id in judged_ids}
+def _with_text(query: Query, text: str) -> Query:
+    return replace(query, text=text) if text else query
 
 
 def _sha256(rows: object) -> str:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from rerank import __version__
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query
-from rerank_eval.efficiency import efficiency, warnings
-from rerank_eval.measures import Evaluator, Run, by_rank
+from rerank_eval.datasets import Dataset, open_datasets
+from rerank_eval.measures import Response, Run, by_rank, efficiency, warnings
 from rerank_eval.overlap import check_doc_ids, check_names, uncovered
-from rerank_eval.report import Report, SystemResult, write_report
-from rerank_eval.run_files import trec_run, write_result, write_run
-from rerank_eval.runner import Responses, Variant, run_variants, variant_folder
+from rerank_eval.report import Report, SystemResult, write_report, write_tables
+from rerank_eval.runs import run_systems, system_folder, trec_run, write_result, write_run
 from rerank_eval.settings import ORACLE, BeirSettings, EvaluationSettings
-from rerank_eval.systems import ServedSystem, SystemSpec, open_systems, parse_systems
-from rerank_eval.table import write_tables
-from rerank_eval.tasks import Task, open_tasks
+from rerank_eval.systems import System, open_systems, parse_systems
 
 #: The name of the row that shows the candidates as systems receive them.
 FIRST_STAGE = "first stage"
-_PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
 _FASTER = " (less with --precision auto, where the processor has bfloat16)"
 
 
@@ -38,10 +30,10 @@ def run_evaluation(settings: EvaluationSettings) -> list[Report]:
         CollectionError: a file of a dataset cannot be read, or its queries, candidates and judgements share no ids.
         RerankError: a service refused a query; a further call resumes the run.
     """
-    specs = parse_systems(settings.model)
-    tasks = open_tasks(settings)
-    folders = _folders([task.name for task in tasks], settings.out)
-    reports = [_evaluate(task, specs, settings, out) for task, out in zip(tasks, folders, strict=True)]
+    models = parse_systems(settings.model)
+    datasets = open_datasets(settings)
+    folders = _folders([dataset.name for dataset in datasets], settings.out)
+    reports = [_evaluate(dataset, models, settings, out) for dataset, out in zip(datasets, folders, strict=True)]
     write_tables(reports, settings.out, console)
     return reports
 
@@ -58,80 +50,90 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
     return [out] if len(datasets) == 1 else [out / dataset.replace("/", "-") for dataset in datasets]
 
 
-def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSettings, out: Path) -> Report:
+def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: EvaluationSettings, out: Path) -> Report:
     """Evaluates all systems on one dataset."""
-    with open_systems(specs, settings, task.index) as systems:
-        variants = list(_variants(task, systems))
+    with open_systems(models, settings, dataset.index) as systems:
         hint = _FASTER if settings.precision == "float32" else ""
-        responses = run_variants(variants, list(task.queries), out, settings.concurrency, console, hint)
-    first_stage = task.received(responses)
-    notes = (*task.notes, *_notes_on_search(task, systems, first_stage, settings.target))
-    notes += uncovered(first_stage, task.evaluator.qrels, task.rel)
-    written = {**asdict(settings), "qrels_sha256": task.qrels_sha256}
+        asked = [*systems, *_second_searches(systems, settings)]
+        responses = run_systems(asked, dataset, out, settings.concurrency, console, hint)
+    first_stage = dataset.first_stage(responses[systems[0].name])
+    notes = (
+        *dataset.notes,
+        *_notes_on_feedback(settings),
+        *_notes_on_search(dataset, systems[0], first_stage, settings.target),
+        *uncovered(first_stage, dataset.judged, dataset.rel),
+    )
+    written = {**asdict(settings), "qrels_sha256": dataset.qrels_sha256, **dataset.fingerprint}
+    results = [
+        measure_system(system, responses[system.name], dataset, system_folder(system, asked, out), written, notes)
+        for system in asked
+    ]
     report = Report(
-        dataset=task.name,
-        title=task.title,
-        results=(
-            SystemResult(FIRST_STAGE, task.evaluator.evaluate(first_stage)),
-            *measure_variants(variants, responses, task.evaluator, out, written, notes),
-        ),
-        upper_bound=SystemResult(ORACLE, task.evaluator.evaluate(best_order(task.evaluator.qrels, first_stage))),
-        rel=task.rel,
+        dataset=dataset.name,
+        title=dataset.title,
+        results=(SystemResult(FIRST_STAGE, dataset.measure(first_stage)), *results),
+        upper_bound=SystemResult(ORACLE, dataset.measure(best_order(dataset.judged, first_stage))),
+        rel=dataset.rel,
         notes=notes,
     )
-    write_result(out / "first-stage.trec", trec_run(task.evaluator.counted(first_stage), tag="first-stage"))
+    write_result(out / "first-stage.trec", trec_run(dataset.counted(first_stage), tag="first-stage"))
     write_report(report, out, console)
-    if isinstance(settings, BeirSettings) and settings.feedback and task.index:
+    if isinstance(settings, BeirSettings) and settings.feedback and dataset.index:
         from rerank_eval.feedback import evaluate_feedback  # imports torch
 
-        evaluate_feedback(task, {name: responses[name] for name in systems}, settings, task.index, out, console)
+        of_systems = {system.name: responses[system.name] for system in systems}
+        evaluate_feedback(dataset, of_systems, settings, dataset.index, out, console)
     return report
 
 
-def _variants(task: Task, systems: Mapping[str, ServedSystem]) -> Iterator[Variant]:
-    """All systems, then those that search a second time."""
-    shared = {"versions": versions(), **task.fingerprint}
-    for name, system in systems.items():
-        yield Variant(name, {**system.fingerprint, **shared}, partial(task.ask, system))
-    for name, system in systems.items() if task.feedback else ():
+def _second_searches(systems: Sequence[System], settings: EvaluationSettings) -> Iterator[System]:
+    """The systems once more, after feedback by their rankings changed the query vectors."""
+    feedback = settings.second_search if isinstance(settings, BeirSettings) else None
+    for system in systems if feedback else ():
         if system.fingerprint["ranker"] != "identity":  # it would only append the passages of the second search
-            fingerprint = {**system.fingerprint, **shared, "feedback": task.feedback}
-            yield Variant(f"{name}.feedback", fingerprint, partial(task.ask, system, feedback=task.feedback))
+            yield replace(
+                system,
+                name=f"{system.name}.feedback",
+                options={**system.options, "feedback": feedback},
+                fingerprint={**system.fingerprint, "feedback": feedback},
+            )
 
 
-def measure_variants(
-    variants: Sequence[Variant],
-    responses: Responses,
-    evaluator: Evaluator,
-    out: Path,
+def measure_system(
+    system: System,
+    responses: Sequence[Response],
+    dataset: Dataset,
+    folder: Path,
     settings: Mapping[str, object],
     notes: Sequence[str] = (),
-) -> list[SystemResult]:
-    """Measures every variant and writes its run.trec and measures.json, the latter with `settings` and `notes`.
+) -> SystemResult:
+    """Measures a system and writes its run.trec and measures.json, the latter with `settings` and `notes`.
 
     Raises:
         ConfigError: the files cannot be written.
     """
-    results = []
-    for variant in variants:
-        given = responses[variant.name]
-        run = evaluator.counted({response.query_id: response.reply.docs for response in given})
-        metrics = evaluator.evaluate(run)
-        folder = variant_folder(variant.name, len(variants), out)
-        write_run(folder, run, metrics, {**settings, **variant.fingerprint}, notes)
-        cost = efficiency(given)
-        results.append(SystemResult(variant.name, metrics, cost, list(warnings(given)), variant.fingerprint))
-    return results
+    run = dataset.counted({response.query_id: response.docs for response in responses})
+    metrics = dataset.measure(run)
+    write_run(folder, run, metrics, {**settings, **system.fingerprint}, notes)
+    return SystemResult(system.name, metrics, efficiency(responses), list(warnings(responses)), system.fingerprint)
 
 
-def _notes_on_search(task: Task, systems: Mapping[str, ServedSystem], first_stage: Run, target: str) -> tuple[str, ...]:
-    """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
-    if task.lists is not None:
+def _notes_on_feedback(settings: EvaluationSettings) -> tuple[str, ...]:
+    if not isinstance(settings, BeirSettings) or not (settings.feedback and settings.feedback_ranking):
         return ()
-    if task.index is None:
+    if settings.second_search:
+        return ()
+    return (f"{settings.first_stage.value} has no query vector to update, so there is no second search.",)
+
+
+def _notes_on_search(dataset: Dataset, system: System, first_stage: Run, target: str) -> tuple[str, ...]:
+    """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
+    if dataset.lists is not None:
+        return ()
+    if dataset.index is None:
         found = {doc.doc_id for docs in first_stage.values() for doc in docs}
-        check_doc_ids(found, task.qrels, f"passages found by the service at {target}")
-    return check_names(next(iter(systems.values())).fingerprint.get("searched"), task.name)
+        check_doc_ids(found, dataset.qrels, f"passages found by the service at {target}")
+    return check_names(system.fingerprint.get("searched"), dataset.name)
 
 
 def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
@@ -142,16 +144,3 @@ def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
         judged = grades.get(query_id, {})
         run[query_id] = by_rank(sorted((doc.doc_id for doc in docs), key=lambda doc_id: -judged.get(doc_id, 0)))
     return run
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the installed packages that results depend on."""
-    return {"python": platform.python_version(), "rerank": __version__} | dict(_installed(_PACKAGES))
-
-
-def _installed(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for package in packages:
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue

@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from ir_measures import R, nDCG
+from ir_measures import Measure, R, nDCG
 from rich.console import Console
 
 from rerank.commands.progress import with_progress
@@ -23,13 +23,12 @@ from rerank.readers.qrels import grades_by_query
 from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.query_update import UpdateOutcome, teacher_of, update_queries
-from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage, Matrix, Query, ScoreKind
-from rerank_eval.measures import Evaluator, MetricValues
+from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage, Matrix, ScoreKind
+from rerank_eval.datasets import Dataset
+from rerank_eval.measures import MetricValues, Response
 from rerank_eval.report import SystemResult, comparisons, format_p, markdown_table
-from rerank_eval.run_files import write_result
-from rerank_eval.runner import Responses
+from rerank_eval.runs import write_result
 from rerank_eval.settings import ORACLE, UPDATES, BeirSettings
-from rerank_eval.tasks import Task
 
 #: Name of dense retrieval before feedback.
 BEFORE = "dense"
@@ -50,24 +49,13 @@ class Teacher:
     kind: ScoreKind
 
 
-@dataclass(frozen=True, slots=True)
-class AfterFeedback:
-    """Dense retrieval after every query vector followed a teacher.
-
-    Attributes:
-        cosine: mean over the queries, between the updated and the original vector.
-        kept: number of queries whose vector was not updated.
-        update_ms: mean per query.
-    """
-
-    result: SystemResult
-    cosine: float
-    kept: int
-    update_ms: float
-
-
 def evaluate_feedback(
-    task: Task, responses: Responses, settings: BeirSettings, index: Path, out: Path, console: Console
+    dataset: Dataset,
+    responses: Mapping[str, Sequence[Response]],
+    settings: BeirSettings,
+    index: Path,
+    out: Path,
+    console: Console,
 ) -> None:
     """Prints dense retrieval before and after the feedback of each system, and writes feedback.md.
 
@@ -79,64 +67,69 @@ def evaluate_feedback(
         IndexMismatch: the index cannot be read.
         ConfigError: the file cannot be written.
     """
-    dense, teachers = DenseSearch.of(index, task), list(_teachers(task, responses))
+    dense, teachers = DenseSearch.of(index, dataset), list(_teachers(dataset, responses))
     shown = with_progress(teachers, "feedback, teachers", len(teachers), console)
     after = [result for teacher in shown for result in dense.after(teacher, settings)]
-    text = _report(len(dense.queries), dense.before, after)
-    write_result(out / "feedback.md", f"# Relevance feedback: {task.title}\n\n{text}\n")
+    text = _report(len(dataset.queries), dense.before, after)
+    write_result(out / "feedback.md", f"# Relevance feedback: {dataset.title}\n\n{text}\n")
     console.print(text, soft_wrap=True, markup=False)
 
 
-def _teachers(task: Task, responses: Responses) -> Iterator[Teacher]:
+def _teachers(dataset: Dataset, responses: Mapping[str, Sequence[Response]]) -> Iterator[Teacher]:
     """All systems, and the judgements of the first one's candidates, which are the upper bound."""
     for name, rows in responses.items():
-        rankings = {row.query_id: (row.reply.doc_ids, row.reply.scores) for row in rows}
-        kind = rows[0].reply.execution.get("score_kind", ScoreKind.RANK.value)
-        yield Teacher(name, rankings, ScoreKind(kind))
-    grades, best = grades_by_query(task.qrels), {}
+        kind = rows[0].execution.get("score_kind", ScoreKind.RANK.value)
+        yield Teacher(name, {row.query_id: (row.doc_ids, row.scores) for row in rows}, ScoreKind(kind))
+    grades, best = grades_by_query(dataset.qrels), {}
     for row in next(iter(responses.values())):
         judged = grades.get(row.query_id, {})
-        docs = sorted(row.reply.received, key=lambda doc_id: -judged.get(doc_id, 0))
+        docs = sorted(row.received, key=lambda doc_id: -judged.get(doc_id, 0))
         best[row.query_id] = docs, [float(judged.get(doc_id, 0)) for doc_id in docs]
     yield Teacher(ORACLE, best, ScoreKind.RANK)
 
 
 @dataclass(frozen=True, slots=True)
 class DenseSearch:
-    """Dense retrieval of an index.
+    """Dense retrieval of an index for the queries of a dataset.
 
     Attributes:
-        queries: by query_id, with `vectors` (Q, D).
+        vectors: (Q, D) of the queries.
+        measures: R@100, R@1000 and nDCG@10.
         before: the result with these vectors.
     """
 
     index: Index
-    queries: Mapping[str, Query]
+    dataset: Dataset
     vectors: Matrix
-    evaluator: Evaluator
+    measures: Sequence[Measure]
     before: SystemResult
 
     @classmethod
-    def of(cls, folder: Path, task: Task) -> DenseSearch:
-        """The search of an index for the queries of a task, by its measures R@100, R@1000 and nDCG@10."""
+    def of(cls, folder: Path, dataset: Dataset) -> DenseSearch:
+        """The search of an index."""
         encoder = Encoder(read_manifest(folder).encoder.name)
         index = Index(folder, encoder)
         depths = (100, _DEPTH) if len(index.store) > _DEPTH else (100,)
-        measures = (*(R(rel=task.rel) @ depth for depth in depths), nDCG @ 10)
-        evaluator = replace(task.evaluator, measures=measures)
-        vectors = query_vectors(encoder, list(task.queries.values()))
-        search = cls(index, task.queries, vectors, evaluator, SystemResult(BEFORE, MetricValues({}, {})))
+        measures = (*(R(rel=dataset.rel) @ depth for depth in depths), nDCG @ 10)
+        vectors = query_vectors(encoder, list(dataset.queries.values()))
+        search = cls(index, dataset, vectors, measures, SystemResult(BEFORE, MetricValues({}, {})))
         return replace(search, before=SystemResult(BEFORE, search.measured(vectors)))
 
     def measured(self, vectors: Matrix) -> MetricValues:
         """The measures of dense retrieval with (Q, D) vectors."""
-        queries = [replace(query, vector=vector) for query, vector in zip(self.queries.values(), vectors, strict=True)]
+        queries = [
+            replace(query, vector=vector) for query, vector in zip(self.dataset.queries.values(), vectors, strict=True)
+        ]
         found = self.index.search(FirstStage.DENSE, queries, _DEPTH)
-        return self.evaluator.evaluate(dict(zip(self.queries, found, strict=True)))
+        return self.dataset.measure(dict(zip(self.dataset.queries, found, strict=True)), self.measures)
 
-    def after(self, teacher: Teacher, settings: BeirSettings) -> list[AfterFeedback]:
-        """Dense retrieval after each query vector followed the teacher, by each loss that its scores allow."""
-        rankings = [teacher.rankings[query_id] for query_id in self.queries]
+    def after(self, teacher: Teacher, settings: BeirSettings) -> list[SystemResult]:
+        """Dense retrieval after each query vector followed the teacher, by each loss that its scores allow.
+
+        The cost is the mean cosine of updated and original vectors, the number of vectors that were not updated, and
+        the mean time of an update in ms.
+        """
+        rankings = [teacher.rankings[query_id] for query_id in self.dataset.queries]
         shown = [(doc_ids[: settings.feedback_passages], scores) for doc_ids, scores in rankings]
         vectors = self._passages([doc_ids for doc_ids, _ in shown])
         return [
@@ -151,7 +144,7 @@ class DenseSearch:
         scores: Sequence[Sequence[float]],
         passages: Sequence[Matrix],
         settings: FeedbackSettings,
-    ) -> AfterFeedback:
+    ) -> SystemResult:
         vectors, cosines, kept, update_s = self.vectors.copy(), list[float](), 0, 0.0
         for row, (found, of_query) in enumerate(zip(passages, scores, strict=True)):
             targets = torch.tensor(teacher_of(settings.method, of_query[: len(found)], teacher.kind))
@@ -167,8 +160,8 @@ class DenseSearch:
             vectors[row] = updates.vectors[0].numpy()
             cosines += updates.cosines.tolist()
             kept += updates.outcomes[0] is not UpdateOutcome.UPDATED
-        result = SystemResult(f"{BEFORE} after {teacher.name}, {settings.method}", self.measured(vectors))
-        return AfterFeedback(result, fmean(cosines), kept, update_s * 1000 / len(passages))
+        cost = {"cosine": fmean(cosines), "kept": kept, "ms": update_s * 1000 / len(passages)}
+        return SystemResult(f"{BEFORE} after {teacher.name}, {settings.method}", self.measured(vectors), cost)
 
     def _passages(self, rankings: Sequence[Sequence[str]]) -> list[Matrix]:
         """(k, D) vectors of the passages of each ranking, best first."""
@@ -179,19 +172,20 @@ class DenseSearch:
         ]
 
 
-def _report(queries: int, before: SystemResult, after: Sequence[AfterFeedback]) -> str:
+def _report(queries: int, before: SystemResult, after: Sequence[SystemResult]) -> str:
     """Tables of all teachers and losses: against dense retrieval before feedback, and against the first after it."""
-    measures, results = list(before.metrics.mean), [row.result for row in after]
+    measures = list(before.metrics.mean)
     head = [f"{queries} queries", *(cell for name in measures for cell in (name, "p"))]
-    costs = [["–"] * 3, *([f"{row.cosine:.3f}", str(row.kept), f"{row.update_ms:.2f}"] for row in after)]
-    rows = [row + cost for row, cost in zip(_rows([before, *results], measures), costs, strict=True)]
+    formats = {"cosine": ".3f", "kept": ".0f", "ms": ".2f"}
+    costs = [["–"] * 3, *([f"{row.cost[name]:{form}}" for name, form in formats.items()] for row in after)]
+    rows = [row + cost for row, cost in zip(_rows([before, *after], measures), costs, strict=True)]
     return "\n\n".join(
         [
-            markdown_table([*head, "cosine", "kept", "ms"], rows),
+            markdown_table([*head, *formats], rows),
             f"p: paired t-test against {BEFORE}, corrected by Holm over the rows. cosine: of the updated and the "
             "original query vector. kept: queries whose vector was not updated. ms: of the update, per query.",
-            markdown_table(head, _rows(results, measures)),
-            f"p: the same against {results[0].name}.",
+            markdown_table(head, _rows(after, measures)),
+            f"p: the same against {after[0].name}.",
         ]
     )
 

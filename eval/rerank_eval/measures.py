@@ -1,13 +1,15 @@
-"""Effectiveness measures by ir_measures: nDCG@10 and the like, per query and as the mean over the judged queries."""
+"""Measures of a system: effectiveness by ir_measures, such as nDCG@10, and latency, throughput and model cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import ir_measures
+import numpy as np
 from ir_measures import AP, RR, Judged, Measure, R, nDCG
 
 from rerank.errors import ConfigError
@@ -22,6 +24,52 @@ MAIN_MEASURE = str(nDCG @ 10)
 #: The highest grade of TREC Deep Learning, and the least share of grade 2 and above among the grades above 0:
 #: judgements with this highest grade and share are on its scale.
 _HIGHEST, _SHARE = 3, 0.25
+#: Columns of the costs with their decimal places. Latency is what the caller sees; prefill is what the model reads
+#: before it writes, decode what it writes token by token. From `windows` on, the numbers are means per query.
+COST_COLUMNS = {
+    "p50 ms": 1,
+    "p95 ms": 1,
+    "p99 ms": 1,
+    "queries/s": 2,
+    "windows": 1,
+    "rounds": 1,
+    "prefill tokens": 0,
+    "prefill ms": 0,
+    "decode tokens": 0,
+    "decode ms": 0,
+}
+#: Number of truncated queries that a warning names.
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A system's order of the candidates of one query, best first, as its caller saw it.
+
+    Attributes:
+        scores: strictly decreasing.
+        positions: the position of each document in the first stage's order, 0-based.
+        execution: the fields of the message Execution (rerank.proto) as JSON, and `score_kind`.
+        wall_ms: latency.
+        ended_at: Unix time in seconds.
+    """
+
+    query_id: str
+    doc_ids: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    positions: tuple[int, ...] = ()
+    execution: Mapping[str, Any] = field(default_factory=dict)
+    wall_ms: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def docs(self) -> list[ScoredDoc]:
+        return [ScoredDoc(*row) for row in zip(self.doc_ids, self.scores, strict=True)]
+
+    @property
+    def received(self) -> list[str]:
+        """The doc_ids in the first stage's order."""
+        return [doc_id for _, doc_id in sorted(zip(self.positions, self.doc_ids, strict=True))]
 
 
 def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
@@ -67,27 +115,6 @@ class MetricValues:
         return [values[measure] for values in self.per_query.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluator:
-    """Measures runs against the judgements of one dataset.
-
-    Attributes:
-        qrels: of the queries that count.
-        of_collection: all judgements, if queries could be documents of the collection; see `without_query_documents`.
-    """
-
-    measures: Sequence[Measure]
-    qrels: Sequence[Qrel]
-    of_collection: Sequence[Qrel] = ()
-
-    def counted(self, run: Run) -> Run:
-        """The part of a run that is measured."""
-        return without_query_documents(self.of_collection, run) if self.of_collection else run
-
-    def evaluate(self, run: Run) -> MetricValues:
-        return measure(self.measures, self.qrels, self.counted(run))
-
-
 def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> MetricValues:
     """Measures a run. A judged query that the run lacks counts as 0; a query without judgements is ignored.
 
@@ -122,3 +149,55 @@ def without_query_documents(qrels: Iterable[Qrel], run: Run) -> Run:
     if any(qrel.query_id == qrel.doc_id and qrel.relevance > 0 for qrel in qrels):
         return run
     return {query_id: [doc for doc in docs if doc.doc_id != query_id] for query_id, docs in run.items()}
+
+
+def efficiency(responses: Sequence[Response]) -> dict[str, float]:
+    """The values of COST_COLUMNS over all queries with results; empty without results."""
+    responses = [response for response in responses if response.doc_ids]
+    if not responses:
+        return {}
+    executions = [response.execution for response in responses]
+    windows, rounds, tokens, model_ms, decode_tokens, decode_ms = (
+        sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
+        for name in ("windows", "rounds", "tokens", "model_ms", "decode_tokens", "decode_ms")
+    )
+    latencies = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()
+    queries_per_s = len(responses) / max(busy_s(responses), 1e-9)
+    prefill = (tokens - decode_tokens, model_ms - decode_ms)
+    values = (*latencies, queries_per_s, windows, rounds, *prefill, decode_tokens, decode_ms)
+    return dict(zip(COST_COLUMNS, values, strict=True))
+
+
+def warnings(responses: Sequence[Response]) -> Iterator[str]:
+    """Facts that change how the figures are read: partial lists, truncated texts, repairs."""
+    executions = [response.execution for response in responses]
+    completeness = Counter(row.get("completeness") for row in executions)
+    truncated = sum(len(row.get("truncated_doc_ids", ())) for row in executions)
+    repaired, generated = (
+        sum(int(row.get(name, 0)) for row in executions) for name in ("repaired_identifiers", "generated_identifiers")
+    )
+    share = f"({repaired / generated:.0%})" if repaired else ""
+    facts = (
+        (completeness["COMPLETENESS_PARTIAL"], "lists were reranked only in part"),
+        (completeness["COMPLETENESS_NONE"], "lists kept the order of their first stage"),
+        (truncated, "passages were truncated"),
+        (repaired, f"of {generated} places in generated permutations were repaired {share}"),
+    )
+    if said := ", ".join(f"{count} {what}" for count, what in facts if count):
+        yield f"{said}."
+    if queries := [response.query_id for response in responses if response.execution.get("query_truncated")]:
+        yield (
+            f"{len(queries)} queries are longer than a model reads and were truncated: {', '.join(queries[:_NAMED])}"
+            f"{' and others' if len(queries) > _NAMED else ''}."
+        )
+
+
+def busy_s(responses: Iterable[Response]) -> float:
+    """Seconds while at least one query was running; the pause before a run is resumed does not count."""
+    total, busy_until = 0.0, float("-inf")
+    for start, end in sorted(
+        (response.ended_at - response.wall_ms / 1000, response.ended_at) for response in responses
+    ):
+        total += max(0.0, end - max(start, busy_until))
+        busy_until = max(busy_until, end)
+    return total

@@ -120,9 +120,13 @@ class BeirSettings(EvaluationSettings):
 
     @property
     def second_search(self) -> dict[str, object] | None:
-        """The fields of the message Feedback (rerank.proto) of the second search; None if there is none."""
+        """The fields of the message Feedback (rerank.proto) of the second search; None if there is none.
+
+        It updates a query vector, which a first stage without dense retrieval does not have.
+        """
         method = self.feedback_loss[0] if self.feedback_loss else FeedbackMethod.WEIGHTED_RANKNET
-        return asdict(self.feedback_settings(method)) if self.feedback and self.feedback_ranking else None
+        is_asked = self.feedback and self.feedback_ranking and self.first_stage.reads_vectors
+        return asdict(self.feedback_settings(method)) if is_asked else None
 
     def feedback_settings(self, method: FeedbackMethod) -> FeedbackSettings:
         """The settings of an update by this method."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
+from rerank import __version__
 from rerank.access.credentials import Credentials
 from rerank.client.client import RerankClient, list_loaded_models
 from rerank.client.retries import DEFAULT_ATTEMPTS
@@ -23,9 +28,10 @@ from rerank.errors import ConfigError
 from rerank.names import did_you_mean
 from rerank.types import Passage, Query
 from rerank.v1 import rerank_pb2 as pb
+from rerank_eval.measures import Response
 from rerank_eval.settings import BASELINES, EvaluationSettings
-from rerank_eval.trace import RankedList
 
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
 #: Limits of the service that the evaluation starts: no list of a test collection is too long, no machine too slow.
 _MAX_REQUEST_S = 24 * 3600.0
 _LIMITS = {
@@ -47,63 +53,74 @@ _WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class SystemSpec:
-    """A system to evaluate, as --model names it: NAME, or NAME=MODEL.
+class System:
+    """A model of a service under evaluation.
 
     Attributes:
         name: in the report.
-        model: what names it on the command line: the name of a model, RANKER:PATH, PATH, one of BASELINES.
+        options: of every call.
+        fingerprint: every setting that decides its rankings.
     """
 
     name: str
-    model: str
+    client: RerankClient
+    options: Mapping[str, Any]
+    fingerprint: Mapping[str, object]
+
+    def rerank(self, query: Query, candidates: Sequence[Passage]) -> Response:
+        """Ranks candidates, which it receives in the given order."""
+        return _timed(query, partial(self.client.rerank, query.text, candidates, **self.options))
+
+    def search(self, query: Query, **options: Any) -> Response:
+        """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
+        return _timed(query, partial(self.client.search, query.text, **self.options, **options))
 
 
-def parse_systems(models: Sequence[str]) -> list[SystemSpec]:
-    """The systems of the flags --model; the default model if there are none.
+def parse_systems(models: Sequence[str]) -> dict[str, str]:
+    """The flags --model, NAME or NAME=MODEL, as name in the report → model; the default model if there are none.
+
+    A model is what names it on the command line: the name of a model, RANKER:PATH, PATH, or one of BASELINES.
 
     Raises:
         ConfigError: two have the same name, or a name cannot name a folder.
     """
-    specs = []
-    for text in models or ("default",):
-        name, _, model = text.partition("=")
-        specs.append(SystemSpec(name, model or name))
-    names = [spec.name for spec in specs]
+    given = [text.partition("=") for text in models or ("default",)]
+    names = [name for name, _, _ in given]
     if len(set(names)) != len(names):
         raise ConfigError(f"--model {', '.join(names)}: two have the same name; rename one, as in --model NAME=MODEL")
     if wrong := next((name for name in names if not re.fullmatch(r"\w[\w.-]*", name)), None):
         raise ConfigError(f"the name {wrong!r} cannot name a folder; use letters, digits, '.', '-' and '_'")
-    return specs
+    return {name: model or name for name, _, model in given}
 
 
 @contextmanager
 def open_systems(
-    specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None = None
-) -> Iterator[dict[str, ServedSystem]]:
-    """The systems by name. A service is started unless a target is given.
+    models: Mapping[str, str], settings: EvaluationSettings, index: Path | None = None
+) -> Iterator[list[System]]:
+    """The systems. A service is started unless a target is given.
 
     Args:
+        models: by the name of the system, see `parse_systems`.
         index: folder of an index for the service that is started.
 
     Raises:
         ConfigError: a service did not start, or does not serve a model.
     """
-    config = None if settings.target else service_config(specs, settings, index)
+    config = None if settings.target else service_config(models, settings, index)
     if config and settings.precision and (others := without_precision(config)):
         console.print(f"--precision {settings.precision} has no effect on {', '.join(others)}")
     with _client(settings.target, config) as client:
-        names = {spec: spec.name if config else spec.model for spec in specs}
-        others = [""] if "default" in names.values() else []  # the default model, whatever its name
-        listed = list_loaded_models(client, [*names.values(), *others], _MAX_REQUEST_S)
-        searched = MessageToDict(listed.index, preserving_proto_field_name=True)
-        models = {spec: _listed(listed.models, name) for spec, name in names.items()}
-        yield {spec.name: _served(client, models[spec], spec, settings, searched, config) for spec in specs}
+        served = {name: name for name in models} if config else models
+        others = [""] if "default" in served.values() else []  # the default model, whatever its name
+        listed = list_loaded_models(client, [*served.values(), *others], _MAX_REQUEST_S)
+        index_fields = MessageToDict(listed.index, preserving_proto_field_name=True)
+        yield [
+            _system(name, client, _listed(listed.models, served[name]), model, settings, index_fields, config)
+            for name, model in models.items()
+        ]
 
 
-def service_config(
-    specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None = None
-) -> ServiceConfig:
+def service_config(models: Mapping[str, str], settings: EvaluationSettings, index: Path | None = None) -> ServiceConfig:
     """The settings of a service that is started: --config, with the models of the systems alone.
 
     Raises:
@@ -117,30 +134,30 @@ def service_config(
         limits=_LIMITS,
         engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
     )
-    models = {**BUNDLED, **{model.name: model for model in config.models}}
+    known = {**BUNDLED, **{model.name: model for model in config.models}}
     if settings.config and not settings.model:
-        models["default"] = config.models[0]
-    wanted = {spec.name: _model(spec, models) for spec in specs}
-    for model in list(wanted.values()):
-        while model.preranker:
-            model = wanted.setdefault(model.preranker, models[model.preranker])
+        known["default"] = config.models[0]
+    wanted = {name: _model(name, model, known) for name, model in models.items()}
+    for chosen in list(wanted.values()):
+        while chosen.preranker:
+            chosen = wanted.setdefault(chosen.preranker, known[chosen.preranker])
     update = {"models": tuple(_in_precision(model, settings) for model in wanted.values())}
     return config.model_copy(update={**update, "http": None, "tls": None, "keys": None, "insecure": False})
 
 
-def _model(spec: SystemSpec, models: Mapping[str, ModelConfig]) -> ModelConfig:
+def _model(name: str, model: str, known: Mapping[str, ModelConfig]) -> ModelConfig:
     """The settings of the model of a system, under the system's name."""
-    if spec.model in BASELINES:
-        own: Mapping[str, object] = {"name": spec.name, **baseline(spec.model)}
-    elif spec.model in models:
-        return models[spec.model].model_copy(update={"name": spec.name})
-    elif spec.model == spec.name:
+    if model in BASELINES:
+        own: Mapping[str, object] = {"name": name, **baseline(model)}
+    elif model in known:
+        return known[model].model_copy(update={"name": name})
+    elif model == name:
         raise ConfigError(
-            f"--model {spec.name}: there is no such model;{did_you_mean(spec.name, models)} the models are "
-            f"{', '.join((*models, *BASELINES))}; or give NAME=RANKER:PATH, or a --config file that has it"
+            f"--model {name}: there is no such model;{did_you_mean(name, known)} the models are "
+            f"{', '.join((*known, *BASELINES))}; or give NAME=RANKER:PATH, or a --config file that has it"
         )
     else:
-        own = named_model(f"{spec.name}={spec.model}")
+        own = named_model(f"{name}={model}")
     return load_config(None, models=[own]).models[0]
 
 
@@ -188,68 +205,64 @@ def _listed(models: Iterable[pb.Model], name: str) -> pb.Model:
     return by_name[name]
 
 
-def _served(
+def _system(
+    name: str,
     client: RerankClient,
-    model: pb.Model,
-    spec: SystemSpec,
+    served: pb.Model,
+    model: str,
     settings: EvaluationSettings,
     index: Mapping[str, object],
     config: ServiceConfig | None,
-) -> ServedSystem:
-    weight = None if spec.model in BASELINES else settings.first_stage_weight
+) -> System:
+    weight = None if model in BASELINES else settings.first_stage_weight
     fingerprint = {
-        "ranker": model.ranker,
-        "model_id": model.model_id,
-        "model_revision": model.model_revision,
-        "template_sha256": model.template_sha256,
-        "default_strategy": model.default_strategy,
+        "ranker": served.ranker,
+        "model_id": served.model_id,
+        "model_revision": served.model_revision,
+        "template_sha256": served.template_sha256,
+        "default_strategy": served.default_strategy,
         "first_stage_weight": weight,
         "searched": index,
+        "versions": versions(),
     }
-    options = {"model": model.name, "first_stage_weight": weight, "timeout_s": _MAX_REQUEST_S}
-    return ServedSystem(client, options, fingerprint | (_unreported(spec, config) if config else {}))
+    options = {"model": served.name, "first_stage_weight": weight, "timeout_s": _MAX_REQUEST_S}
+    return System(name, client, options, fingerprint | (_unreported(name, config) if config else {}))
 
 
-def _unreported(spec: SystemSpec, config: ServiceConfig) -> dict[str, object]:
+def _unreported(name: str, config: ServiceConfig) -> dict[str, object]:
     """The settings that decide a system's rankings and that a service does not report."""
     models = {model.name: model for model in config.models}
-    read = [spec.name]
+    read = [name]
     while preranker := models[read[-1]].preranker:
         read.append(preranker)
     shared = config.model_dump(mode="json", include={"encoder", "sparse_encoder", "first_stage_weight"})
     return {"service": shared, "models": [models[name].model_dump(mode="json") for name in read]}
 
 
-@dataclass(frozen=True, slots=True)
-class ServedSystem:
-    """A model of a service.
-
-    Attributes:
-        options: of every call.
-        fingerprint: every setting that decides its rankings.
-    """
-
-    client: RerankClient
-    options: Mapping[str, Any]
-    fingerprint: Mapping[str, object]
-
-    def rerank(self, query: Query, candidates: Sequence[Passage]) -> RankedList:
-        """Ranks candidates, which it receives in the given order."""
-        return _ranking(self.client.rerank(query.text, candidates, **self.options))
-
-    def search(self, query: Query, **options: Any) -> RankedList:
-        """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
-        return _ranking(self.client.search(query.text, **self.options, **options))
-
-
-def _ranking(response: pb.RerankResponse) -> RankedList:
-    results = response.results
-    return RankedList(
-        tuple(result.doc_id for result in results),
-        tuple(strictly_decreasing([result.score for result in results])),  # equal texts may have equal scores
-        tuple(result.original_position for result in results),
-        {
-            **MessageToDict(response.execution, preserving_proto_field_name=True),
-            "score_kind": pb.ScoreKind.Name(response.score_kind).removeprefix("SCORE_KIND_").lower(),
-        },
+def _timed(query: Query, call: Callable[[], pb.RerankResponse]) -> Response:
+    start = time.perf_counter()
+    reply = call()
+    wall_ms = (time.perf_counter() - start) * 1000
+    kind = pb.ScoreKind.Name(reply.score_kind).removeprefix("SCORE_KIND_").lower()
+    return Response(
+        query.query_id,
+        tuple(result.doc_id for result in reply.results),
+        tuple(strictly_decreasing([result.score for result in reply.results])),  # equal texts may have equal scores
+        tuple(result.original_position for result in reply.results),
+        {**MessageToDict(reply.execution, preserving_proto_field_name=True), "score_kind": kind},
+        wall_ms,
+        time.time(),
     )
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the installed packages that results depend on."""
+    return {"python": platform.python_version(), "rerank": __version__} | dict(_installed(_PACKAGES))
+
+
+def _installed(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for package in packages:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue

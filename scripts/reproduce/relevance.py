@@ -16,9 +16,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import typer
+from rerank_eval.datasets import open_datasets
 from rerank_eval.report import markdown_table
 from rerank_eval.settings import TrecDLSettings
-from rerank_eval.tasks import open_tasks
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -119,9 +119,9 @@ def _source(encoder: Encoder, path: Path, judgements: str, depth: int, rel: int)
     """The judged lists of a file."""
     files, collection = ([], [judgements]) if is_collection(judgements) else ([judgements], [])
     settings = TrecDLSettings(requests=[path], qrels=files, collection=collection, depth=depth, out=Path())
-    (task,) = open_tasks(settings)
-    grades, lists = grades_by_query(task.qrels), task.lists or {}
-    judged = [CandidateList(task.queries[name], tuple(lists[name])) for name in lists if name in grades]
+    (dataset,) = open_datasets(settings)
+    grades, lists = grades_by_query(dataset.qrels), dataset.lists or {}
+    judged = [CandidateList(dataset.queries[name], tuple(lists[name])) for name in lists if name in grades]
     texts = list({with_title(c.text, c.title) for item in judged for c in item.candidates})
     of_passage = dict(zip(texts, encoder.encode_passages(texts, "auto"), strict=True))
     of_query = encoder.encode_queries([item.query.text for item in judged])

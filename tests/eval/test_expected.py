@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rerank_eval.datasets import open_dataset
+from rerank_eval.collections import open_collection
 
 from rerank.retrieval.index import read_manifest
 from scripts.reproduce.pin_figures import EXPECTED, expected, measured, measured_on_index
@@ -46,7 +46,7 @@ def test_figures_on_pydoc(tmp_path: Path) -> None:
     """Its text is the running Python's, so the figures hold for one version."""
     if (
         read_manifest(DEMO_INDEX).collection != expected("pydoc")["data"]
-        or open_dataset("pydoc").name not in expected("pydoc")["data"]
+        or open_collection("pydoc").name not in expected("pydoc")["data"]
     ):
         pytest.skip(f"the figures are for {expected('pydoc')['data']}")
     rounding = 0.0 if read_manifest(DEMO_INDEX).encoder_dtype == "float32" else BFLOAT16_ROUNDING

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from rerank_eval.commands import eval_beir
+from rerank_eval.datasets import open_datasets
 from rerank_eval.feedback import DenseSearch, Teacher
 from rerank_eval.settings import BeirSettings
-from rerank_eval.tasks import open_tasks
 
 from rerank.types import FeedbackMethod, FirstStage, ScoreKind
 from tests.conftest import PASSAGES
@@ -33,8 +33,8 @@ def settings_of(collection: Path, index: Path, **given: Any) -> BeirSettings:
 
 @pytest.fixture
 def dense(collection: Path, index_folder: Path) -> DenseSearch:
-    (task,) = open_tasks(settings_of(collection, index_folder))
-    return DenseSearch.of(index_folder, task)
+    (dataset,) = open_datasets(settings_of(collection, index_folder))
+    return DenseSearch.of(index_folder, dataset)
 
 
 def teacher(kind: ScoreKind, *query_ids: str) -> Teacher:
@@ -52,17 +52,17 @@ def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow
 ) -> None:
     found = dense.after(teacher(kind, "1", "2"), settings_of(collection, index_folder))
     names = ["weighted-ranknet", "kl", "rocchio"] if kind is not ScoreKind.RANK else ["weighted-ranknet", "rocchio"]
-    assert [row.result.name for row in found] == [f"dense after t, {name}" for name in names]
-    assert all((row.kept, row.cosine < 1) == (0, True) for row in found)
+    assert [row.name for row in found] == [f"dense after t, {name}" for name in names]
+    assert all((row.cost["kept"], row.cost["cosine"] < 1) == (0, True) for row in found)
     for row in found[:-1]:  # Rocchio takes the six first passages as relevant
-        assert row.result.metrics.mean["nDCG@10"] > dense.before.metrics.mean["nDCG@10"]
+        assert row.metrics.mean["nDCG@10"] > dense.before.metrics.mean["nDCG@10"]
 
 
 def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection: Path, index_folder: Path) -> None:
     settings = settings_of(collection, index_folder, feedback_loss=[FeedbackMethod.WEIGHTED_RANKNET])
     (row,) = dense.after(teacher(ScoreKind.RANK, "1"), settings)
-    assert row.kept == 1
-    assert row.result.metrics.per_query["2"] == dense.before.metrics.per_query["2"]
+    assert row.cost["kept"] == 1
+    assert row.metrics.per_query["2"] == dense.before.metrics.per_query["2"]
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,7 @@ def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int
     assert settings.second_search is not None
     assert (settings.second_search["steps"], settings.second_search["learning_rate"]) == (steps, rate)
     assert settings_of(Path("c"), Path("i"), feedback_ranking=False).second_search is None
-
-
-def test_first_stage_without_a_query_vector_has_no_second_search_and_the_report_says_so(
-    collection: Path, index_folder: Path
-) -> None:
-    note = "bm25 has no query vector to update, so there is no second search."
-    (bm25,) = open_tasks(settings_of(collection, index_folder, first_stage=FirstStage.BM25))
-    assert bm25.feedback is None
-    assert note in bm25.notes
-    (dense,) = open_tasks(settings_of(collection, index_folder, first_stage=FirstStage.DENSE))
-    assert dense.feedback is not None
-    assert note not in dense.notes
+    assert settings_of(Path("c"), Path("i"), first_stage=FirstStage.BM25).second_search is None
 
 
 def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_search(
@@ -108,3 +97,12 @@ def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_se
     }
     assert table["dense"][:4] == ["1.0000", "–", table["dense"][2], "–"]
     assert text.partition("\n\n")[2].strip() in printed
+
+
+def test_first_stage_without_a_query_vector_has_no_second_search_and_the_report_says_so(
+    collection: Path, index_folder: Path, service: Served, tmp_path: Path
+) -> None:
+    given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--model", "number"]
+    note = "bm25 has no query vector to update, so there is no second search."
+    assert note in evaluate(eval_beir, tmp_path / "out", *given, "--first-stage", "bm25", "--depth", 3, "--feedback")
+    assert not (tmp_path / "out" / "number.feedback").exists()

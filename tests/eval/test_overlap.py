@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from rerank_eval.commands import eval_beir, eval_trec_dl
-from rerank_eval.datasets import open_dataset
 
-from rerank.errors import CollectionError
 from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, write_requests
 from tests.serving import Served
 
@@ -33,8 +30,9 @@ def test_judgements_of_other_queries_are_refused(tmp_path: Path) -> None:
     assert "3 queries are asked (such as '1'), 2 are judged (such as '7')" in error
     assert "give the judgements of these queries" in error
     assert not (tmp_path / "out").exists()
-    with pytest.raises(CollectionError, match=r"1 queries are asked \(such as '1'\), 1 are judged \(such as '5'\)"):
-        open_dataset(str(collection_with(tmp_path / "collection", "5")))
+    collection = collection_with(tmp_path / "collection", "5")
+    error = refusal(eval_beir, tmp_path / "out", "--collection", collection, "--target", "none:1")
+    assert "1 queries are asked (such as '1'), 1 are judged (such as '5')" in error
 
 
 def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> None:

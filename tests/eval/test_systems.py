@@ -114,8 +114,9 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
 
     with open_systems(parse_systems(["default"]), flags(target=service.address)) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
-        systems["default"].rerank(Query("q"), [Passage("a", "1"), Passage("b", "2")])
-        systems["default"].search(Query("q"), first_stage=FirstStage.BM25, depth=2)
+        (system,) = systems
+        system.rerank(Query("q"), [Passage("a", "1"), Passage("b", "2")])
+        system.search(Query("q"), first_stage=FirstStage.BM25, depth=2)
     assert min(timeouts_s) >= 3600
 
 
@@ -136,8 +137,6 @@ def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models() -> 
     from rerank_eval.systems import _unreported
 
     given = (("a=cosine", None), ("a=z-score", None), ("a=pe-rank-first", None), ("a=pe-rank-first", "float32"))
-    found = [
-        _unreported(parse_systems([model])[0], config_of(model, precision=precision)) for model, precision in given
-    ]
+    found = [_unreported("a", config_of(model, precision=precision)) for model, precision in given]
     assert all(one != other for place, one in enumerate(found) for other in found[:place])
     assert [model["name"] for model in found[-1]["models"]] == ["a", "pe-rank"]  # type: ignore[index, attr-defined]

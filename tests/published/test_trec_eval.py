@@ -10,7 +10,7 @@ import pytest
 import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rerank_eval.run_files import trec_run
+from rerank_eval.runs import trec_run
 
 from rerank.types import ScoredDoc
 

@@ -225,7 +225,7 @@ def test_evaluations_and_ranked_files_name_the_hash(encoder: Encoder, lm: Path, 
     with serving(reranker_with(encoder, lm)) as served:
         settings = EvaluationSettings(out=tmp_path, target=served.address)
         with open_systems(parse_systems(["mine=first"]), settings) as systems:
-            revision = str(systems["mine"].fingerprint["model_revision"])
+            revision = str(systems[0].fingerprint["model_revision"])
     with serving(reranker_with(encoder, lm)) as served:
         rank(RankSettings(batch=requests, out=out, model="first", target=served.address))
     assert json.loads(out.read_text())["settings"]["model_revision"] == revision

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rerank_eval.run_files import read_run
+from rerank_eval.collections import read_run
 
 from rerank.errors import CollectionError
 from rerank.readers.candidates import read_requests

@@ -1,16 +1,22 @@
-"""`eval-trec-dl` with a service whose results are known: its ranker sorts by the number in the text."""
+"""Evaluations with a service whose results are known: its ranker sorts by the number in the text."""
 
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
-from rerank_eval.commands import eval_trec_dl
-from rerank_eval.tasks import _names
+from rerank_eval.commands import eval_beir, eval_trec_dl
+from scipy import stats
 
+from rerank.config import ServiceConfig
 from tests.eval.data import (
+    call,
     evaluate,
     graded_requests,
     judged_collection,
@@ -21,6 +27,7 @@ from tests.eval.data import (
     write_requests,
     write_run,
 )
+from tests.eval.test_measures import ndcg
 from tests.eval.test_report import rows
 from tests.serving import Served
 
@@ -60,8 +67,8 @@ def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(
     assert means["identity"] == means["first stage"]
     trace = [json.loads(line) for line in (out / "best" / "trace.jsonl").read_text().splitlines()[1:]]
     assert [row["query_id"] for row in trace] == list(ASKED)
-    assert trace[0]["reply"]["positions"] == [3, 2, 1, 0]
-    assert trace[0]["reply"]["execution"]["windows"] == 1
+    assert trace[0]["positions"] == [3, 2, 1, 0]
+    assert trace[0]["execution"]["windows"] == 1
 
 
 def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, service: Served) -> None:
@@ -218,28 +225,6 @@ def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_p
     assert {"table.tex", "table.csv"} <= {path.name for path in out.iterdir()}
 
 
-def test_datasets_are_named_after_what_is_judged_and_not_after_the_folder_of_a_run(tmp_path: Path) -> None:
-    run, other, deep = tmp_path / "results" / "bm25.trec", tmp_path / "results" / "b.jsonl", tmp_path / "x" / "b.jsonl"
-    (tmp_path / "cranfield").mkdir()
-    files = ("dl19.qrels", "dl20/qrels.txt", "covid/qrels/test.tsv.gz")
-    qrels, *others = (str(write(tmp_path / name, "q 0 a 1")) for name in files)
-    collection = str(tmp_path / "cranfield")
-    assert _names([run], [], [collection]) == ["cranfield"]
-    assert _names([run], [qrels], [collection]) == ["cranfield"]
-    assert _names([run, other], [], [collection, collection]) == ["cranfield-bm25", "cranfield-b"]
-    assert _names([other], ["trec-dl-2019"], []) == ["trec-dl-2019"]
-    assert _names([run, run, run], [qrels, *others], []) == ["dl19", "dl20", "covid"]
-    assert _names([run, other], [qrels, qrels], []) == ["dl19-bm25", "dl19-b"]
-    assert _names([deep, other], [qrels, qrels], []) == ["dl19-x", "dl19-results"]
-    assert _names([Path("a/r.jsonl.gz"), Path("b/s.jsonl.gz")], [qrels, qrels], []) == ["dl19-r", "dl19-s"]
-
-
-@pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])
-def test_each_request_file_needs_judgements(files: list[str], tmp_path: Path, qrels_files: int, message: str) -> None:
-    given = [*files[:2], *files[2:] * qrels_files]
-    assert message in refusal(eval_trec_dl, tmp_path / "out", *given)
-
-
 def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served) -> None:
     """The ranker sorts by the number in the texts."""
     texts = {f"d{grade}": f"relevance {grade}" for grade in range(4)}
@@ -249,3 +234,85 @@ def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served
     written = measures(tmp_path / "out")
     assert written["mean"]["nDCG@10"] == 1.0
     assert len(written["settings"]["qrels_sha256"]) == len(written["settings"]["requests_sha256"]) == 64
+
+
+def test_service_with_the_index_is_started_for_a_search(
+    beir_folder: Path, index_folder: Path, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default with the default model. The service that answers runs already, which is quicker."""
+    queries, grades = (
+        {"1": "the pull of the moon", "2": "the bite of a flea"},
+        {"1": {"tides": 1}, "2": {"flea-bite": 1}},
+    )
+    collection = judged_collection(tmp_path / "twelve", beir_folder / "corpus.jsonl", queries, grades)
+    started: list[ServiceConfig] = []
+
+    @contextmanager
+    def running_service(config: ServiceConfig) -> Iterator[str]:
+        started.append(config)
+        yield service.address
+
+    monkeypatch.setattr("rerank_eval.systems.service_process", running_service)
+    out = tmp_path / "out"
+    printed = call(eval_beir, out, "--collection", collection, "--index", index_folder).output
+    (config,) = started
+    assert config.index == index_folder
+    assert [(model.name, model.ranker) for model in config.models] == [("default", "fusion")]
+    measures = read_json(out / "measures.json")
+    assert measures["mean"]["R@100"] == 1.0
+    assert measures["settings"]["ranker"] == "pe-rank"
+    assert len((out / "run.trec").read_text(encoding="utf-8").splitlines()) == 2 * 12
+    assert {path.name for path in out.iterdir()} >= {"report.md", "measures.json"}
+    assert "nDCG@10" in printed
+
+
+# --- every statistic is over the queries that were asked, when the judgements are of more queries
+
+
+def run_of(path: Path) -> dict[str, list[str]]:
+    """The documents of a TREC run, best first."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        query_id, _, doc_id, *_ = line.split()
+        found.setdefault(query_id, []).append(doc_id)
+    return found
+
+
+@pytest.mark.parametrize("is_run", [False, True], ids=["request file", "run over a collection"])
+def test_tests_are_over_the_queries_that_were_asked(tmp_path: Path, service: Served, is_run: bool) -> None:
+    """10 of 53 judged queries, whose texts have a number near the grade; by scipy from the files of the systems."""
+    rng = random.Random(3)
+    grades = {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(6)} for n in range(53)}
+    asked = list(grades)[:10]
+    texts = {
+        q: {doc_id: f"relevance {grade + rng.randint(0, 2)}" for doc_id, grade in row.items()}
+        for q, row in grades.items()
+    }
+    if is_run:
+        corpus = {doc_id: text for row in texts.values() for doc_id, text in row.items()}
+        collection = judged_collection(tmp_path / "collection", corpus, {q: q for q in grades}, grades)
+        files = ["--requests", write_run(tmp_path / "run.trec", {q: list(grades[q]) for q in asked})]
+        files += ["--collection", collection]
+    else:
+        files = ["--requests", write_requests(tmp_path / "requests.jsonl", {q: texts[q] for q in asked})]
+        files += ["--qrels", write_qrels(tmp_path / "qrels.txt", grades)]
+    out = tmp_path / "out"
+    systems = ("--model", "identity", "--model", "number", "--target", service.address)
+    printed = evaluate(eval_trec_dl, out, *files, *systems)
+
+    runs = {name: run_of(out / name / "run.trec") for name in ("identity", "number")}
+    system, reference = ([ndcg(grades[q], runs[name][q]) for q in asked] for name in ("number", "identity"))
+    differences = [value - other for value, other in zip(system, reference, strict=True)]
+    t_test = stats.ttest_rel(system, reference)
+    low, high = t_test.confidence_interval(0.95)
+    signs = [sum(sign) for sign in zip(*((d > 1e-9, abs(d) <= 1e-9, d < -1e-9) for d in differences), strict=True)]
+    text = report(out)
+    cells = rows(text, "compared with identity")["number"]
+    assert cells[:3] == [f"{fmean(differences):+.4f}", f"{low:+.4f} to {high:+.4f}", f"{t_test.pvalue:.4f}"]
+    assert cells[3] == "/".join(map(str, signs))
+    assert f"| number | {cells[0]} | {cells[1]} |" in printed
+    assert rows(text, "Means over 10 judged queries")["first stage"][0] == f"{fmean(reference):.4f}"
+    assert "t-test over 10 queries" in text
+    assert "10 of 53 judged queries were asked; means and tests are over these." in printed
+    assert measures(out / "number")["mean"]["nDCG@10"] == pytest.approx(fmean(system))
+    assert len(measures(out / "number")["settings"]["requests_sha256"]) == 64
