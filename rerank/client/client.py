@@ -19,8 +19,7 @@ from rerank.errors import ConfigError, RerankError, UsageError
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import passage_of
 from rerank.types import CandidateLike, candidate_list
-from rerank.util.loop_thread import LoopThread
-from rerank.util.many import ConcurrencyLimit, in_order, pair_of, with_bar
+from rerank.util.many import ConcurrencyLimit, LoopThread, in_order, pair_of, with_bar
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 

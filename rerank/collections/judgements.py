@@ -9,7 +9,7 @@ from pathlib import Path
 from rerank.collections import NAMED, is_collection, open_collection
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query
-from rerank.util.files import looked_for
+from rerank.util.files import missing_path_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def read_judgements(qrels: str) -> Judgements:
         CollectionError: a file cannot be read; the message names the line.
     """
     if not is_collection(qrels):
-        where = "" if Path(qrels).exists() else looked_for(Path(qrels))
+        where = "" if Path(qrels).exists() else missing_path_hint(Path(qrels))
         problem = f"there is no such folder with a corpus.jsonl{where}; or give {' or '.join(NAMED)}"
         raise ConfigError(f"--qrels {qrels}: {problem}")
     collection = open_collection(qrels)

@@ -50,7 +50,7 @@ def _int32_option(help_text: str) -> Any:
     return typer.Option(parser=_int32, metavar="<int>", help=help_text)
 
 
-def typed_text(argument: str) -> str:
+def as_utf8(argument: str) -> str:
     """A text of the command line, as UTF-8 where the locale, such as C, cannot read it."""
     try:
         argument.encode()

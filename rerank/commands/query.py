@@ -57,7 +57,7 @@ class RankingSettings:
                 "preranker": self.preranker,
             },
             "first_stage_weight": self.first_stage_weight,
-            "instruction": options.typed_text(self.instruction),
+            "instruction": options.as_utf8(self.instruction),
             "min_relevance": self.min_relevance,
             "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
@@ -80,7 +80,7 @@ class SearchSettings(RankingSettings):
 
 def search(settings: SearchSettings) -> None:
     """Retrieve candidates from a service's index and rerank them."""
-    query = options.typed_text(settings.query)
+    query = options.as_utf8(settings.query)
     with open_client(settings.target, settings.tls_ca) as client:
         response = client.search(
             query,

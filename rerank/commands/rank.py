@@ -20,7 +20,7 @@ from rerank.commands.run import console
 from rerank.readers.candidates import read_candidates
 from rerank.readers.lines import STDIN
 from rerank.types import CandidateLike
-from rerank.util.files import looked_for
+from rerank.util.files import missing_path_hint
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
@@ -99,11 +99,11 @@ def rank(settings: RankSettings) -> None:
         return
     if settings.query is None:
         raise typer.BadParameter('give --query "…", or --example')
-    query = options.typed_text(settings.query)
-    if file := file_among(settings.candidates):
+    query = options.as_utf8(settings.query)
+    if file := candidates_file(settings.candidates):
         _rank(settings, query, read_candidates(file))
     else:
-        _rank(_as_texts(settings), query, _numbered(map(options.typed_text, settings.candidates)))
+        _rank(_as_texts(settings), query, _numbered(map(options.as_utf8, settings.candidates)))
 
 
 def _as_texts(settings: RankSettings) -> RankSettings:
@@ -122,7 +122,7 @@ def _rank(settings: RankSettings, query: str, candidates: Sequence[CandidateLike
             response = client.rerank(query, candidates, settings.call_timeout_s, **settings.fields())
         show_response(response, query, settings)
         return
-    response, load_s, rank_s = rank_here(query, candidates, settings.model, settings.fields(), settings.timeout_s)
+    response, load_s, rank_s = rank_in_process(query, candidates, settings.model, settings.fields(), settings.timeout_s)
     if settings.as_json or settings.verbose:
         show_response(response, query, settings)
     else:
@@ -134,13 +134,13 @@ def _rank(settings: RankSettings, query: str, candidates: Sequence[CandidateLike
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
     from rerank.client.client import list_loaded_models
-    from rerank.commands.rank_file import RankedFile, deciding_settings
+    from rerank.commands.rank_file import RankedFile, ranking_settings
 
     fields = settings.fields() | {"return_passages": False}
     with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
         asked = (settings.model, fields["strategy"]["preranker"] or "")
         models = list_loaded_models(client, asked, settings.call_timeout_s).models
-        ranked = RankedFile(requests, out, deciding_settings(fields, models))
+        ranked = RankedFile(requests, out, ranking_settings(fields, models))
         counts = ranked.rank(partial(client.rerank_many, timeout_s=settings.call_timeout_s, **fields))
     before = f", {counts.before:,} of them before" if counts.before else ""
     console.note(f"{out}: {counts.total - counts.failed:,} of {counts.total:,} requests are ranked{before}")
@@ -150,7 +150,7 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
         raise typer.Exit(1)
 
 
-def file_among(given: Sequence[str]) -> Path | None:
+def candidates_file(given: Sequence[str]) -> Path | None:
     """The file of candidates, if that is what was given; None for passages.
 
     Raises:
@@ -166,7 +166,7 @@ def file_among(given: Sequence[str]) -> Path | None:
         raise typer.BadParameter(f"{files[0]} is a file; give it alone, or give passages as texts in quotes")
     for value in given:
         if not files and _looks_like_a_file(value):
-            problem = f"{value!r} looks like a file, and there is no file of this name{looked_for(Path(value))}"
+            problem = f"{value!r} looks like a file, and there is no file of this name{missing_path_hint(Path(value))}"
             raise typer.BadParameter(f"{problem}; a passage is a text in quotes")
     return Path(files[0]) if files else None
 
@@ -175,7 +175,7 @@ def _looks_like_a_file(text: str) -> bool:
     return len(text.split()) == 1 and (text.lower().endswith(_FILE_ENDS) or text.startswith(_PATH_STARTS))
 
 
-def rank_here(
+def rank_in_process(
     query: str,
     candidates: Sequence[CandidateLike],
     model: str,

@@ -29,7 +29,7 @@ from rerank.v1 import rerank_pb2 as pb
 Answers: TypeAlias = Callable[[Iterator[tuple[str, Iterable[Passage]]]], Iterable[pb.RerankResponse | ServiceError]]
 
 
-def deciding_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> dict[str, Any]:
+def ranking_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> dict[str, Any]:
     """The settings that decide the answers: fields of RerankRequest, with the model that a service has by this name.
 
     Raises:
@@ -87,7 +87,7 @@ class RankedFile:
         partial = self.path.with_name(f"{self.path.name}.partial")
         with report_disk_errors(self.path, "choose another --out"), _locked(partial) as file:
             is_ranked = self._is_ranked(file)
-            self._take_over(file)
+            self._merge_partial(file)
             failed = 0 if all(is_ranked) else self._write(file, is_ranked, answers)
             if all(is_ranked):
                 partial.unlink()
@@ -117,7 +117,7 @@ class RankedFile:
             raise ConfigError(f"{self.path}:{place + 1} was ranked with other settings ({changed}); {way_out}")
         return "execution" in answer
 
-    def _take_over(self, partial: IO[bytes]) -> None:
+    def _merge_partial(self, partial: IO[bytes]) -> None:
         """Replaces the old output by the lines that a killed run left."""
         if partial.seek(0, os.SEEK_END):
             with atomic_file(self.path) as path, path.open("wb") as merged, self._lines() as older:

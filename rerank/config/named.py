@@ -15,7 +15,7 @@ from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import CheckpointError, ConfigError
 from rerank.names import did_you_mean
-from rerank.util.files import looked_for_model
+from rerank.util.files import missing_model_hint
 
 #: All bundled models by name.
 BUNDLED: dict[str, ModelConfig] = {model.name: model for model in BUNDLED_MODELS}
@@ -75,7 +75,7 @@ def config_of_model(given: str) -> ServiceConfig:
         meant = did_you_mean(model, BUNDLED)
         raise ConfigError(
             f"model {model!r} is not one of {', '.join(BUNDLED)}, and there is no such folder"
-            f"{f';{meant}' if meant else looked_for_model(Path(model))}"
+            f"{f';{meant}' if meant else missing_model_hint(Path(model))}"
         )
     settings = _model(model, name, f"model {given!r}: ", form)
     folder = Path(str(settings["path"]))
@@ -125,7 +125,7 @@ def _check_exists(path: Path, given: str) -> None:
     if path.is_file():
         raise ConfigError(f"{given}{path} is a file; give the folder of a saved model")
     if not path.exists():
-        raise ConfigError(f"{given}there is no folder {path}{looked_for_model(path)}")
+        raise ConfigError(f"{given}there is no folder {path}{missing_model_hint(path)}")
 
 
 def _check_is_checkpoint(path: Path, given: str) -> None:

@@ -16,7 +16,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from rerank.errors import ConfigError
 from rerank.prompting.published import PREFIX, read_published
 from rerank.prompting.style import PromptStyle
-from rerank.util.files import looked_for, read_text
+from rerank.util.files import missing_path_hint, read_text
 from rerank.util.validation import problems_of, suggestion
 from rerank.util.yaml_files import parse_yaml
 
@@ -159,7 +159,7 @@ def _read(name_or_path: str) -> str:
         return read_text(path)
     raise ConfigError(
         f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}"
-        f"{suggestion(name_or_path, known) or looked_for(path)}"
+        f"{suggestion(name_or_path, known) or missing_path_hint(path)}"
     )
 
 

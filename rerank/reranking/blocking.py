@@ -29,8 +29,7 @@ from rerank.types import (
     RankOptions,
     candidate_list,
 )
-from rerank.util.loop_thread import LoopThread
-from rerank.util.many import ConcurrencyLimit, in_order, pair_of, with_bar
+from rerank.util.many import ConcurrencyLimit, LoopThread, in_order, pair_of, with_bar
 
 T = TypeVar("T")
 

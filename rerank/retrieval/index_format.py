@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from rerank.errors import ConfigError, IndexMismatch
-from rerank.util.files import looked_for, sha256_of_files
+from rerank.util.files import missing_path_hint, sha256_of_files
 from rerank.util.json_files import read_json
 
 FORMAT = "rerank-index-3"
@@ -34,7 +34,7 @@ def read_index_settings(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise IndexMismatch(
-            f"{folder} is not an index: it has no {MANIFEST_FILE}{looked_for(folder)}; build one with "
+            f"{folder} is not an index: it has no {MANIFEST_FILE}{missing_path_hint(folder)}; build one with "
             f"`rerank index --collection COLLECTION --out {shlex.quote(str(folder))}`"
         )
     try:

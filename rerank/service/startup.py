@@ -25,7 +25,7 @@ from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 from rerank.retrieval.index_format import check_sizes
-from rerank.util.files import is_missing_folder, looked_for, looked_for_model
+from rerank.util.files import is_missing_folder, missing_model_hint, missing_path_hint
 
 if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker
@@ -58,7 +58,7 @@ def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
     if config.index is not None:
         check_sizes(config.index)
     if is_missing_folder(name := config.encoder.name):
-        where = looked_for(Path(name))
+        where = missing_path_hint(Path(name))
         raise ConfigError(f"encoder: there is no folder {name}{where}; give the folder of a model, or its name")
     if any(needs_sparse(model) for model in config.models):
         _check_sparse_encoder(config.sparse_encoder)
@@ -119,7 +119,7 @@ def _checkpoint(model: ModelConfig) -> Path | None:
 def _check_sparse_encoder(name: str) -> None:
     folder = locate_sparse_encoder(name)
     if not folder.is_dir():
-        raise ConfigError(f"sparse_encoder: there is no folder {folder}{looked_for(folder)}; give one")
+        raise ConfigError(f"sparse_encoder: there is no folder {folder}{missing_path_hint(folder)}; give one")
 
 
 def _check_http(http: HttpConfig, binds: bool) -> None:
@@ -168,4 +168,4 @@ def check_model_files(model: ModelConfig) -> None:
 def _check_folder(path: Path, may_be_a_name: bool) -> None:
     """Raises: ConfigError unless the path is a folder, or a name that a model hub can know, if it may."""
     if not os.path.isdir(path) and (not may_be_a_name or is_missing_folder(str(path))):
-        raise ConfigError(f"there is no folder {path}{looked_for_model(path)}")
+        raise ConfigError(f"there is no folder {path}{missing_model_hint(path)}")

@@ -174,7 +174,7 @@ def check_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {_reason(error)}{looked_for(path)}") from error
+        raise ConfigError(f"{path} cannot be read: {_reason(error)}{missing_path_hint(path)}") from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise ConfigError(f"{path} cannot be read: it is {kind}, not a file")
@@ -193,7 +193,7 @@ def check_inputs(settings: object, names: Iterable[str]) -> None:
         path = getattr(settings, name, None)
         if path and str(path) != "-" and not os.path.exists(path):
             flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{flag}: there is no file or folder {path}{looked_for(Path(path))}")
+            raise ConfigError(f"{flag}: there is no file or folder {path}{missing_path_hint(Path(path))}")
 
 
 def is_lfs_pointer(content: bytes) -> bool:
@@ -226,17 +226,17 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         ) from error
 
 
-def looked_for(path: Path) -> str:
+def missing_path_hint(path: Path) -> str:
     """The end of a message about a path that leads nowhere: where a relative path was looked for."""
     return "" if path.is_absolute() else f" (relative paths begin at the working directory, {Path.cwd()})"
 
 
-def looked_for_model(path: Path) -> str:
+def missing_model_hint(path: Path) -> str:
     """The end of the error for a missing model folder: how to download what looks like a hub name, or what to give."""
     name = str(path)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_missing_folder(name):
         return f"; if it is a model of the Hugging Face hub, download it: hf download {name} --local-dir {name}"
-    return f"{looked_for(path)}; give the folder of a checkpoint"
+    return f"{missing_path_hint(path)}; give the folder of a checkpoint"
 
 
 def _reason(error: OSError) -> str:

@@ -1,18 +1,21 @@
-"""Runs many requests of one caller: as many at once as get through, with the answers in the order of the requests."""
+"""Runs many requests of one caller without an event loop: as many at once as get through, with the answers in order."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import reprlib
+import threading
+import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sized
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
-from rerank.errors import RerankError
+from rerank.errors import RerankError, UsageError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -24,6 +27,60 @@ MAX_AHEAD = 64
 _AT_FIRST = 4
 #: Once a request was refused, every eighth answer tries whether there is more room.
 _GROWTH = 1 / 8
+
+
+class LoopThread:
+    """An event loop that runs until `close`, or until nothing refers to this object.
+
+    Args:
+        name: the name of its thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._process = name, os.getpid()
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        thread.start()
+        self._end = weakref.finalize(self, _end_loop, self._loop, thread, self._process)
+
+    @property
+    def is_closed(self) -> bool:
+        """True after the end of the loop, when no work can be started."""
+        return not self._end.alive
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts some work, from any thread. Raises: UsageError in a process that was forked later."""
+        if os.getpid() != self._process:
+            work.close()
+            raise UsageError(
+                f"this process was forked after its parent made the {self._name}, and has none of its threads; make "
+                "another one in this process"
+            )
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of some work."""
+        return self.start(work).result()
+
+    def close(self) -> None:
+        """Cancels what runs, and ends the thread."""
+        self._end()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
+    if os.getpid() != process:  # the thread did not come along when this one was forked
+        return
+
+    async def cancel_tasks() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 class ConcurrencyLimit:

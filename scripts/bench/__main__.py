@@ -23,8 +23,7 @@ from rerank.errors import ConfigError
 from scripts.bench.lists import measure_cold, measure_prompts
 from scripts.bench.rankers import measure_e2rank, measure_first, measure_pe_rank
 from scripts.bench.shapes import measure_kernels, measure_shapes
-from scripts.bench.timing import Values, figure_of
-from scripts.bench.workload import Workload
+from scripts.bench.workload import Values, Workload, figure_of
 
 #: Measurements by the name that --only takes.
 GROUPS: dict[str, Callable[[Workload], Values]] = {

@@ -18,8 +18,7 @@ from rerank.rankers.first import FirstPrompts
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, Window
 from scripts.bench.models import LlamaSize, llama
-from scripts.bench.timing import Values, ratios, time_in_turns
-from scripts.bench.workload import PASSAGES, Workload
+from scripts.bench.workload import PASSAGES, Values, Workload, ratios, time_in_turns
 
 _STRIDE = PASSAGES // 2
 _ONE_LAYER = LlamaSize(64, 128, 1, 2, 2, 49_152)

@@ -20,8 +20,7 @@ from rerank.rankers.e2rank import E2RankRanker
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
 from rerank.types import Passage, Query, Window
 from scripts.bench.models import make_windows
-from scripts.bench.timing import Values, ratios, time_in_turns
-from scripts.bench.workload import PASSAGES, Workload
+from scripts.bench.workload import PASSAGES, Values, Workload, ratios, time_in_turns
 
 #: Tokens of a permutation "[a] > [b] > …" of 20 letters: three per identifier and one between two.
 PERMUTATION_TOKENS = 79

@@ -15,8 +15,7 @@ from rerank.models.compiled_layers import UnreadCache, compile_layers
 from rerank.readers.candidates import read_requests
 from rerank.types import Window
 from scripts.bench.models import TINY, llama
-from scripts.bench.timing import Values
-from scripts.bench.workload import PASSAGES, Workload
+from scripts.bench.workload import PASSAGES, Values, Workload
 
 #: The longest list; its windows slide by half.
 _DEPTH = 100

@@ -1,12 +1,15 @@
-"""The workload that all measurements share: one checkpoint, the rankers that load it, and eight windows."""
+"""What all measurements share: one checkpoint, the rankers that load it, eight windows, and timing in turns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from statistics import median
+from typing import TypeAlias
 
 from rerank.models.encoder import Encoder
 from rerank.rankers.first import FirstRanker
@@ -19,6 +22,8 @@ from scripts.bench.models import TINY, LlamaSize, make_windows, write_checkpoint
 PASSAGES = 20
 #: Candidates of a list, and the most lists that are timed.
 _DEPTH, _LISTS = 100, 43
+#: Values by the name of a figure or of a variant; one value per repeat.
+Values: TypeAlias = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -82,3 +87,32 @@ class Workload:
             # A number in front makes each text new.
             texts = [f"{number} {copy} {passage.text}" for copy in range(copies) for passage in passages]
             yield "a query", [Passage(f"d{place}", text) for place, text in enumerate(texts)]
+
+
+def time_in_turns(
+    variants: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.process_time
+) -> Values:
+    """Seconds of every variant in each of the repeats, after one round as a warm-up.
+
+    Args:
+        variants: functions to time, by name.
+        clock: CPU time of this process, or another clock in seconds.
+    """
+    seconds: Values = {name: [] for name in variants}
+    for repeat in range(repeats + 1):
+        for name, run in variants.items():
+            start = clock()
+            run()
+            if repeat:
+                seconds[name].append(clock() - start)
+    return seconds
+
+
+def figure_of(values: Sequence[float]) -> dict[str, float]:
+    """Median and range of the repeats."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """The ratio of two variants' seconds in each repeat."""
+    return [a / b for a, b in zip(numerators, denominators, strict=True)]

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
-from rerank.commands.rank import file_among
+from rerank.commands.rank import candidates_file
 from rerank.config import BUNDLED_MODELS, ServiceConfig
 from rerank.reranking.blocking import Reranker
 from rerank.types import RankOptions
@@ -82,8 +82,8 @@ def test_flags_that_do_not_fit_are_refused(rerank: Command, args: tuple[str, ...
 def test_existing_file_is_told_from_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "candidates.jsonl").touch()
-    assert file_among(["candidates.jsonl"]) == Path("candidates.jsonl")
-    assert file_among(["-"]) == Path("-")
+    assert candidates_file(["candidates.jsonl"]) == Path("candidates.jsonl")
+    assert candidates_file(["-"]) == Path("-")
     for texts in (
         ["flea"],
         ["[a]"],
@@ -94,7 +94,7 @@ def test_existing_file_is_told_from_passages(tmp_path: Path, monkeypatch: pytest
         ["x" * 5000],
         ["a\0b"],
     ):
-        assert file_among(texts) is None
+        assert candidates_file(texts) is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_file_in_the_place_of_a_passage_is_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "candidates.jsonl").touch()
     with pytest.raises(typer.BadParameter, match=message):
-        file_among(given)
+        candidates_file(given)
 
 
 def test_file_and_texts_are_ranked_without_a_service_and_by_the_one_at_target(

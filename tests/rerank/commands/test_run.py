@@ -168,7 +168,7 @@ def test_missing_temporary_folder_is_one_line(
 def test_output_is_written_in_every_encoding() -> None:
     """Also a text of the command line that the locale cannot read."""
     command = (
-        "import sys; from rerank.commands import run, options; run.run(lambda: print(options.typed_text(sys.argv[1])))"
+        "import sys; from rerank.commands import run, options; run.run(lambda: print(options.as_utf8(sys.argv[1])))"
     )
     environment = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
     shown = subprocess.run(
