@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from itertools import chain, dropwhile
-from typing import Any, cast
+from itertools import chain
+from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
@@ -71,6 +71,7 @@ class ListwiseRenderer:
         self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
         self._restyles = template.style.changes_passages
         self._prompt_tokens = context_tokens - answer_tokens
+        self._max_query_tokens = self._prompt_tokens // (2 * template.query_repeats)
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self.prompt_tokenizer = PromptTokenizer(tokenizer)
@@ -81,16 +82,17 @@ class ListwiseRenderer:
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the texts, cuts long ones that are never shown whole, and tokenizes them."""
-        shown = {(p.text, p.title): self._shown(self._beginning(p), p.title) for p in passages}
-        texts = [*dict.fromkeys(shown.values())]
+        shown = [self._shown(self._beginning(passage), passage.title) for passage in passages]
+        texts = [*dict.fromkeys(shown)]
         tokens = dict(zip(texts, self.prompt_tokenizer.tokens(texts), strict=True))
-        prepared = (replace(p, text=(text := shown[p.text, p.title]), tokens=tokens[text]) for p in passages)
+        of_passages = zip(passages, shown, strict=True)
+        prepared = [replace(passage, text=text, tokens=tokens[text]) for passage, text in of_passages]
         return Prepared(self._fitting_query(query), tuple(prepared))
 
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
         text, instruction = self.sanitize(query.text), self.sanitize(query.instruction)
-        most = self._prompt_tokens // (2 * self.template.query_repeats) - len(self.token_ends(instruction))
+        most = self._max_query_tokens - len(self.token_ends(instruction))
         cut = first_tokens(text, max(1, most), self.token_ends)
         return replace(query, text=cut, instruction=instruction, is_truncated=query.is_truncated or cut != text)
 
@@ -106,11 +108,12 @@ class ListwiseRenderer:
         """
         names = tuple(names[: len(window.passages)])
         empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
-        passages = [self._tokenized(passage) for passage in window.passages]
-        texts = self._fitting(passages, self._prompt_tokens - answer_tokens, empty_tokens)
-        truncated = tuple(i for i, text in enumerate(texts) if len(text) < len(passages[i].text))
-        rendered = self.render(window.query, names, texts)
-        ids = self.prompt_tokenizer.ids_of_prompt(rendered, passages, texts)
+        passages = window.passages
+        tokens = [passage.tokens or self.prompt_tokenizer.tokens([passage.text])[0] for passage in passages]
+        shown = self._fitting(passages, tokens, self._prompt_tokens - answer_tokens, empty_tokens)
+        truncated = tuple(i for i, text in enumerate(shown) if len(text) < len(passages[i].text))
+        rendered = self.render(window.query, names, shown)
+        ids = self.prompt_tokenizer.ids_of_prompt(rendered, passages, tokens, shown)
         return ListwisePrompt(self._with_bos(ids), truncated)
 
     def _beginning(self, passage: Passage) -> str:
@@ -124,22 +127,22 @@ class ListwiseRenderer:
 
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
         """Returns the text of a prompt with these passage texts, including chat markup."""
-        example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
+        template, example = self.template, " > ".join(map("[{}]".format, reversed(names[:2])))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
-        passages = [values | {"rank": name, "candidate": text} for name, text in zip(names, texts, strict=True)]
-        parts = [(self.template.prefix, self.template.prefix_assistant, values)]
-        parts += [(self.template.body, self.template.body_assistant, passage) for passage in passages]
+        parts = [(template.prefix, template.prefix_assistant, values)]
+        for name, text in zip(names, texts, strict=True):
+            parts.append((template.body, template.body_assistant, values | {"rank": name, "candidate": text}))
         turns, user = list[tuple[str, str]](), ""
         for text, answer, fields in parts:
             user += fill_fields(text, fields)
             if answer:
                 turns.append((user, fill_fields(answer, fields)))
                 user = ""
-        user += fill_fields(self.template.suffix, values)
-        system = self.template.system_message
+        user += fill_fields(template.suffix, values)
+        system = template.system_message
         if self._tokenizer.chat_template:
             return render_chat(self._tokenizer, system, user, turns, self._thinks)
-        return "\n".join(text for text in (system, *chain.from_iterable(turns), user) if text)
+        return "\n".join(filter(None, (system, *chain.from_iterable(turns), user)))
 
     def tokenize(self, text: str) -> list[int]:
         """Returns the token ids of a rendered prompt.
@@ -152,11 +155,13 @@ class ListwiseRenderer:
     def _with_bos(self, ids: Sequence[int]) -> list[int]:
         """Returns a prompt that begins with as many BOS tokens as it should; others are turn marks, as in ChatML."""
         bos = self._tokenizer.bos_token_id
-        rest = list(dropwhile(lambda token: token == bos, ids))
-        written = max(len(ids) - len(rest), self._adds_bos)
+        begins = 0
+        while begins < len(ids) and ids[begins] == bos:
+            begins += 1
+        written = max(begins, self._adds_bos)
         if written > 1 and self._bos_tokens is None:
             raise CheckpointError(_TWO_BOS)
-        return [bos] * (written if self._bos_tokens is None else self._bos_tokens) + rest
+        return [bos] * (written if self._bos_tokens is None else self._bos_tokens) + [*ids[begins:]]
 
     @property
     def opens_reasoning(self) -> bool:
@@ -172,19 +177,14 @@ class ListwiseRenderer:
         """Returns the number of tokens of a prompt whose passages are empty."""
         return len(self.tokenize(self.render(Query(text, instruction=instruction), names, [""] * len(names))))
 
-    def _tokenized(self, passage: Passage) -> Passage:
-        """Returns a passage with its tokens, which it has if it was prepared."""
-        return passage if passage.tokens else replace(passage, tokens=self.prompt_tokenizer.tokens([passage.text])[0])
-
-    def _fitting(self, passages: Sequence[Passage], prompt_tokens: int, empty_tokens: int) -> list[str]:
+    def _fitting(
+        self, passages: Sequence[Passage], tokens: Sequence[TextTokens], prompt_tokens: int, empty_tokens: int
+    ) -> list[str]:
         """Truncates texts to `passage_tokens`, and so that all of them fit into the prompt."""
-        tokens = [cast(TextTokens, passage.tokens) for passage in passages]
-        lengths = [len(of_text.ids) for of_text in tokens]
-        room, shown = prompt_tokens - empty_tokens, [min(length, self.passage_tokens) for length in lengths]
-        fits = sum(shown) + SLACK_TOKENS * len(shown) <= max(0, room)
-        if fits and shown == lengths:
-            return [passage.text for passage in passages]
-        limit = self.passage_tokens if fits else min(self.passage_tokens, passage_limit(shown, room, prompt_tokens))
+        limit, room = self.passage_tokens, prompt_tokens - empty_tokens
+        lengths = [min(len(of_text.ids), limit) for of_text in tokens]
+        if sum(lengths) + SLACK_TOKENS * len(lengths) > max(0, room):
+            limit = min(limit, passage_limit(lengths, room, prompt_tokens))
         return [
             passage.text if len(of_text.ids) <= limit else passage.text[: of_text.ends[limit - 1]]
             for passage, of_text in zip(passages, tokens, strict=True)

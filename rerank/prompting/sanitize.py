@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 
 from ahocorasick_rs import AhoCorasick, MatchKind
 from transformers import PreTrainedTokenizerBase
@@ -83,8 +82,11 @@ def markup_divider(tokenizer: PreTrainedTokenizerBase, *patterns: str) -> Callab
     markup = re.compile("|".join(patterns) or r"(?!)")
 
     def divided(text: str) -> str:
-        borders = [0, *(start + 1 for _, start, _ in automaton.find_matches_as_indexes(text)), len(text)]
-        parts = " ".join(text[start:end] for start, end in pairwise(borders))
-        return markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", parts)
+        parts, start = list[str](), 0
+        for _, found, _ in automaton.find_matches_as_indexes(text):
+            parts.append(text[start : found + 1])
+            start = found + 1
+        text = " ".join([*parts, text[start:]])
+        return markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     return divided

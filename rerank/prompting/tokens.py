@@ -23,6 +23,8 @@ from rerank.types import Passage, TextTokens
 _INNER_SPACE = re.compile(r"[^ Ġ▁][ Ġ▁]")
 #: A space that no token may hold, because texts are cut there.
 _BEHIND_A_WORD = re.compile(r"\S ")
+#: A space alone between two visible ASCII characters, letters or digits.
+_GAP = re.compile(r"(?<=[!-~\w]) (?=[!-~\w])")
 #: A word in front of a text makes the tokenizer read it as the middle of one.
 _WORD = "x"
 #: A text with words, numbers and signs next to one another.
@@ -54,28 +56,29 @@ class PromptTokenizer:
         """Returns the end of each token of a text, in characters."""
         return self.tokens([text])[0].ends
 
-    def ids_of_prompt(self, prompt: str, passages: Sequence[Passage], texts: Sequence[str]) -> list[int]:
+    def ids_of_prompt(
+        self, prompt: str, passages: Sequence[Passage], tokens: Sequence[TextTokens], shown: Sequence[str]
+    ) -> list[int]:
         """Returns the token ids of a prompt, equal to `ids(prompt)`.
 
         Args:
-            passages: that the prompt shows, in this order, with their tokens.
-            texts: what it shows of them: their texts, or the beginnings of these.
+            passages: in the order in which the prompt shows them.
+            tokens: of their texts.
+            shown: what the prompt shows of each: its text, or the beginning of it.
         """
-        return self._assembled(prompt, passages, texts) if self.cuts_at_spaces else self.ids(prompt)
-
-    def _assembled(self, prompt: str, passages: Sequence[Passage], texts: Sequence[str]) -> list[int]:
-        borders, inner, start = list[str](), list[Sequence[int]](), 0
-        for passage, text in zip(passages, texts, strict=True):
+        if not self.cuts_at_spaces:
+            return self.ids(prompt)
+        borders, inner, start, word = list[str](), list[Sequence[int]](), 0, ""
+        for passage, of_passage, text in zip(passages, tokens, shown, strict=True):
             at, first, last = prompt.find(text, start), _first_gap(text), _last_gap(text)
             if text == passage.text and _is_gap(prompt, at + len(text)):
                 last = len(text)
-            if passage.tokens is None or at < 0 or not 0 <= first < last:
+            if at < 0 or not 0 <= first < last:
                 continue
-            borders.append(prompt[start : at + first])
-            inner.append(passage.tokens.between(first, last))
-            start = at + last
-        borders.append(prompt[start:])
-        ids, *others = self._ids([borders[0], *(_WORD + border for border in borders[1:])])
+            borders.append(word + prompt[start : at + first])
+            inner.append(of_passage.between(first, last))
+            start, word = at + last, _WORD
+        ids, *others = self._ids([*borders, word + prompt[start:]])
         for of_text, of_border in zip(inner, others, strict=True):
             ids += of_text
             ids += of_border[self._word_tokens :]
@@ -105,7 +108,8 @@ class PromptTokenizer:
 
 
 def _text_tokens(ids: list[int], spans: list[tuple[int, int]]) -> TextTokens:
-    return TextTokens(array("i", ids), array("i", [start for start, _ in spans]), array("i", [end for _, end in spans]))
+    starts, ends = zip(*spans, strict=True) if spans else ((), ())
+    return TextTokens(array("i", ids), array("i", starts), array("i", ends))
 
 
 def _first_gap(text: str) -> int:
@@ -123,12 +127,5 @@ def _last_gap(text: str) -> int:
 
 
 def _is_gap(text: str, at: int) -> bool:
-    """True if a space is there, alone between two visible characters."""
-    return 0 < at < len(text) - 1 and text[at] == " " and _is_visible(text[at - 1]) and _is_visible(text[at + 1])
-
-
-def _is_visible(character: str) -> bool:
-    """True for visible ASCII, and for letters and digits that normalisation does not take apart, perhaps to a space."""
-    if character.isascii():
-        return "!" <= character <= "~"
-    return character.isalnum() and unicodedata.is_normalized("NFKC", character)
+    """True if a space is there, alone between two visible characters that normalisation keeps, and not as a space."""
+    return bool(_GAP.match(text, at)) and unicodedata.is_normalized("NFKC", text[at - 1 : at + 2])

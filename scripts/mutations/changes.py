@@ -123,7 +123,7 @@ CHANGES: tuple[Change, ...] = (
         "rerank/prompting/sanitize.py",
         _PROMPTING,
         ('text = " ".join(text.split())', ""),
-        ('return markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", parts)', "return parts"),
+        ('return markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)', "return text"),
         ("re.IGNORECASE", "0"),
         ("text.isascii() and len(text) > 5", "text.isascii() and len(text) > 1"),
     ),

@@ -45,9 +45,7 @@ def renderer_of(name: str, template: str, context_tokens: int, passage_tokens: i
 
 def as_a_whole(renderer: ListwiseRenderer, window: Window, names: str) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PromptTokenizer, "ids_of_prompt", lambda tokenizer, prompt, passages, texts: tokenizer.ids(prompt)
-        )
+        patch.setattr(PromptTokenizer, "ids_of_prompt", lambda tokenizer, prompt, *_: tokenizer.ids(prompt))
         return renderer.prompt(window, names).token_ids
 
 
