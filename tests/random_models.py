@@ -29,7 +29,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from rerank.models.identifier_head import IdentifierHead
+from rerank.models.last_token import IdentifierHead
 
 VOCABULARY = 200
 IDENTIFIERS = [3, 17, 40, 41, 99, 150]

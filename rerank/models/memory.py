@@ -1,10 +1,11 @@
-"""Says before a model is loaded whether it fits its device, and afterwards how large a batch may be."""
+"""Memory of a device: whether a model fits it, how large a batch may be, and errors where one did not fit."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 _WINDOW_TOKENS = 2048
 #: The share of the free memory that batches may take. CUDA graphs of their passes take about as much again.
 _BATCH_SHARE = 0.4
+#: The name of torch's allocator on a CPU, whose failure is a plain RuntimeError.
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
 def check_fits(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
@@ -70,6 +73,18 @@ def fitting_tokens(read: Callable[[], object], tokens: int, device: torch.device
         *(fitting, most, tokens, _gb(taken), _gb(free), device),
     )
     return fitting
+
+
+@contextmanager
+def translate_out_of_memory() -> Iterator[None]:
+    """Raises torch's out-of-memory errors as MemoryError, and frees memory for another try."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and _CPU_ALLOCATOR not in str(error):
+            raise
+        torch.cuda.empty_cache()
+        raise MemoryError(str(error)) from error
 
 
 def _parameters(path: Path) -> int:

@@ -16,8 +16,7 @@ from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.cross_encoder import Pair, PairScorer
-from rerank.models.memory import fitting_tokens
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.memory import fitting_tokens, translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.truncate import beginning, ending, first_tokens
 from rerank.rankers.base import Ranker, RankerInfo

@@ -17,7 +17,7 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import LastTokenReader
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import pick_precision
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template

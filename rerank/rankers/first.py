@@ -15,10 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
-from rerank.models.identifier_head import IdentifierHead
-from rerank.models.last_token import LastTokenReader
+from rerank.models.last_token import IdentifierHead, LastTokenReader
 from rerank.models.loading import load_causal_lm, pick_device
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.templates import Template

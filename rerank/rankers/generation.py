@@ -22,7 +22,7 @@ from rerank.config import Precision
 from rerank.errors import ConfigError
 from rerank.models.decode_state import DecodeState
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template

@@ -23,7 +23,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.float8 import use_float8
 from rerank.models.last_token import LastTokenReader
 from rerank.models.loading import pick_device
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import Ranker, RankerInfo

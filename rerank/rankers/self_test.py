@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError, RankerFailure, SelfTestFailed, is_panic
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.memory import translate_out_of_memory
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.types import Passage, Query, ScoreKind, Window
 from rerank.util.files import atomic_file

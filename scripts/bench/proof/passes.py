@@ -10,8 +10,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rerank.models.float8 import has_float8, use_float8
-from rerank.models.identifier_head import IdentifierHead
-from rerank.models.last_token import LastTokenReader
+from rerank.models.last_token import IdentifierHead, LastTokenReader
 from scripts.bench.proof.setting import PASSAGES, Proof, attempted, layer_weights
 from scripts.bench.proof.table import Row, timed
 

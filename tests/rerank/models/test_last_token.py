@@ -1,4 +1,4 @@
-"""Reading last tokens: many sequences together and alone, the identifier head, and out-of-memory errors."""
+"""Reading last tokens: many sequences together and alone, and the identifier head."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from rerank.models.identifier_head import IdentifierHead
-from rerank.models.last_token import LastTokenReader
-from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.last_token import IdentifierHead, LastTokenReader
 from tests.random_models import DECODERS, last_logits, random_model, random_sequences
 
 
@@ -53,19 +51,3 @@ def test_identifier_head_computes_in_float32_inside_autocast_too() -> None:
             logits = rows(hidden)
         assert logits.dtype == torch.float32
         torch.testing.assert_close(logits.double(), expected, atol=1e-5, rtol=0)
-
-
-def test_out_of_memory_on_the_cpu_becomes_a_memory_error() -> None:
-    @translate_out_of_memory()
-    def allocate() -> None:
-        torch.empty(2**50, dtype=torch.uint8)
-
-    for _ in range(2):  # the decorated function can be called again
-        with pytest.raises(MemoryError, match="DefaultCPUAllocator"):
-            allocate()
-
-
-@pytest.mark.gpu
-def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error() -> None:
-    with pytest.raises(MemoryError), translate_out_of_memory():
-        torch.empty(2**50, dtype=torch.uint8, device="cuda")

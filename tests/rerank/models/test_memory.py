@@ -15,7 +15,7 @@ from rerank.config import IdentityModel, ModelConfig
 from rerank.errors import CheckpointError
 from rerank.models import memory
 from rerank.models.encoder import Encoder
-from rerank.models.memory import check_fits, fitting_tokens
+from rerank.models.memory import check_fits, fitting_tokens, translate_out_of_memory
 from rerank.reranking.load_models import ModelLoader, load_models
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
@@ -126,3 +126,19 @@ def test_batch_takes_a_share_of_the_free_memory(
 def test_batches_of_a_cpu_are_not_measured(free: Callable[[int | None], None]) -> None:
     free(0)
     assert fitting_tokens(lambda: pytest.fail("read"), 2000, CPU, 512) == 512
+
+
+def test_out_of_memory_on_the_cpu_becomes_a_memory_error() -> None:
+    @translate_out_of_memory()
+    def allocate() -> None:
+        torch.empty(2**50, dtype=torch.uint8)
+
+    for _ in range(2):  # the decorated function can be called again
+        with pytest.raises(MemoryError, match="DefaultCPUAllocator"):
+            allocate()
+
+
+@pytest.mark.gpu
+def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error() -> None:
+    with pytest.raises(MemoryError), translate_out_of_memory():
+        torch.empty(2**50, dtype=torch.uint8, device="cuda")
