@@ -7,7 +7,7 @@ import re
 import reprlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
@@ -340,20 +340,19 @@ class WindowRanking:
     @property
     def permutation(self) -> tuple[int, ...]:
         """Places in the window, best first; passages with equal scores keep their order."""
-        return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
+        return tuple(sorted(range(len(self.scores)), key=self.scores.__getitem__, reverse=True))
 
 
-def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[Window], precision: str) -> None:
-    """Raises: RankerFailure unless there is one ranking per window with one finite score per passage.
+def check_ranking(ranking: WindowRanking, window: Window, precision: str) -> None:
+    """Raises: RankerFailure unless the ranking has one finite score per passage of the window.
 
     Args:
         precision: what the ranker computes in, for the message; empty where that is not known.
     """
-    expected = [len(window.passages) for window in windows]
-    found = [len(ranking.scores) for ranking in rankings]
-    if found != expected:
-        raise RankerFailure(f"the ranker returned {found} scores for windows of {expected} passages; this is a bug")
-    if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
+    if len(ranking.scores) != len(window.passages):
+        found = f"{len(ranking.scores)} scores for a window of {len(window.passages)} passages"
+        raise RankerFailure(f"the ranker returned {found}; this is a bug")
+    if not all(map(math.isfinite, ranking.scores)):
         raise RankerFailure(
             f"its scores are not finite: weights with NaN, or too large for the precision ({precision or 'unknown'}); "
             f"train again{'' if precision == 'float32' else ', or try precision: float32'}"

@@ -82,9 +82,7 @@ def _last_window_scored(request: Request, answer: Sequence[int]) -> bool:
 
 
 def _trace(request: Request, total_ms: float, completeness: Completeness, reason: str) -> Trace:
-    doc_ids = [passage.doc_id for passage in request.candidates]
-    cut = {doc_ids[window.positions[place]] for window in request.windows for place in window.truncated}
-    cut |= request.truncated_doc_ids
+    cut = request.truncated_doc_ids
     return Trace(
         model=request.stages[-1].model,
         strategy=describe(tuple(stage.as_run(len(request.order)) for stage in request.stages)),
@@ -95,7 +93,7 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
         prepare_ms=request.prepare_ms,
         model_ms=request.model_ms,
         decode_ms=request.decode_ms,
-        truncated_doc_ids=tuple(doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in cut),
+        truncated_doc_ids=tuple(dict.fromkeys(one.doc_id for one in request.candidates if one.doc_id in cut)),
         query_truncated=request.query.is_truncated or request.query_truncated,
         query_vector=request.last.query_vector if request.last else None,
         completeness=completeness,

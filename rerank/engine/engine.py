@@ -100,22 +100,17 @@ class Engine:
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
         request.begin(self._infos)
+        start_s, timeout = now_s(), timeout_at(request.deadline_s - request.options.answer_margin_s)
         with request.share.queueing(sum(request.remaining.values())):
-            return await self._run(request)
-
-    async def _run(self, request: Request) -> Ranking:
-        """Runs the stages of a request until its deadline."""
-        start_s = now_s()
-        timeout = timeout_at(request.deadline_s - request.options.answer_margin_s)
-        try:
-            async with timeout:
-                await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
-                with self._in_queue(request):
-                    for stage in request.stages:
-                        await self._run_stage(request, stage)
-        except Exception as error:
-            return answer_instead(request, error, timeout.expired(), _ms_since(start_s))
-        return ranking_of(request, _ms_since(start_s))
+            try:
+                async with timeout:
+                    await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
+                    with self._in_queue(request):
+                        for stage in request.stages:
+                            await self._run_stage(request, stage)
+            except Exception as error:
+                return answer_instead(request, error, timeout.expired(), _ms_since(start_s))
+            return ranking_of(request, _ms_since(start_s))
 
     async def _run_stage(self, request: Request, stage: RankStage) -> None:
         """Lets a model order the candidates, round by round."""

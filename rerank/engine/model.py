@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
-from typing import TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import TypeAlias, cast
 
-from rerank.engine.costs import MIN_WINDOW_TOKENS, slices
-from rerank.engine.request import ModelPhase, Phase, RankedWindow, Request
+from rerank.engine.request import MIN_WINDOW_TOKENS, ModelPhase, Phase, RankedWindow, Request
 from rerank.engine.scheduler import Completed, Observers, Rate, Scheduler
 from rerank.engine.strategies import Positions, Round
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure
 from rerank.models.batches import GPU_BATCH_TOKENS
 from rerank.rankers.base import Part, Ranker
-from rerank.types import Prepared, Window, WindowRanking, check_rankings
-
-T = TypeVar("T")
-R = TypeVar("R")
+from rerank.types import Passage, Prepared, Window, WindowRanking, check_ranking
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone.
@@ -32,8 +29,8 @@ _SLICE_BATCHES = 4
 #: A request's windows are encoded and queued this many at a time; meanwhile other requests take their turns.
 _WINDOWS_AT_ONCE = 32
 
-#: Prepares a slice of passages, renders windows, or does both.
-_Preparing: TypeAlias = Callable[[], tuple[Prepared, Sequence[Window]]]
+#: What was prepared of a slice of passages, and the encoded windows that were made with them.
+_Encoded: TypeAlias = tuple[Prepared, Sequence[Window]]
 
 
 class ModelSchedulers:
@@ -49,18 +46,18 @@ class ModelSchedulers:
         self._ranker, info = ranker, ranker.info
         prepare, rank = ModelPhase(Phase.PREPARE, model), ModelPhase(Phase.RANK, model)
         self._workers = [Worker(f"prepare {model}")]
-        self._prepare: Scheduler[_Preparing, tuple[Prepared, Sequence[Window]]]
-        self._prepare = Scheduler(prepare, _on_thread(self._workers[0], _call_all), observers)
-        self._rank: Scheduler[Part, WindowRanking | None]
+        self._preparing: Scheduler[Callable[[], _Encoded], _Encoded]
+        self._preparing = Scheduler(prepare, self._prepare_here, observers)
+        self._ranking: Scheduler[Part, WindowRanking | None]
         if info.max_in_flight:
             calls = info.max_in_flight
-            self._rank = Scheduler(rank, self._score_on_server, observers, max_in_flight=calls, can_cancel=True)
+            self._ranking = Scheduler(rank, self._score_on_server, observers, max_in_flight=calls, can_cancel=True)
             return
         self._workers.append(worker := Worker(f"rank {model}"))
         most = (max_batch_tokens or info.gpu_batch_tokens or _CPU_BATCH_TOKENS) if info.supports_batching else 1
         # A GPU's batches are short, and its layers are compiled.
         preempts = info.supports_preemption and info.supports_batching and not info.gpu_batch_tokens
-        self._rank = Scheduler(rank, _on_thread(worker, self._score), observers, most, can_preempt=preempts)
+        self._ranking = Scheduler(rank, self._score_here, observers, most, can_preempt=preempts)
         if preempts:
             ranker.call_between_layers(worker.run_waiting)
 
@@ -75,19 +72,19 @@ class ModelSchedulers:
     @property
     def waiting_windows(self) -> int:
         """The number of windows in the queue, without those that are running."""
-        return len(self._rank)
+        return len(self._ranking)
 
     def rate(self, phase: Phase) -> Rate:
         """The measured rate of a phase."""
-        return (self._prepare if phase is Phase.PREPARE else self._rank).rate
+        return (self._preparing if phase is Phase.PREPARE else self._ranking).rate
 
     def refuse_new_work(self) -> None:
-        self._prepare.refuse_new_work()
-        self._rank.refuse_new_work()
+        self._preparing.refuse_new_work()
+        self._ranking.refuse_new_work()
 
     async def close(self) -> None:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
-        await asyncio.gather(self._prepare.close(), self._rank.close())
+        await asyncio.gather(self._preparing.close(), self._ranking.close())
         for worker in self._workers:
             worker.end()
         await self._ranker.close()
@@ -98,19 +95,22 @@ class ModelSchedulers:
         while len(ranked) < len(round_.windows):
             some = round_.windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
             windows = await self._encode(request, round_, some)
-            parts = [part for window in windows for part in window.parts]
-            tokens = [max(MIN_WINDOW_TOKENS, part.tokens) for part in parts]
+            parts, tokens = list[Part](), list[int]()
+            for window in windows:
+                for part in window.parts:
+                    parts.append(part)
+                    tokens.append(max(MIN_WINDOW_TOKENS, part.tokens))
             request.add_windows(len(windows), sum(tokens))
-            done = iter(await self._rank.run(request, parts, tokens))
-            ranked += [_ranked(window, list(islice(done, len(window.parts)))) for window in windows]
+            done = iter(await self._ranking.run(request, parts, tokens))
+            ranked += [_ranked(window, islice(done, len(window.parts))) for window in windows]
         return ranked
 
     async def _encode(self, request: Request, round_: Round, windows: Sequence[Positions]) -> Sequence[Window]:
         """Encodes windows. Before the first ones, prepares all passages in slices; other requests run between them."""
         first, last = self._slices(request)
         for positions in first:
-            await self._run_preparing(request, round_, positions, ())
-        return await self._run_preparing(request, round_, last, windows)
+            await self._prepare_slice(request, round_, positions, ())
+        return await self._prepare_slice(request, round_, last, windows)
 
     def _slices(self, request: Request) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
         """Divides the positions to prepare into slices of about `_SLICE_S`; the last one is apart.
@@ -120,7 +120,8 @@ class ModelSchedulers:
         """
         if request.prepared:
             return (), ()
-        info, cost, rate = self._ranker.info, request.costs[self._prepare.phase.model], self._prepare.rate.tokens_per_s
+        info, cost = self._ranker.info, request.costs[self._preparing.phase.model]
+        rate = self._preparing.rate.tokens_per_s
         most = _SLICE_S * rate if rate else _FIRST_SLICE_TOKENS
         if info.needs_vectors or info.needs_sparse:
             most = GPU_BATCH_TOKENS if info.gpu_batch_tokens else min(most, _SLICE_BATCHES * _CPU_BATCH_TOKENS)
@@ -129,28 +130,41 @@ class ModelSchedulers:
         *first, last = slices(request.candidates, cost.passages, most)
         return first, last
 
-    async def _run_preparing(
+    async def _prepare_slice(
         self, request: Request, round_: Round, positions: Sequence[int], windows: Sequence[Positions]
     ) -> Sequence[Window]:
-        """Prepares a slice of the passages and renders windows, in one call on the thread."""
-        passages = [request.candidates[position] for position in positions]
-
-        def prepare() -> tuple[Prepared, Sequence[Window]]:
-            query = request.prepared_query  # later slices need not prepare it again
-            prepared = self._ranker.prepare(query, passages) if positions else Prepared(query, ())
-            known = request.prepared | dict(zip(positions, prepared.passages, strict=True))
-            rendered = [request.window(round_, window, prepared.query, known) for window in windows]
-            return prepared, [self._ranker.encode(window) for window in rendered]
-
-        costs = request.costs[self._prepare.phase.model]
-        tokens = sum(costs.passages[position] for position in positions) + MIN_WINDOW_TOKENS * len(windows)
-        (done,) = await self._prepare.run(request, [prepare], [tokens + costs.query])
+        """Prepares a slice of the passages and encodes windows, in one call on the thread."""
+        costs = request.costs[self._preparing.phase.model]
+        tokens = costs.query + sum(map(costs.passages.__getitem__, positions)) + MIN_WINDOW_TOKENS * len(windows)
+        prepare = partial(self._prepared, request, round_, positions, windows)
+        (done,) = await self._preparing.run(request, [prepare], [tokens])
         prepared, encoded = done.result
         request.add_prepared(positions, prepared, done.queue_ms, done.batch_ms)
         return encoded
 
-    def _score(self, parts: Sequence[Part]) -> Sequence[WindowRanking | None]:
-        """Scores parts here, so that a batch with a broken ranking is divided."""
+    def _prepared(
+        self, request: Request, round_: Round, positions: Sequence[int], windows: Sequence[Positions]
+    ) -> _Encoded:
+        """See `_prepare_slice`. Runs on the thread, and changes nothing of the request, which may have ended."""
+        prepared, passages = Prepared(request.prepared_query, ()), request.prepared
+        if positions:  # the query of a later slice need not be prepared again
+            slice_ = [request.candidates[position] for position in positions]
+            prepared = self._ranker.prepare(request.prepared_query, slice_)
+            passages = passages | dict(zip(positions, prepared.passages, strict=True))
+        rendered = [request.window(round_, window, prepared.query, passages) for window in windows]
+        return prepared, list(map(self._ranker.encode, rendered))
+
+    async def _prepare_here(
+        self, calls: Sequence[Callable[[], _Encoded]], limit_s: float
+    ) -> tuple[list[_Encoded], float]:
+        (prepare,) = calls  # a batch holds one slice
+        encoded, seconds = await self._workers[0].call(prepare, limit_s)
+        return [encoded], seconds
+
+    async def _score_here(self, parts: Sequence[Part], limit_s: float) -> tuple[Sequence[WindowRanking | None], float]:
+        return await self._workers[1].call(partial(self._scores, parts), limit_s)
+
+    def _scores(self, parts: Sequence[Part]) -> Sequence[WindowRanking | None]:
         return self._checked(parts, cast(Sequence[WindowRanking | None], self._ranker.score(parts)))
 
     async def _score_on_server(
@@ -163,26 +177,39 @@ class ModelSchedulers:
     def _checked(
         self, parts: Sequence[Part], rankings: Sequence[WindowRanking | None]
     ) -> Sequence[WindowRanking | None]:
-        found = [(ranking, part.window) for part, ranking in zip(parts, rankings, strict=True) if ranking is not None]
-        check_rankings([ranking for ranking, _ in found], [window for _, window in found], self._ranker.info.precision)
+        """Fails with the batch, so that a batch with a broken ranking is divided."""
+        for part, ranking in zip(parts, rankings, strict=True):
+            if ranking is not None:
+                check_ranking(ranking, part.window, self._ranker.info.precision)
         return rankings
 
 
-def _ranked(window: Window, done: Sequence[Completed[WindowRanking | None]]) -> RankedWindow:
+def _ranked(window: Window, done: Iterable[Completed[WindowRanking | None]]) -> RankedWindow:
     """The last part has the ranking of a window, whose duration spans all parts."""
-    ranking = next((item.result for item in reversed(done) if item.result is not None), None)
+    ranking, ended_ms, durations = None, 0.0, set[float]()
+    for part in done:
+        ranking, ended_ms = part.result or ranking, max(ended_ms, part.queue_ms + part.batch_ms)
+        durations.add(part.batch_ms)  # parts in the same batch have its one duration
     if ranking is None:
         raise RankerFailure("the ranker gave no ranking with the last part of a window; this is a bug")
-    model_ms = sum({item.batch_ms for item in done})  # parts in the same batch have its one duration
-    queue_ms = max(0.0, max(item.queue_ms + item.batch_ms for item in done) - model_ms)
-    return RankedWindow(window, ranking, queue_ms, model_ms)
+    model_ms = sum(durations)
+    return RankedWindow(window, ranking, max(0.0, ended_ms - model_ms), model_ms)
 
 
-def _on_thread(
-    worker: Worker, function: Callable[[Sequence[T]], R]
-) -> Callable[[Sequence[T], float], Awaitable[tuple[R, float]]]:
-    return lambda inputs, limit_s: worker.call(lambda: function(inputs), limit_s)
+def slices(passages: Sequence[Passage], tokens: Sequence[int], max_tokens: float) -> list[list[int]]:
+    """Divides positions of passages into slices of at most `max_tokens`, or of one text. Equal texts share one.
 
-
-def _call_all(functions: Sequence[_Preparing]) -> list[tuple[Prepared, Sequence[Window]]]:
-    return [function() for function in functions]
+    They are in the order of their lengths, so that a batch of a slice needs little padding.
+    """
+    texts = [passage.text for passage in passages]
+    by_length = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position]))
+    found, free_tokens = list[list[int]](), 0.0
+    for _, same in groupby(by_length, key=texts.__getitem__):  # compares neighbours, which is faster than hashing all
+        positions = list(same)
+        needed = sum(tokens[position] for position in positions)
+        if needed > free_tokens or not found:
+            found.append([])
+            free_tokens = max_tokens
+        found[-1] += positions
+        free_tokens -= needed
+    return found

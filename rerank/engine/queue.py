@@ -116,12 +116,14 @@ class FairQueue(Generic[E]):
 
     def _turns(self) -> list[_Caller]:
         """Lists the callers that wait, in the order of their turns."""
+        waiting = list[_Caller]()
         for name, caller in list(self._callers.items()):
             while caller.heap and caller.heap[0][2] not in self._queues:
                 heapq.heappop(caller.heap)
-            if not caller.heap and caller.tag <= self._virtual_time:
+            if caller.heap:
+                waiting.append(caller)
+            elif caller.tag <= self._virtual_time:
                 del self._callers[name]
-        waiting = [caller for caller in self._callers.values() if caller.heap]
         waiting.sort(key=lambda caller: caller.tag + self._remaining(caller.heap[0][2]))
         return waiting
 

@@ -1,4 +1,4 @@
-"""A request in the engine: what is asked, what of it waits in the queues, and what was done for it so far."""
+"""A request in the engine: its options, what it costs, what of it waits in the queues, and what was done for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from rerank.engine.costs import ModelCost
 from rerank.engine.scores import candidate_scores, reciprocal_ranks, with_first_stage
-from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, describe
+from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, Strategy, describe
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Prepared, Query, RankOptions, Window, WindowRanking, WindowTrace
 
+#: The least that a window counts, as scheduling, encoding and reporting it take time.
+MIN_WINDOW_TOKENS = 16
 #: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
 Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
 
@@ -65,6 +66,61 @@ class RankedWindow(NamedTuple):
     ranking: WindowRanking
     queue_ms: float
     model_ms: float
+
+
+@dataclass
+class ModelCost:
+    """The tokens of a request for one model: estimated from its texts, and measured as its windows are encoded.
+
+    Attributes:
+        query: to prepare the query.
+        passages: to prepare each candidate; 1 where nothing is to be computed.
+        windows: the expected number of windows.
+        rank: positions of the model's input that remain, with those that are running, as estimated before any window
+            is encoded.
+        encoded, encoded_tokens: the windows that were encoded so far, and their tokens.
+    """
+
+    query: int
+    passages: Sequence[int]
+    windows: float
+    rank: float
+    encoded: int = 0
+    encoded_tokens: int = 0
+
+    @classmethod
+    def of(cls, info: RankerInfo, query: Query, passages: Sequence[Passage], strategy: Strategy) -> ModelCost:
+        """Estimates the cost from the texts and the bounds of the schedule: a token is some 4 characters."""
+        prepared, missing, missing_tokens = list[int](), 0, 0
+        for passage in passages:
+            tokens = 2 + min(len(passage.text) // 4, info.max_passage_tokens)
+            prepared.append(1 if info.is_ready(passage) else tokens)
+            if passage.vector is None:
+                missing += 1
+                missing_tokens += tokens
+        bounds = strategy.cost(len(passages))
+        windows = (bounds.min_windows + bounds.max_windows) / 2
+        n = min(len(passages), strategy.window_size)
+        if info.needs_vectors:  # a passage takes a position, and the texts without a vector are read as well
+            each = n + min(missing, info.max_encoded_passages) * (missing_tokens / max(1, missing))
+        else:
+            each = n * (sum(prepared) / max(1, len(prepared)))
+        each = max(MIN_WINDOW_TOKENS, min(each, info.max_window_tokens))
+        return cls(2 + len(query.text) // 4, prepared, windows, windows * each)
+
+    @property
+    def prepare(self) -> int:
+        """To prepare the query and all passages."""
+        return self.query + sum(self.passages)
+
+    def add_windows(self, windows: int, tokens: int) -> float:
+        """Counts windows that were encoded and are ranked next; returns what remains with them.
+
+        Later windows are expected to be like the average of those encoded so far.
+        """
+        self.encoded += windows
+        self.encoded_tokens += tokens
+        return max(0.0, self.windows - self.encoded) * (self.encoded_tokens / self.encoded) + tokens
 
 
 @dataclass(eq=False)
@@ -194,11 +250,10 @@ class Request:
 
     def window(self, round_: Round, positions: Positions, query: Query, prepared: Mapping[int, Passage]) -> Window:
         """Makes a window of the stage, of the query and the passages as its model reads them."""
-        stage, passages = self._stage, tuple(prepared[position] for position in positions)
+        stage, passages = self._stage, tuple(map(prepared.__getitem__, positions))
         top_n = round_.top_n(positions, self.options.top_n) if stage.model == self.stages[-1].model else 0
-        return Window(
-            query, passages, top_n, tuple(self._scores_before(positions)) if stage.weight else (), stage.weight
-        )
+        scores_before = tuple(self._scores_before(positions)) if stage.weight else ()
+        return Window(query, passages, top_n, scores_before, stage.weight)
 
     def _scores_before(self, positions: Positions) -> Sequence[float]:
         """Returns the scores of the first stage or the preranker before a stage.
@@ -222,27 +277,28 @@ class Request:
 
         The windows waited and ran concurrently, so the round took as long as the slowest of them.
         """
-        info, rankings = self._stage_info, [done.ranking for done in ranked]
-        if not info.adds_first_stage:
-            rankings = [with_first_stage(done.ranking, done.window) for done in ranked]
-        self.last_weight = rankings[-1].weight
-        if self.last is None:
-            self.weight = self.last_weight
+        info, rankings = self._stage_info, list[WindowRanking]()
         slowest = max(ranked, key=lambda done: done.queue_ms + done.model_ms)
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.model_ms
         self.decode_ms += slowest.ranking.decoded.ms
-        for positions, ranking, done in zip(round_.windows, rankings, ranked, strict=True):
+        for positions, done in zip(round_.windows, ranked, strict=True):
+            ranking = done.ranking if info.adds_first_stage else with_first_stage(done.ranking, done.window)
+            rankings.append(ranking)
             decoded = done.ranking.decoded
             tokens = done.window.tokens_with(decoded)
             read = (positions, ranking.permutation, tokens, done.ranking.scores, info.score_kind)
             times = (done.queue_ms, done.model_ms, decoded.tokens)
             where = (self.rounds, self._stage.model, done.window.truncated)
             self.windows.append(WindowTrace(*read, *where, *times, done.ranking.cosines))
+            self.truncated_doc_ids.update(self.candidates[positions[place]].doc_id for place in done.window.truncated)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
             self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
         self.rounds += 1
+        self.last_weight = rankings[-1].weight
+        if self.last is None:
+            self.weight = self.last_weight
         self.last = rankings[-1]
         return rankings
 

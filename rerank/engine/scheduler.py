@@ -173,12 +173,13 @@ class Scheduler(Generic[T, R]):
         if self._closed:
             raise shutting_down()
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
-        futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
-        for item, size, future in zip(inputs, tokens, futures, strict=True):
-            self._queue.add(Work(item, request, size, future, submitted_s))
+        futures = list[asyncio.Future[Completed[R]]]()
+        for item, size in zip(inputs, tokens, strict=True):
+            futures.append(loop.create_future())
+            self._queue.add(Work(item, request, size, futures[-1], submitted_s))
             self._start_task()
         try:
-            results = await asyncio.gather(*futures) if futures[1:] else [await future for future in futures]
+            results = [await futures[0]] if len(futures) == 1 else await asyncio.gather(*futures)
             for observer in self._observers.on_results:
                 observer(self.phase, submitted_s, results)
             return results
@@ -271,13 +272,14 @@ class Scheduler(Generic[T, R]):
 
     def _complete(self, batch: Sequence[Work[T, R]], results: Sequence[R], seconds: float) -> None:
         """Resolves the futures of a batch that took `seconds`."""
-        ended_s = time.perf_counter()
+        ended_s, requests = time.perf_counter(), dict[Request, None]()
         for work, result in zip(batch, results, strict=True):
             work.request.subtract(self.phase, work.tokens)
+            requests[work.request] = None
             if not work.future.done():
                 queue_ms = (ended_s - work.submitted_s - seconds) * 1000
                 work.future.set_result(Completed(result, queue_ms, seconds * 1000))
-        for request in dict.fromkeys(work.request for work in batch):
+        for request in requests:
             self._queue.refresh(request)
         for observer in self._observers.on_batch:
             observer(self.phase, batch, seconds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 from rerank.errors import RankerFailure
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,8 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
     encoded = [ranker.encode(window) for window in windows]
     scored = iter(cast(Sequence[WindowRanking | None], ranker.score([part for one in encoded for part in one.parts])))
     rankings = [last_of([next(scored) for _ in window.parts]) for window in encoded]
-    check_rankings(rankings, encoded, ranker.info.precision)
+    for ranking, window in zip(rankings, encoded, strict=True):
+        check_ranking(ranking, window, ranker.info.precision)
     return rankings
 
 

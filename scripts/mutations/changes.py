@@ -82,13 +82,9 @@ CHANGES: tuple[Change, ...] = (
         ("key=lambda done: done.queue_ms + done.model_ms", "key=lambda done: done.queue_ms"),
         ("self.repairs += ranking.repairs", "self.repairs = ranking.repairs"),
         ("and not ranking.is_unanswered", ""),
-    ),
-    *_of(
-        "rerank/engine/costs.py",
-        _ENGINE,
         ("max(0.0, self.windows - self.encoded)", "self.windows"),
-        ("if needed > free_tokens or not found:", "if not found:"),
     ),
+    *_of("rerank/engine/model.py", _ENGINE, ("if needed > free_tokens or not found:", "if not found:")),
     *_of(
         "rerank/rankers/fused_scores.py",
         _RANKERS,

@@ -70,7 +70,7 @@ def all_scores(score: float) -> Callable[[Sequence[Window]], list[WindowRanking]
         (lambda _: [], "is shorter than.*; this is a bug"),
         (
             lambda windows: [WindowRanking((1.0,))] * len(windows),
-            r"the ranker returned \[1\] scores for windows of \[2\] passages; this is a bug",
+            r"the ranker returned 1 scores for a window of 2 passages; this is a bug",
         ),
         (lambda windows: [WindowRanking((1.0, 2.0))] * (len(windows) + 1), "is longer than.*; this is a bug"),
         (all_scores(math.nan), "its scores are not finite: weights with NaN, or too large for the precision"),

@@ -100,7 +100,7 @@ async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> N
         (long,) = start(engine.run(long_request(5)))
         assert await asyncio.to_thread(ranker.entered.wait, 60)
         (short,) = start(engine.run(request_for([1, 2], query="short")))
-        await wait_for(lambda: len(engine._models["number"]._prepare) == 1)
+        await wait_for(lambda: len(engine._models["number"]._preparing) == 1)
         ranker.release.set()
         await asyncio.gather(long, short)
     assert ranker.queries.index("short") in (1, 2)

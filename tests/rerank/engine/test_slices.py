@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.costs import slices
 from rerank.engine.engine import Engine
+from rerank.engine.model import slices
 from rerank.engine.strategies import Single
 from rerank.types import Passage, ScoreKind, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, number_in

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rerank.engine.costs import MIN_WINDOW_TOKENS, ModelCost
-from rerank.engine.request import ModelPhase, Phase, Request
+from rerank.engine.request import MIN_WINDOW_TOKENS, ModelCost, ModelPhase, Phase, Request
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query, ScoreKind
