@@ -233,8 +233,8 @@ async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth
 
 def as_markdown(found: Sequence[Row]) -> str:
     """The table, with the means over the lists, and the number of those that the model harms, for each form."""
-    cells = [[row.name, str(row.texts.queries), f"{row.texts.reference:.4f}", *map(_cell, row[1:])] for row in found]
-    head = ["list", "queries", "first stage", "as texts", "said to be neural", "own search"]
+    cells = [[row.name, f"{row.texts.reference:.4f}", *map(_cell, row[1:])] for row in found]
+    head = ["list", "first stage", "as texts", "said to be neural", "own search"]
     return f"{markdown_table(head, cells)}\n\n" + "\n".join(_verdicts(found)) + "\n"
 
 

@@ -15,7 +15,7 @@ def test_table_counts_lists_that_are_worse_by_form() -> None:
     hardly = compare([0.3, 0.4, 0.5, 0.598], ups)
     found = [Row("a", better), Row("b", worse, better), Row("c", hardly, None, worse)]
     lines = as_markdown(found).splitlines()
-    assert lines[2].startswith("| a | 4 | 0.3500 | 0.4500 (+0.1000, p ")
+    assert lines[2].startswith("| a | 0.3500 | 0.4500 (+0.1000, p ")
     assert lines[2].endswith(", 4/0/0) |  |  |")
     of_texts, stated, search = lines[-3:]
     told = "mean gain -0.0002, worst -0.1000; significantly worse (p < .05, each alone) on 1 of 3, worse by more than"
