@@ -16,9 +16,8 @@ import rerank.collections
 from rerank.collections import NAMED, Collection, is_collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.candidates import CandidateList
-from rerank.readers.lines import parsed_lines
 from rerank.readers.qrels import Qrel, columns_of, grade_of, known_ids, to_column
-from rerank.readers.rows import BadRow, finite_number
+from rerank.readers.rows import BadRow, finite_number, parsed_lines
 from rerank.types import Passage, Query
 
 _TREC_DL = {

@@ -13,9 +13,9 @@ from ir_measures import Measure
 from rerank.collections import Collection, beir
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.candidates import CandidateList, read_requests
-from rerank.readers.lines import distinct, parsed_lines
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import parse_query
+from rerank.readers.rows import distinct, parsed_lines
 from rerank.types import Passage, Query
 from rerank.util.files import sha256_of_files
 from rerank_eval.collections import candidates_of_run, named_qrels, open_collection

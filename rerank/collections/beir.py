@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from rerank.readers.lines import parsed_lines
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import read_queries
-from rerank.readers.rows import json_object, passage_of_row
+from rerank.readers.rows import json_object, parsed_lines, passage_of_row
 from rerank.types import Passage, Query
 from rerank.util.files import sha256_of_files
 

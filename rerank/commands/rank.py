@@ -18,7 +18,7 @@ from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
 from rerank.commands.query import DEFAULT_TARGET, RankingSettings, open_client, show_response
 from rerank.commands.run import console
 from rerank.readers.candidates import read_candidates
-from rerank.readers.lines import STDIN
+from rerank.readers.rows import STDIN
 from rerank.types import CandidateLike
 from rerank.util.files import missing_path_hint
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import InvalidRequest
-from rerank.readers.lines import distinct, json_rows
 from rerank.readers.rows import (
     BadRow,
     as_object,
+    distinct,
     id_of,
     json_object,
+    json_rows,
     list_of,
     listed,
     missing,
@@ -71,7 +72,7 @@ def read_candidates(path: Path) -> list[Passage]:
     Further fields are ignored, with one warning in the log for the whole file.
 
     Args:
-        path: a file, plain or gzip, or `rerank.readers.lines.STDIN`.
+        path: a file, plain or gzip, or `rerank.readers.rows.STDIN`.
 
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines have the same id; the message names the

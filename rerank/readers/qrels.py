@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from rerank.readers.lines import distinct, parsed_lines
-from rerank.readers.rows import BadRow
+from rerank.readers.rows import BadRow, distinct, parsed_lines
 
 _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
 

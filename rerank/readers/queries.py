@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rerank.readers.lines import distinct, parsed_lines
-from rerank.readers.rows import BadRow, id_of, json_object, text_of
+from rerank.readers.rows import BadRow, distinct, id_of, json_object, parsed_lines, text_of
 from rerank.types import Query
 
 _ID_FIELDS = ("_id", "query_id", "qid", "id")

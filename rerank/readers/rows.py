@@ -1,16 +1,41 @@
-"""Rows of data files: JSON objects with an id and texts, and errors that say what a row lacks and what it has."""
+"""Rows of data files, plain or compressed with gzip: lines, or the objects of one JSON array, and their fields.
+
+Every error names file and line, says what a row lacks, and what it has.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
+import re
 import reprlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+import zlib
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from numbers import Integral, Real
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
+from rerank.errors import CollectionError
+from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer
+
+T = TypeVar("T")
+
+#: Means standard input.
+STDIN = Path("-")
+
+#: Far above any line of these formats, so that a file without line ends, such as a device, does not fill the memory.
+_MAX_LINE_BYTES = 256 << 20
+#: A JSON array is read as a whole.
+_MAX_ARRAY_BYTES = 2 << 30
+_GZIP = b"\x1f\x8b"
+_SPACE = re.compile(r"[ \t\r\n]*")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Number of fields of a row, and characters of a field's name, that an error shows.
 _SHOWN_FIELDS, _SHOWN_CHARS = 8, 40
 
@@ -33,6 +58,165 @@ def as_object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise BadRow(f"is {reprlib.repr(value)}, which is not an object with named fields")
     return value
+
+
+def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T]]:
+    """The 1-based number of each line that is not blank, and what `parse` makes of it.
+
+    The text is UTF-8, with or without a byte order mark, and may be compressed with gzip, whatever the file's name is.
+    Lines end with LF or CRLF only, because a JSON string may hold other line separators, such as U+2028.
+
+    Args:
+        path: a file, or `STDIN`.
+        parse: called with each line, without its end; raises BadRow for one that it cannot read.
+
+    Raises:
+        CollectionError: the file cannot be read, or a line of it is not UTF-8, too long, or refused by `parse`; the
+            message names file and line.
+    """
+    with _opened(path) as file:
+        yield from _parsed_lines(file, path, parse)
+
+
+def json_rows(
+    path: Path, parse: Callable[[Mapping[str, Any]], T], parse_line: Callable[[str], Mapping[str, Any]] = json_object
+) -> Iterator[tuple[int, T]]:
+    """The 1-based line where each JSON object begins, and what `parse` makes of it.
+
+    The file holds one object per line, or one array of objects, indented or not. Otherwise as `parsed_lines`, also its
+    errors.
+
+    Args:
+        parse_line: the object in a line, outside of an array.
+    """
+    with _opened(path) as file:
+        if _is_array(file):
+            yield from _array_rows(file, path, parse)
+        else:
+            yield from _parsed_lines(file, path, lambda line: parse(parse_line(line)))
+
+
+def distinct(
+    path: Path, rows: Iterable[tuple[int, T]], key: Callable[[T], Hashable], name: str, may_repeat: bool = False
+) -> Iterator[T]:
+    """The rows of a file, which must have different keys.
+
+    Args:
+        rows: with their lines.
+        name: what the key is, for the error.
+        may_repeat: leave out a row that is equal to an earlier one, instead of refusing it.
+
+    Raises:
+        CollectionError: two rows have the same key; the message names both lines.
+    """
+    seen: dict[Hashable, tuple[int, T]] = {}
+    for number, row in rows:
+        first, known = seen.setdefault(key(row), (number, row))
+        if first == number:
+            yield row
+        elif not may_repeat or row != known:
+            found = key(row)
+            shown = " ".join(map(repr, found)) if isinstance(found, tuple) else repr(found)
+            differs = ", with another value" if may_repeat else ""
+            raise CollectionError(f"{path}:{number} has the {name} {shown} of line {first}{differs}; give it once")
+
+
+def _is_array(file: io.BufferedReader) -> bool:
+    return file.peek(1).removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
+
+
+def _parsed_lines(file: io.BufferedReader, path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T]]:
+    for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""), start=1):
+        with _located(path, number):
+            if not (text := _decoded(line, is_first=number == 1)):
+                continue
+            row = parse(text)
+        yield number, row
+
+
+def _array_rows(
+    file: io.BufferedReader, path: Path, parse: Callable[[Mapping[str, Any]], T]
+) -> Iterator[tuple[int, T]]:
+    content = file.read(_MAX_ARRAY_BYTES + 1)
+    if len(content) > _MAX_ARRAY_BYTES:
+        limit = f"{_MAX_ARRAY_BYTES >> 30} GiB"
+        raise CollectionError(f"{path} is a JSON array of more than {limit}; write one object per line")
+    with _located(path, 1):
+        text = _utf8(content, is_first=True)
+    for line, value in _array_values(text, path):
+        with _located(path, line):
+            row = parse(as_object(value))
+        yield line, row
+
+
+def _array_values(text: str, path: Path) -> Iterator[tuple[int, object]]:
+    """The values of a JSON array, one after the other, each with the line where it begins."""
+    decoder, line, counted = json.JSONDecoder(), 1, 0
+    at, is_first = _after_space(text, text.index("[") + 1), True
+    while not text.startswith("]", at):
+        line, counted = line + text.count("\n", counted, at), at
+        if not is_first and not text.startswith(",", at):
+            raise CollectionError(f"{path}:{line} is not JSON: the array goes on without a comma, or has no end")
+        start = at if is_first else _after_space(text, at + 1)
+        line, counted = line + text.count("\n", counted, start), start
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            raise CollectionError(f"{path}:{line} is not JSON ({error}) in an array") from error
+        yield line, value
+        at, is_first = _after_space(text, end), False
+    if text[at + 1 :].strip():
+        raise CollectionError(f"{path} goes on after its JSON array; write one array, or one object per line")
+
+
+def _after_space(text: str, at: int) -> int:
+    """The first position from `at` on that is not white space."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+@contextmanager
+def _located(path: Path, line: int) -> Iterator[None]:
+    """Names file and line in a BadRow that the block raises."""
+    try:
+        yield
+    except BadRow as error:
+        raise CollectionError(f"{path}:{line} {error}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """The bytes of a file, decompressed if they begin as gzip does.
+
+    Raises:
+        CollectionError: it cannot be read.
+    """
+    try:
+        with nullcontext(cast(io.BufferedReader, sys.stdin.buffer)) if path == STDIN else path.open("rb") as file:
+            is_gzip = (start := file.peek(LFS_POINTER_BYTES)).startswith(_GZIP)
+            if is_lfs_pointer(start):
+                raise CollectionError(f"{path} {LFS_WAY_OUT}")
+            yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if is_gzip else file
+    except (OSError, EOFError, zlib.error) as error:
+        raise CollectionError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _decoded(line: bytes, is_first: bool) -> str:
+    """The text of a line without its end; empty if it is blank."""
+    if len(line) > _MAX_LINE_BYTES:
+        raise BadRow(f"is longer than {_MAX_LINE_BYTES >> 20} MiB; end each row with a line feed")
+    text = _utf8(line, is_first)
+    return text.rstrip("\r\n") if text.strip() else ""
+
+
+def _utf8(content: bytes, is_first: bool) -> str:
+    try:
+        return content.decode("utf-8-sig" if is_first else "utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRow(f"is not UTF-8 ({error.reason} at byte {error.start}); convert the file to UTF-8") from error
+
+
+# --- fields of a row
 
 
 def object_of(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -36,8 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rerank.errors import CollectionError
 from rerank.rankers.permutations import parse_permutation
 from rerank.readers.candidates import CandidateList, parse_request
-from rerank.readers.lines import json_rows
-from rerank.readers.rows import BadRow
+from rerank.readers.rows import BadRow, json_rows
 from rerank.types import Passage, Query
 from rerank.util.files import atomic_file, report_disk_errors
 from rerank.util.validation import plain_words
@@ -61,7 +60,7 @@ _INSTRUCTION = re.compile(r"\.?\s*\bRank the \d+\b")
 
 
 def read_lists(path: Path, grades: Grades | None = None) -> list[TrainingList]:
-    """Reads training lists: one per line, or in one JSON array; see `rerank.readers.lines.json_rows`.
+    """Reads training lists: one per line, or in one JSON array; see `rerank.readers.rows.json_rows`.
 
     Three formats are recognised by the keys of each row:
 

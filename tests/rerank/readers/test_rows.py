@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers import lines
-from rerank.readers.lines import STDIN, json_rows, parsed_lines
+from rerank.readers import rows
+from rerank.readers.rows import STDIN, json_rows, parsed_lines
 
 
 def read(path: Path) -> list[tuple[int, str]]:
@@ -60,7 +60,7 @@ def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
 
 
 def test_line_without_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_MAX_LINE_BYTES", 3 << 20)
+    monkeypatch.setattr(rows, "_MAX_LINE_BYTES", 3 << 20)
     path = write(tmp_path, gzip.compress(bytes(5 << 20)))
     with pytest.raises(CollectionError, match=r"rows\.jsonl:1 is longer than 3 MiB; end each row with a line feed"):
         read(path)
@@ -76,9 +76,8 @@ def test_line_without_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_objects_stand_on_lines_or_in_an_array(tmp_path: Path, content: bytes) -> None:
-    rows = list(json_rows(write(tmp_path, content), dict))
-    assert [row for _, row in rows] == [{"a": "]"}, {"a": [{}]}]
-    assert rows[1][0] == 3
+    (_, first), (line, second) = json_rows(write(tmp_path, content), dict)
+    assert (first, second, line) == ({"a": "]"}, {"a": [{}]}, 3)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\n[ \n ]\n"])
@@ -106,7 +105,7 @@ def test_wrong_array_is_refused_with_the_line(tmp_path: Path, content: bytes, pr
 
 
 def test_array_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_MAX_ARRAY_BYTES", 4)
+    monkeypatch.setattr(rows, "_MAX_ARRAY_BYTES", 4)
     with pytest.raises(CollectionError, match="is a JSON array of more than 0 GiB; write one object per line"):
         list(json_rows(write(tmp_path, b"[{},{}]"), dict))
 
