@@ -54,7 +54,7 @@ class InvalidRequest(RerankError):
         self.description = message
 
 
-def is_panic(error: BaseException) -> bool:
+def is_rust_panic(error: BaseException) -> bool:
     """Returns True for a panic of a library's Rust code, which Python does not count among its Exceptions."""
     return type(error).__name__ == "PanicException"
 

@@ -19,7 +19,7 @@ from rerank.errors import ConfigError, RerankError, UsageError
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import passage_of
 from rerank.types import CandidateLike, candidate_list
-from rerank.util.many import ConcurrencyLimit, LoopThread, in_order, pair_of, with_bar
+from rerank.util.many import ConcurrencyLimit, EventLoopThread, in_order, pair_of, with_bar
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
@@ -140,7 +140,7 @@ class RerankClient(_Client):
         async def opened() -> AsyncRerankClient:
             return AsyncRerankClient(self._target, self._credentials, self._attempts)
 
-        with closing(LoopThread("rerank-many")) as loop:
+        with closing(EventLoopThread("rerank-many")) as loop:
             limit, client = ConcurrencyLimit(_is_refusal), loop.wait(opened())
 
             async def answer(message: pb.RerankRequest) -> pb.RerankResponse | ServiceError:

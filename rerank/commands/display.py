@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from rerank.util.terminal import visible
+from rerank.util.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
@@ -140,7 +140,7 @@ def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table
 
 def one_line(text: str) -> Text:
     """A text on one line; a terminal shows as much as fits."""
-    return Text(visible(" ".join(text.split())), no_wrap=True, overflow="ellipsis")
+    return Text(escape_control_chars(" ".join(text.split())), no_wrap=True, overflow="ellipsis")
 
 
 def _in_words(fields: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
-from rerank.util.terminal import VisibleFormatter, visible
+from rerank.util.terminal import EscapingFormatter, escape_control_chars
 
 _USUAL_WIDTH = 80
 #: The call was right, but something failed, such as a model that cannot be loaded, a full disk, or a bug.
@@ -64,7 +64,7 @@ class PlainConsole(Console):
             if isinstance(table, Table) and table.title:
                 self.note(str(table.title))
         texts = ("\n".join(_lines(shown)) if isinstance(shown, Table) else str(shown) for shown in objects)
-        print(*map(visible, texts), file=self.file)  # rich would expand the tabs
+        print(*map(escape_control_chars, texts), file=self.file)  # rich would expand the tabs
 
     def note(self, text: str) -> None:
         """Prints a line about the output: on standard error if the output is read by a program."""
@@ -81,7 +81,7 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See rich.console.Console.render_str, which renders lines, cells and titles."""
-        return super().render_str(visible(text), **options)
+        return super().render_str(escape_control_chars(text), **options)
 
 
 def _lines(table: Table) -> Iterator[str]:
@@ -120,7 +120,7 @@ def run(command: Callable[[], object]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # shows 日 as \u65e5 where the locale has no such character
         sys.stdout.reconfigure(errors="backslashreplace")
     if logging.lastResort:  # writes the warnings of commands that do not set up a log
-        logging.lastResort.setFormatter(VisibleFormatter())
+        logging.lastResort.setFormatter(EscapingFormatter())
     try:
         try:
             command()

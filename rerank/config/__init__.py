@@ -14,7 +14,7 @@ from rerank.config.models import (
     ModelConfig,
     PERankModel,
 )
-from rerank.config.served import RerankServers, ServedBy, Servers
+from rerank.config.served import InferenceServerSettings, RerankServerSettings, ServerSettings
 from rerank.config.service import (
     BUNDLED_MODELS,
     EngineConfig,
@@ -40,15 +40,15 @@ __all__ = [
     "GenerationModel",
     "HttpConfig",
     "IdentityModel",
+    "InferenceServerSettings",
     "LanguageModel",
     "Limits",
     "ModelConfig",
     "PERankModel",
     "Positive",
     "Precision",
-    "RerankServers",
-    "ServedBy",
-    "Servers",
+    "RerankServerSettings",
+    "ServerSettings",
     "ServiceConfig",
     "Settings",
     "TLSConfig",

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
-from rerank.config.served import RerankServers, ServedBy, Servers
+from rerank.config.served import InferenceServerSettings, RerankServerSettings, ServerSettings
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.names import MAX_FIRST_STAGE_WEIGHT
@@ -51,7 +51,7 @@ class ModelSettings(Settings):
         return None
 
     @property
-    def servers(self) -> Servers | None:
+    def servers(self) -> ServerSettings | None:
         """The servers that run the model; None if it runs in this process."""
         return None
 
@@ -153,10 +153,10 @@ class ServableModel(LanguageModel):
             golden scores if there are any, or a name on the hub. Default: none, the model runs in this process.
     """
 
-    served_by: ServedBy | None = None
+    served_by: InferenceServerSettings | None = None
 
     @property
-    def servers(self) -> Servers | None:
+    def servers(self) -> ServerSettings | None:
         return self.served_by
 
     @model_validator(mode="before")
@@ -347,10 +347,10 @@ class ApiModel(WholeListModel, ScoringModel):
     """
 
     ranker: Literal["api"]
-    served_by: RerankServers
+    served_by: RerankServerSettings
 
     @property
-    def servers(self) -> Servers | None:
+    def servers(self) -> ServerSettings | None:
         return self.served_by
 
     @model_validator(mode="before")

@@ -16,7 +16,7 @@ from rerank.inference_servers.api import APIS
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 
 
-class Servers(Settings):
+class ServerSettings(Settings):
     """The server of a model, or a load balancer in front of servers with the same weights.
 
     Attributes:
@@ -63,7 +63,7 @@ class Servers(Settings):
         return url.rstrip("/")
 
 
-class ServedBy(Servers):
+class InferenceServerSettings(ServerSettings):
     """The inference servers of a causal LM: vLLM or llama.cpp, which are sent prompts as token ids.
 
     Attributes:
@@ -74,7 +74,7 @@ class ServedBy(Servers):
     _kinds: ClassVar[Collection[str]] = APIS
 
 
-class RerankServers(Servers):
+class RerankServerSettings(ServerSettings):
     """The servers of a reranker that has a rerank API, which are sent the query and the passages as texts.
 
     Attributes:

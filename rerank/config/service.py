@@ -207,6 +207,6 @@ class ServiceConfig(Settings):
     insecure: bool = False
 
     @property
-    def keeps_strangers_out(self) -> bool:
+    def requires_authentication(self) -> bool:
         """True if every call needs a key or a client's certificate."""
         return self.keys is not None or (self.tls is not None and self.tls.client_ca is not None)

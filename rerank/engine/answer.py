@@ -27,7 +27,7 @@ def ranking_of(request: Request, total_ms: float, stopped: str = "") -> Ranking:
     return Ranking(ranked, score_kind, _trace(request, total_ms, completeness, reason))
 
 
-def answer_instead(request: Request, error: Exception, is_late: bool, total_ms: float) -> Ranking:
+def answer_after_failure(request: Request, error: Exception, is_late: bool, total_ms: float) -> Ranking:
     """Answers with the best order so far, and the failure that ended the ranking.
 
     Args:

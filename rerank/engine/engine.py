@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rerank.config import EngineConfig
-from rerank.engine.answer import answer_instead, ranking_of
+from rerank.engine.answer import answer_after_failure, ranking_of
 from rerank.engine.model import ModelSchedulers
 from rerank.engine.request import ModelPhase, Phase, Request, timeout_at
 from rerank.engine.scheduler import BatchObserver, Observers, ResultsObserver
@@ -109,7 +109,7 @@ class Engine:
                         for stage in request.stages:
                             await self._run_stage(request, stage)
             except Exception as error:
-                return answer_instead(request, error, timeout.expired(), _ms_since(start_s))
+                return answer_after_failure(request, error, timeout.expired(), _ms_since(start_s))
             return ranking_of(request, _ms_since(start_s))
 
     async def _run_stage(self, request: Request, stage: RankStage) -> None:

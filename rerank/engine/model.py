@@ -10,7 +10,7 @@ from itertools import groupby, islice
 from typing import TypeAlias, cast
 
 from rerank.engine.request import MIN_WINDOW_TOKENS, ModelPhase, Phase, RankedWindow, Request
-from rerank.engine.scheduler import Completed, Observers, Rate, Scheduler
+from rerank.engine.scheduler import Observers, Rate, Scheduler, TimedResult
 from rerank.engine.strategies import Positions, Round
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure
@@ -184,7 +184,7 @@ class ModelSchedulers:
         return rankings
 
 
-def _ranked(window: Window, done: Iterable[Completed[WindowRanking | None]]) -> RankedWindow:
+def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -> RankedWindow:
     """The last part has the ranking of a window, whose duration spans all parts."""
     ranking, ended_ms, durations = None, 0.0, set[float]()
     for part in done:

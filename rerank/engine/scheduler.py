@@ -29,7 +29,7 @@ _CLOSE_S = 5.0
 _AVERAGED_S = 2.0
 
 
-class Completed(NamedTuple, Generic[R]):
+class TimedResult(NamedTuple, Generic[R]):
     """A result, with its time in the queue and the duration of its batch."""
 
     result: R
@@ -45,7 +45,7 @@ class Work(Generic[T, R]):
     request: Request
     #: Its share of a batch's `max_batch_tokens`, 1 or more.
     tokens: int
-    future: asyncio.Future[Completed[R]]
+    future: asyncio.Future[TimedResult[R]]
     submitted_s: float
 
     def fail(self, error: Exception) -> None:
@@ -57,7 +57,7 @@ class Work(Generic[T, R]):
 #: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
 BatchObserver: TypeAlias = Callable[[ModelPhase, Sequence[Work[Any, Any]], float], None]
 #: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
-ResultsObserver: TypeAlias = Callable[[ModelPhase, float, Sequence[Completed[Any]]], None]
+ResultsObserver: TypeAlias = Callable[[ModelPhase, float, Sequence[TimedResult[Any]]], None]
 #: (inputs of a batch, seconds until it counts as hanging) → one result each in order, and the duration in seconds.
 RunBatch: TypeAlias = Callable[[Sequence[T], float], Awaitable[tuple[Sequence[R], float]]]
 
@@ -162,7 +162,7 @@ class Scheduler(Generic[T, R]):
             for work in batch:
                 work.fail(shutting_down())
 
-    async def run(self, request: Request, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
+    async def run(self, request: Request, inputs: Sequence[T], tokens: Sequence[int]) -> list[TimedResult[R]]:
         """Runs parts of a request and returns their results; `tokens[i]` is the size of part i.
 
         At most one such call per request runs at a time. If the caller is cancelled or a part fails, those that have
@@ -173,7 +173,7 @@ class Scheduler(Generic[T, R]):
         if self._closed:
             raise shutting_down()
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
-        futures = list[asyncio.Future[Completed[R]]]()
+        futures = list[asyncio.Future[TimedResult[R]]]()
         for item, size in zip(inputs, tokens, strict=True):
             futures.append(loop.create_future())
             self._queue.add(Work(item, request, size, futures[-1], submitted_s))
@@ -278,7 +278,7 @@ class Scheduler(Generic[T, R]):
             requests[work.request] = None
             if not work.future.done():
                 queue_ms = (ended_s - work.submitted_s - seconds) * 1000
-                work.future.set_result(Completed(result, queue_ms, seconds * 1000))
+                work.future.set_result(TimedResult(result, queue_ms, seconds * 1000))
         for request in requests:
             self._queue.refresh(request)
         for observer in self._observers.on_batch:

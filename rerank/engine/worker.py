@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from rerank.errors import RankerFailure, ShuttingDown, is_panic
+from rerank.errors import RankerFailure, ShuttingDown, is_rust_panic
 from rerank.types import SlicedWork
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Worker:
             failure = error
         except BaseException as error:
             failure = RuntimeError(repr(error))
-            if is_panic(error):  # as by a regex in the tokenizer.json of a folder
+            if is_rust_panic(error):  # as by a regex in the tokenizer.json of a folder
                 failure = RankerFailure(
                     f"a library stopped at a text: {error}; use another checkpoint or shorter texts"
                 )

@@ -204,7 +204,7 @@ class WatchedServer:
 
     async def open(self) -> None:
         """Checks the server and watches it from then on. Returns after some seconds if the check takes longer."""
-        first_look = asyncio.create_task(self._look())
+        first_look = asyncio.create_task(self._check_now())
         self._tasks = [first_look, asyncio.create_task(self._watch(first_look), name=self._server.url)]
         try:
             await asyncio.wait([first_look], timeout=_OPEN_S)
@@ -253,10 +253,10 @@ class WatchedServer:
             is_there = self._problem is not None and not isinstance(self._problem, ModelServerUnavailable)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._doubt.wait(), _jittered(_LOOK_AT_UNFIT_S if is_there else _LOOK_S))
-            await self._look()
+            await self._check_now()
             self._doubt.clear()
 
-    async def _look(self) -> None:
+    async def _check_now(self) -> None:
         """Updates the problem of the server."""
         before = self.problem
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.checkpoints.settings_files import check_settings
-from rerank.errors import CheckpointError, RerankError, is_panic
+from rerank.errors import CheckpointError, RerankError, is_rust_panic
 
 #: Held by the thread that loads a model. While transformers builds one, it replaces functions of its classes and of
 #: torch, and the type of new tensors; two loads at a time would each put back what the other had replaced, for good.
@@ -53,7 +53,7 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
     except RerankError:
         raise
     except BaseException as error:
-        if not (isinstance(error, Exception) or is_panic(error)):
+        if not (isinstance(error, Exception) or is_rust_panic(error)):
             raise
         is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # of torch
         way_out = "take a smaller model, or another device" if is_memory else _WAY_OUT

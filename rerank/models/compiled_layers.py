@@ -54,7 +54,7 @@ def _start_compiler(device: torch.device) -> None:
     threading.Thread(target=compile_something, name="start the compiler", daemon=True).start()
 
 
-class UnreadCache(DynamicCache):
+class PlaceholderCache(DynamicCache):
     """An empty cache that is given to a model with compiled layers, and not to the layers.
 
     Without a cache, transformers asks the GPU at each pass whether a row holds several texts, and waits for the
@@ -98,7 +98,7 @@ class _CompilableLayer:
         layer.forward = self._forward
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(kwargs.get("past_key_values"), UnreadCache):
+        if isinstance(kwargs.get("past_key_values"), PlaceholderCache):
             kwargs["past_key_values"] = None
             if not is_cuda_stream_capturing():
                 self._needs_mask = kwargs.get("attention_mask") is not None

@@ -36,7 +36,7 @@ from rerank.models.encoder_loading import (
 )
 from rerank.models.memory import fitting_tokens
 from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype
-from rerank.models.tokenizer import splitter_of
+from rerank.models.tokenizer import backend_tokenizer_of
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
@@ -310,4 +310,4 @@ class Encoder:
     def _splitter(self) -> Tokenizer:
         """A tokenizer that nothing changes, so that threads may share it."""
         with self._lock:
-            return splitter_of(self._model.tokenizer)
+            return backend_tokenizer_of(self._model.tokenizer)

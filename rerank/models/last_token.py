@@ -25,7 +25,7 @@ from rerank.models.batches import (
     batches_of_equal_length,
     gpu_length,
 )
-from rerank.models.compiled_layers import CudaGraphs, UnreadCache, compile_layers
+from rerank.models.compiled_layers import CudaGraphs, PlaceholderCache, compile_layers
 from rerank.models.decode_state import DecodeState
 from rerank.models.memory import fitting_tokens
 
@@ -60,7 +60,7 @@ class LastTokenReader:
         self.between_layers: Callable[[], None] = lambda: None
         self._last_positions: tuple[torch.Tensor, torch.Tensor] | None = None
         self._graphs: CudaGraphs | None = None
-        self._cache: UnreadCache | None = None
+        self._cache: PlaceholderCache | None = None
         self._longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**20
         if model.device.type == "cpu":
             self._pause_between_layers()
@@ -131,7 +131,7 @@ class LastTokenReader:
         self.gpu_batch_tokens = int(min(GPU_BATCH_TOKENS, max(1, _GPU_BATCH_FLOP / (2 * parameters))))
         torch.backends.cuda.enable_cudnn_sdp(True)
         if compile_layers(self._model, self._warm_up):
-            self._cache = UnreadCache()
+            self._cache = PlaceholderCache()
         torch.backends.cuda.enable_cudnn_sdp(False)
         length = self._padded_length(min(_WARM_UP_TOKENS, self._longest))
         read = partial(self.read, [self._example(length)])

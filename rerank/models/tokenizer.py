@@ -28,7 +28,7 @@ _LLAMA_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
 _CHECKED_TEXTS = ("Passage 1: [", "]\n\n[2] ", " [A] > [B]  is   naïve", "27 °C 🦟\tvoilà.", "    x")
 
 
-def splitter_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+def backend_tokenizer_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """Copies what divides texts into tokens, without truncation and padding. Threads may share it."""
     splitter: Tokenizer = copy.deepcopy(tokenizer).backend_tokenizer
     splitter.no_truncation()

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from rerank.config import ServiceConfig
-from rerank.telemetry.logs import CountedLog
+from rerank.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def bounded_connections(port: int, bounds: ConnectionBounds, peers: Callable[[],
 def _keep_within_bounds(
     port: int, bounds: ConnectionBounds, peers: Callable[[], Collection[str]], stop: threading.Event
 ) -> None:
-    refusals = CountedLog("gRPC port: {} connections were refused or ended")
+    refusals = RateLimitedLog("gRPC port: {} connections were refused or ended")
     while not stop.wait(_COUNT_S):
         try:
             if len(os.listdir(_OWN_FILES)) <= bounds.per_address:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from rerank.config.served import RerankServers
+from rerank.config.served import RerankServerSettings
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.remote_server import RemoteRanker
@@ -30,7 +30,7 @@ class ApiRanker(RemoteRanker):
         api_key: sent to the servers; empty: none.
     """
 
-    def __init__(self, name: str, servers: RerankServers, window_size: int, api_key: str) -> None:
+    def __init__(self, name: str, servers: RerankServerSettings, window_size: int, api_key: str) -> None:
         self._api = RERANK_APIS[servers.kind]
         super().__init__(name, servers, api_key, self._api.health)
         self._servers = servers

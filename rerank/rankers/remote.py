@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rerank.config.served import ServedBy
+from rerank.config.served import InferenceServerSettings
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.inference_servers.api import APIS
 from rerank.inference_servers.server import NoAnswer
 from rerank.models.encoder import Encoder
-from rerank.models.tokenizer import splitter_of
+from rerank.models.tokenizer import backend_tokenizer_of
 from rerank.prompting.truncate import beginning
 from rerank.rankers.base import Ranker
 from rerank.rankers.e2rank import E2RankPrompts, by_cosine
@@ -64,7 +64,7 @@ class RemoteModel:
     """
 
     name: str
-    served_by: ServedBy
+    served_by: InferenceServerSettings
     api_key: str
     tokenizer: PreTrainedTokenizerBase
     revision: str
@@ -242,7 +242,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         self._encoder = encoder
         if (end := model.tokenizer.get_vocab().get(end_token)) is None:
             raise CheckpointError(f"the tokenizer of model {model.name} does not have the token {end_token!r}")
-        self._end, self._splitter = end, splitter_of(model.tokenizer)
+        self._end, self._splitter = end, backend_tokenizer_of(model.tokenizer)
         self.info = replace(self.info, needs_vectors=encoder is not None)
 
     def encode(self, window: Window) -> Window:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rerank.config.served import Servers
+from rerank.config.served import ServerSettings
 from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.server import Server, WatchedServer, client_of
@@ -25,7 +25,7 @@ class RemoteRanker(Ranker):
         health: path that answers GET if it is ready; empty: there is none.
     """
 
-    def __init__(self, name: str, settings: Servers, api_key: str, health: str = "/health") -> None:
+    def __init__(self, name: str, settings: ServerSettings, api_key: str, health: str = "/health") -> None:
         self._client = client_of(settings.url, api_key)
         self._server = Server(settings.url, self._client, health)
         self._watched = WatchedServer(name, self._server, self._check)

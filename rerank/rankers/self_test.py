@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rerank.errors import ConfigError, RankerFailure, SelfTestFailed, is_panic
+from rerank.errors import ConfigError, RankerFailure, SelfTestFailed, is_rust_panic
 from rerank.models.memory import translate_out_of_memory
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.types import Passage, Query, ScoreKind, Window
@@ -179,7 +179,7 @@ def failing_on_windows() -> Iterator[None]:
             "or another device"
         ) from error
     except BaseException as error:
-        if not (isinstance(error, Exception) or is_panic(error)):
+        if not (isinstance(error, Exception) or is_rust_panic(error)):
             raise
         raise SelfTestFailed(f"self-test: the model failed on {len(_TEXTS)} short passages: {error!r}") from error
 

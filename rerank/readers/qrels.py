@@ -50,7 +50,7 @@ def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
         CollectionError: the file or a line of it cannot be read, or two lines contradict each other; the message names
             the line.
     """
-    form = _Form()
+    form = _FileFormat()
     rows = ((number, qrel) for number, qrel in parsed_lines(path, form.qrel) if qrel is not None)
     qrels = list(distinct(path, rows, lambda qrel: qrel[:2], "judgement of query and passage", may_repeat=True))
     if not doc_ids:
@@ -75,7 +75,7 @@ def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
     return grades
 
 
-class _Form:
+class _FileFormat:
     """The form of a file, which its first line decides: the number of columns and what separates them."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from rerank.types import (
     RankOptions,
     candidate_list,
 )
-from rerank.util.many import ConcurrencyLimit, LoopThread, in_order, pair_of, with_bar
+from rerank.util.many import ConcurrencyLimit, EventLoopThread, in_order, pair_of, with_bar
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Reranker:
 
     def __init__(self, model: ServiceConfig | str | Path) -> None:
         self._reranker = load_reranker(model if isinstance(model, ServiceConfig) else config_of_model(str(model)))
-        self._loop = LoopThread("Reranker")
+        self._loop = EventLoopThread("Reranker")
         self._wait(self._reranker.__aenter__())
 
     def __repr__(self) -> str:

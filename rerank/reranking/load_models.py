@@ -55,7 +55,7 @@ from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, R
 from rerank.reranking.registry import LoadedModel, ModelRegistry
 from rerank.util.files import cached_folder, sha256_of_files
 from rerank.util.memory import gpu_memory_bytes, memory_bytes
-from rerank.util.time_limit import TurnNeverCame, within
+from rerank.util.time_limit import BlockedByHungCall, within
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class ModelLoader:
         """
         try:
             return within(self.max_load_s, partial(self._load, model), LOADING)
-        except TurnNeverCame:
+        except BlockedByHungCall:
             problem = "models are loaded one at a time, and another one hangs while it is loaded; restart the service"
         except TimeoutError:
             problem = f"loading takes more than {self.max_load_s:g} s; copy the checkpoint again, or set max_load_s"

@@ -77,7 +77,7 @@ class PortCall(Protocol):
         ...
 
 
-class EndedByPort:
+class DoneNotifier:
     """A call whose port announces its end, as gRPC itself does."""
 
     _on_done: Callable[[], object] | None = None

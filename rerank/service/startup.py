@@ -132,7 +132,7 @@ def _check_http(http: HttpConfig, binds: bool) -> None:
 
 def _check_access(config: ServiceConfig) -> None:
     """Raises: ConfigError if other machines may reach an address that nothing guards, unless the operator allows it."""
-    if config.insecure or config.keeps_strangers_out:
+    if config.insecure or config.requires_authentication:
         return
     addresses = {"listen": config.listen}
     if config.http is not None:

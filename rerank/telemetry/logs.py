@@ -17,7 +17,7 @@ from rerank.errors import MAX_QUOTED_CHARS, Unauthenticated
 from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
-from rerank.util.terminal import visible
+from rerank.util.terminal import escape_control_chars
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class LogWriter(logging.Handler):
             self._is_writing = False
 
 
-class CountedLog:
+class RateLimitedLog:
     """Logs what happens often, at most once a second, with the number of times.
 
     Args:
@@ -125,8 +125,8 @@ class CallLog:
     """
 
     def __init__(self) -> None:
-        self._refused = CountedLog("{} calls had no valid key", logging.INFO)
-        self._cancelled = CountedLog("{} calls were cancelled before they were read", logging.INFO)
+        self._refused = RateLimitedLog("{} calls had no valid key", logging.INFO)
+        self._cancelled = RateLimitedLog("{} calls were cancelled before they were read", logging.INFO)
 
     def on_end(self, call: CallRecord) -> None:
         """Logs a call that has ended."""
@@ -145,10 +145,10 @@ class TextFormatter(logging.Formatter):
         super().__init__(_TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return visible(super().formatMessage(record)).replace("\n", r"\n")
+        return escape_control_chars(super().formatMessage(record)).replace("\n", r"\n")
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        return visible(super().formatException(ei))
+        return escape_control_chars(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
@@ -165,7 +165,7 @@ class JsonFormatter(logging.Formatter):
             fields |= call_fields(call)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return visible(json.dumps(fields, ensure_ascii=False))
+        return escape_control_chars(json.dumps(fields, ensure_ascii=False))
 
 
 def call_fields(call: CallRecord) -> dict[str, Any]:

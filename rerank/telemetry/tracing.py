@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from rerank.engine.request import ModelPhase, Phase
-from rerank.engine.scheduler import Completed
+from rerank.engine.scheduler import TimedResult
 from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
 from rerank.util.proxies import channel_options
@@ -69,7 +69,7 @@ class Tracing:
             answer, excluded_urls="/health$", tracer_provider=self._provider, exclude_spans=["receive", "send"]
         )
 
-    def on_results(self, phase: ModelPhase, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
+    def on_results(self, phase: ModelPhase, submitted_s: float, results: Sequence[TimedResult[Any]]) -> None:
         """Adds a span for each part of the work, as long as its batch, to the span of the call."""
         if not trace.get_current_span().is_recording():  # a call that is not sampled
             return

@@ -29,7 +29,7 @@ _AT_FIRST = 4
 _GROWTH = 1 / 8
 
 
-class LoopThread:
+class EventLoopThread:
     """An event loop that runs until `close`, or until nothing refers to this object.
 
     Args:

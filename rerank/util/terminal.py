@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 #: Control characters but tab and line feed, characters that reverse the direction of writing, and lone surrogates.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 #: Rows of a ranking's table, and characters of an id and of a text in it.
 _ROWS, _DOC_ID_CHARS, _TEXT_CHARS = 10, 24, 60
 
 
-def visible(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """The text with such characters as JSON writes them, such as \\u001b for escape. It stays JSON if it was JSON."""
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL_CHARS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-class VisibleFormatter(logging.Formatter):
+class EscapingFormatter(logging.Formatter):
     """Formats log messages so that what they quote cannot steer a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
+        return escape_control_chars(super().format(record))
 
 
 class TableRow(NamedTuple):

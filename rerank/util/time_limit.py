@@ -16,7 +16,7 @@ T = TypeVar("T")
 _late = weakref.WeakSet[threading.Thread]()
 
 
-class TurnNeverCame(TimeoutError):
+class BlockedByHungCall(TimeoutError):
     """A function was not called, because the one before it was late and hangs."""
 
 
@@ -48,7 +48,7 @@ def within(limit_s: float, function: Callable[[], T], turn: AbstractContextManag
 
     Raises:
         TimeoutError: the function is not done within the limit.
-        TurnNeverCame: the function that has the turn hangs.
+        BlockedByHungCall: the function that has the turn hangs.
         BaseException: as the function does.
     """
     begun = threading.Event()
@@ -62,7 +62,7 @@ def within(limit_s: float, function: Callable[[], T], turn: AbstractContextManag
     try:
         while not begun.wait(limit_s):
             if any(late.is_alive() for late in _late):
-                raise TurnNeverCame
+                raise BlockedByHungCall
         return outcome.result(limit_s)
     except TimeoutError:
         if not outcome.done() and thread.ident is not None:

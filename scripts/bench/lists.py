@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from rerank.checkpoints import bundled
 from rerank.config import load_config
 from rerank.models.loading import load_tokenizer_of
-from rerank.models.tokenizer import splitter_of
+from rerank.models.tokenizer import backend_tokenizer_of
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.first import FirstPrompts
 from rerank.reranking.blocking import Reranker
@@ -63,7 +63,7 @@ def measure_prompts(workload: Workload) -> Values:
     tokenizer = load_tokenizer_of(bundled.FIRST)
     tokenizer.model_max_length = 8192
     tokenizer.save_pretrained(folder)
-    splitter, values = splitter_of(tokenizer), Values()
+    splitter, values = backend_tokenizer_of(tokenizer), Values()
     template = str(bundled.FIRST / "template.yaml")
     for kind, passage_tokens in _PASSAGE_TOKENS.items():
         prompts = FirstPrompts(tokenizer, 8192, template, IdentifierKind.LETTERS, passage_tokens)

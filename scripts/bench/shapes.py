@@ -11,7 +11,7 @@ from torch._inductor import config as inductor
 from torch.profiler import ProfilerActivity, profile
 
 from rerank.models.batches import gpu_length
-from rerank.models.compiled_layers import UnreadCache, compile_layers
+from rerank.models.compiled_layers import PlaceholderCache, compile_layers
 from rerank.readers.candidates import read_requests
 from rerank.types import Window
 from scripts.bench.models import TINY, llama
@@ -46,7 +46,7 @@ def measure_shapes(workload: Workload) -> Values:
 
 def measure_kernels(_: Workload) -> Values:
     """Kernels of a decoder layer in a pass over one window: as transformers runs it, and compiled as on a GPU."""
-    cache = UnreadCache()
+    cache = PlaceholderCache()
     torch._dynamo.reset()  # what was compiled before in this process
     counts: dict[str, list[int]] = {"eager": [], "compiled": []}
     for layers in (1, 3):

@@ -18,7 +18,7 @@ from rerank.integrations.ray_serve.proxy import TIME_REMAINING, set_status
 from rerank.ports.grpc.handlers import RerankMethods, health_methods
 from rerank.ports.health import health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.call import REQUEST_ID, EndedByPort, only_value, request_id_of
+from rerank.service.call import REQUEST_ID, DoneNotifier, only_value, request_id_of
 from rerank.service.limits import CallsInFlight
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry
@@ -106,7 +106,7 @@ class Replica:
         return _Serialized(reply)
 
 
-class RayCall(EndedByPort):
+class RayCall(DoneNotifier):
     """A unary call, see `rerank.service.call.PortCall`.
 
     Args:

@@ -50,7 +50,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
     own_hosts = []
-    if config.http is not None and not (config.keeps_strangers_out or config.insecure):
+    if config.http is not None and not (config.requires_authentication or config.insecure):
         own_hosts = [Middleware(_OwnHosts, config.http, refuse)]
     app = Starlette(
         routes=[

@@ -18,7 +18,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rerank.ports.connections import ConnectionBounds, address_reason, port_reason, source_of
-from rerank.telemetry.logs import CountedLog
+from rerank.telemetry.logs import RateLimitedLog
 
 #: This many connections may wait until asyncio accepts them, which takes a part of them at a time.
 _QUEUE = 2048
@@ -44,12 +44,12 @@ class BoundedListener(socket.socket):
     def __init__(self, family: int, kind: int, protocol: int, bounds: ConnectionBounds) -> None:
         super().__init__(family, kind, protocol)
         self._bounds = bounds
-        self._open: dict[int, _Accepted] = {}
+        self._open: dict[int, _TrackedSocket] = {}
         self._of_source: Counter[str] = Counter()
         #: Files of the connections that wait for a request; the one that waits for longest is first.
         self._waiting: dict[int, None] = {}
         self._spare = open(os.devnull)  # noqa: SIM115  (its file takes the connection that is refused for want of one)
-        self._refusals = CountedLog("HTTP port: {} connections were refused or ended")
+        self._refusals = RateLimitedLog("HTTP port: {} connections were refused or ended")
 
     def listen(self, backlog: int = 0) -> None:
         """Listens. The queue is longer than `backlog`, which says how many connections asyncio accepts at a time."""
@@ -74,7 +74,7 @@ class BoundedListener(socket.socket):
             self._make_room(connection, source, address_reason(source, self._bounds))
         elif len(self._open) >= self._bounds.per_port:
             self._make_room(connection, "", port_reason(self._bounds))
-        accepted = _Accepted(connection, source, self)
+        accepted = _TrackedSocket(connection, source, self)
         self._open[accepted.fileno()] = accepted
         self._of_source[source] += 1
         self.expect_request(accepted.fileno())
@@ -125,7 +125,7 @@ class BoundedListener(socket.socket):
             ended.shutdown(socket.SHUT_RDWR)
 
 
-class _Accepted(socket.socket):
+class _TrackedSocket(socket.socket):
     """A connection that tells its listener when it closes."""
 
     def __init__(self, accepted: socket.socket, source: str, listener: BoundedListener) -> None:

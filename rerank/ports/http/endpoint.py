@@ -20,7 +20,7 @@ from rerank.ports.http.body import UTF_8, json_object
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.readers.rows import listed
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import REQUEST_ID, EndedByPort, OnEnd, request_id_of
+from rerank.service.call import REQUEST_ID, DoneNotifier, OnEnd, request_id_of
 from rerank.service.limits import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
 from rerank.types import Ranking, Trace
@@ -55,7 +55,7 @@ class HungUp(asyncio.CancelledError):
     """The client has hung up, which cancels its call."""
 
 
-class HttpCall(EndedByPort):
+class HttpCall(DoneNotifier):
     """A request, see `rerank.service.call.PortCall`.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rerank.config import FirstModel, GenerationModel, ServedBy
+from rerank.config import FirstModel, GenerationModel, InferenceServerSettings
 
 SERVERS = {"kind": "vllm", "url": "http://gpu1:8000/", "model": "zephyr"}
 
@@ -26,7 +26,7 @@ SERVERS = {"kind": "vllm", "url": "http://gpu1:8000/", "model": "zephyr"}
 )
 def test_settings_that_no_server_can_have_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        ServedBy.model_validate(SERVERS | settings)
+        InferenceServerSettings.model_validate(SERVERS | settings)
 
 
 @pytest.mark.parametrize("kind", [FirstModel, GenerationModel])

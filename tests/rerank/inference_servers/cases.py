@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rerank.checkpoints import bundled
-from rerank.config import FirstModel, GenerationModel, ServedBy
+from rerank.config import FirstModel, GenerationModel, InferenceServerSettings
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
 from rerank.types import Passage, Query
@@ -24,8 +24,8 @@ TEXTS = (
 WINDOW = 4
 
 
-def served_by(url: str, model: str, **settings: Any) -> ServedBy:
-    return ServedBy(**{"kind": "vllm", "url": url, "model": model} | settings)
+def served_by(url: str, model: str, **settings: Any) -> InferenceServerSettings:
+    return InferenceServerSettings(**{"kind": "vllm", "url": url, "model": model} | settings)
 
 
 def adapter(url: str, **settings: Any) -> FirstModel:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pytest
 
-from rerank.config import ApiModel, RerankServers, load_config
+from rerank.config import ApiModel, RerankServerSettings, load_config
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.errors import DeadlineExceeded, ModelServerUnfit
@@ -109,7 +109,7 @@ async def server_at(answer: Answer) -> AsyncIterator[Server]:
 
 
 def api_at(url: str, kind: str = "jina") -> ApiModel:
-    return ApiModel(name="zephyr", ranker="api", served_by=RerankServers(kind=kind, url=url, model="x"))
+    return ApiModel(name="zephyr", ranker="api", served_by=RerankServerSettings(kind=kind, url=url, model="x"))
 
 
 @pytest.mark.parametrize("answer", LONG.values(), ids=LONG)

@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from rerank.config import ApiModel, EngineConfig, RerankServers
+from rerank.config import ApiModel, EngineConfig, RerankServerSettings
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single, Strategy
@@ -50,7 +50,7 @@ def texts(n: int) -> list[str]:
 
 async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings: object) -> Ranking:
     servers = {"kind": "vllm", "url": url, "model": folder.name} | settings
-    model = ApiModel(name="api", ranker="api", served_by=RerankServers.model_validate(servers))
+    model = ApiModel(name="api", ranker="api", served_by=RerankServerSettings.model_validate(servers))
     candidates = tuple(Passage(f"d{place}", text) for place, text in enumerate(texts(n)))
     async with Engine({"api": load_remote(model)}, EngineConfig()) as engine:
         return await engine.run(Request(Query(QUERY), candidates, (RankStage("api", strategy),)))

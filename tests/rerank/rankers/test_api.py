@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from rerank.config import ApiModel, EngineConfig, HttpConfig, RerankServers
+from rerank.config import ApiModel, EngineConfig, HttpConfig, RerankServerSettings
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
@@ -40,7 +40,7 @@ def numbers(path: str, body: Any) -> Reply:
 
 def model_at(server: str, **settings: Any) -> ApiModel:
     servers = {"kind": "vllm", "url": server, "model": "bge"} | settings
-    return ApiModel(name="bge", ranker="api", served_by=RerankServers.model_validate(servers))
+    return ApiModel(name="bge", ranker="api", served_by=RerankServerSettings.model_validate(servers))
 
 
 def request_of(values: Sequence[int], strategy: Strategy | None = None, **step: Any) -> Request:

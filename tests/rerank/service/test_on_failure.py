@@ -12,7 +12,7 @@ import pytest
 
 from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
-from rerank.config import ApiModel, RerankServers, TelemetryConfig
+from rerank.config import ApiModel, RerankServerSettings, TelemetryConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.load_models import load_remote
@@ -67,7 +67,7 @@ def ranker_that_is(name: str) -> Any:
     """The ranker of a service with this failure."""
     if name == "dead":
         servers = {"kind": "vllm", "url": f"http://127.0.0.1:{free_port()}", "model": "m"}
-        return load_remote(ApiModel(name="m", ranker="api", served_by=RerankServers.model_validate(servers)))
+        return load_remote(ApiModel(name="m", ranker="api", served_by=RerankServerSettings.model_validate(servers)))
     if name == "failed":
         return FailedRanker("m", NumberRanker().info, "its scores are not finite")
     return SecretFailure() if name == "broken" else HeldRanker()

@@ -15,7 +15,7 @@ from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
 from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
-from rerank.telemetry.logs import CountedLog, JsonFormatter, LogWriter, TextFormatter, set_up_logging
+from rerank.telemetry.logs import JsonFormatter, LogWriter, RateLimitedLog, TextFormatter, set_up_logging
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
 from tests.serving import wait_for
 from tests.traces import trace_of
@@ -128,7 +128,7 @@ def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted()
 
 
 def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = CountedLog("HTTP port: {} connections were refused or ended")
+    refusals = RateLimitedLog("HTTP port: {} connections were refused or ended")
     for _ in range(10_000):
         refusals.add(1, "the port is full")
     assert 1 <= len(caplog.records) < 5

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rerank.util.time_limit import TurnNeverCame, within
+from rerank.util.time_limit import BlockedByHungCall, within
 
 
 def test_time_begins_when_the_function_has_its_turn() -> None:
@@ -42,7 +42,7 @@ def test_function_behind_one_that_hangs_is_not_called() -> None:
         within(0.1, lambda: released.wait(60), turn)  # which waits outside of Python's own code
     calls = list[int]()
     try:
-        with pytest.raises(TurnNeverCame):
+        with pytest.raises(BlockedByHungCall):
             within(0.1, lambda: calls.append(1), turn)
     finally:
         released.set()

@@ -20,7 +20,7 @@ from rerank.commands.app import UNDERSCORES_TOO, Command, CommandApp, flags
 from rerank.commands.run import console, quiet_libraries, run
 from rerank.errors import RerankError
 from rerank.util.files import check_inputs
-from rerank.util.terminal import VisibleFormatter
+from rerank.util.terminal import EscapingFormatter
 from rerank_training.trainer.flags import RunFlags
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def run_training(command: Callable[[], object]) -> None:
     """
     is_first = is_first_process()
     handler = logging.StreamHandler()
-    handler.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if is_first else logging.ERROR, handlers=[handler])
     quiet_libraries()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each model whose parameters are all used
