@@ -27,7 +27,7 @@ from rerank.errors import CheckpointError
 from rerank.models.adapters import complete_transformer
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import weight_files
-from rerank.models.float8 import use_float8
+from rerank.models.linear_layers import use_float8
 from rerank.models.loading import pick_device, readable_positions
 from rerank.models.memory import check_fits
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype

@@ -19,7 +19,7 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import check_vocabulary, merged
 from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.compiled_layers import set_up_gpu
-from rerank.models.float8 import use_float8
+from rerank.models.linear_layers import use_float8
 from rerank.models.memory import check_fits
 from rerank.models.precision import pick_precision, weights_dtype, width_of
 from rerank.models.smollm2 import locate_causal_lm

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rerank.models.float8 import check_float8
-from rerank.models.onednn import use_onednn
+from rerank.models.linear_layers import check_float8, use_onednn
 from rerank.types import Precision
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from rerank.checkpoints.bundled import SPLADE_TINY
 from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.errors import CheckpointError
 from rerank.models.batches import batches_by_length
+from rerank.models.linear_layers import compute_by_onednn
 from rerank.models.loading import pick_device
-from rerank.models.onednn import compute_by_onednn
 from rerank.models.precision import copy_computing_in, pick_encoder_dtype
 from rerank.models.sparse_loading import load_splade
 from rerank.models.vector_cache import SparseCache

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
 from rerank.models.decode_state import RecomputedState
 from rerank.models.encoder import Encoder
-from rerank.models.float8 import use_float8
 from rerank.models.last_token import LastTokenReader
+from rerank.models.linear_layers import use_float8
 from rerank.models.loading import pick_device
 from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast

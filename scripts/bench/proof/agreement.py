@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rerank.config import EncoderConfig, FirstModel, FusionModel
 from rerank.engine.scores import kendall_tau
 from rerank.models.encoder import Encoder
-from rerank.models.float8 import has_float8
+from rerank.models.linear_layers import has_float8
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.e2rank import E2RankRanker
 from rerank.rankers.first import FirstRanker

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.float8 import has_float8, use_float8
 from rerank.models.last_token import IdentifierHead, LastTokenReader
+from rerank.models.linear_layers import has_float8, use_float8
 from scripts.bench.proof.setting import PASSAGES, Proof, attempted, layer_weights
 from scripts.bench.proof.table import Row, timed
 
