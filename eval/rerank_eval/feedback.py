@@ -21,8 +21,8 @@ from rerank.commands.progress import with_progress
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import grades_by_query
 from rerank.retrieval.dense import query_vectors
+from rerank.retrieval.feedback import UpdateOutcome, teacher_of, update_queries
 from rerank.retrieval.index import Index, read_manifest
-from rerank.retrieval.query_update import UpdateOutcome, teacher_of, update_queries
 from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage, Matrix, ScoreKind
 from rerank_eval.datasets import Dataset
 from rerank_eval.measures import MetricValues, Response

@@ -169,10 +169,6 @@ class SparseEncoder:
         is_truncated = query.is_truncated or not self.reads_whole_query(query.text)
         return replace(query, sparse=self.encode_query(query.text).unit(), is_truncated=is_truncated)
 
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Returns the number of tokens of each text that the model reads, with special tokens."""
-        return [len(tokens["input_ids"]) for tokens in self._tokenize(texts)]
-
     def _read(
         self, texts: Sequence[str], dtype: Precision
     ) -> Iterator[tuple[list[int], list[torch.Tensor], list[bool]]]:

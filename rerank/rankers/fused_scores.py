@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from rerank.config import FusionModel
+from rerank.retrieval.feedback import rocchio
 from rerank.retrieval.hybrid import z_scores
-from rerank.retrieval.query_update import rocchio
 from rerank.types import FirstStageKind, FirstStageWeight, Matrix, Vector
 
 Floats: TypeAlias = npt.NDArray[np.float64]

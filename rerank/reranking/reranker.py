@@ -29,7 +29,7 @@ from rerank.reranking.lazy_models import LazyModels
 from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
 from rerank.reranking.steps import RerankerSteps, chosen, without_top_n
-from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
+from rerank.retrieval.feedback import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
     ANSWER_MARGIN_S,

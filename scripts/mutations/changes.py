@@ -143,16 +143,12 @@ CHANGES: tuple[Change, ...] = (
         ("values = values / np.abs(values).max()", "values = values / 1.0"),
     ),
     *_of(
-        "rerank/retrieval/query_update.py",
+        "rerank/retrieval/feedback.py",
         _RETRIEVAL,
         ("(mask.sum(dim=-1, keepdim=True) // 2)", "mask.sum(dim=-1, keepdim=True)"),
         ("_ORDER_RANGE = 8.0", "_ORDER_RANGE = 1.0"),
         ("            updated.copy_(_project(updated, vectors, settings.min_cosine))", "            pass"),
         ("_range(teacher, mask) / 2", "_range(teacher, mask)"),
-    ),
-    *_of(
-        "rerank/retrieval/feedback_search.py",
-        _RETRIEVAL,
         ("if candidate.doc_id not in known", ""),
         ("deadline_s - options.answer_margin_s)\n        positions", "deadline_s)\n        positions"),
     ),

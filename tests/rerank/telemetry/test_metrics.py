@@ -21,7 +21,7 @@ from rerank.models.encoder import Encoder
 from rerank.ports import connections
 from rerank.ports.http import metrics
 from rerank.reranking.reranker import SearchResult
-from rerank.retrieval.feedback_search import FeedbackReport
+from rerank.retrieval.feedback import FeedbackReport
 from rerank.telemetry.metrics import part_ms
 from rerank.types import FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from rerank.config import load_config
 from rerank.errors import ConfigError
 from rerank.reranking.blocking import Reranker
+from rerank.retrieval.feedback import teacher_of
 from rerank.retrieval.hybrid import z_score_sum
-from rerank.retrieval.query_update import teacher_of
 from rerank.types import FeedbackMethod, Passage, Query, RankOptions, ScoreKind
 from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName

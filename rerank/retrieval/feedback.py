@@ -1,4 +1,4 @@
-"""Relevance feedback at inference: updates query vectors so that the retriever's scores follow a ranking.
+"""Relevance feedback at inference: ranks, updates the query vector towards that ranking, retrieves again, and ranks.
 
 ReFIT (Reddy et al., arXiv 2305.11744) uses a reranker's scores of the top k passages as the teacher of the retriever.
 The query vector is the only parameter; the passage vectors and the encoder stay as they are. FIRST (Gangi Reddy et al.,
@@ -7,16 +7,31 @@ arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, message_for_caller
 from rerank.retrieval.losses import ListLosses, kl_divergence, weighted_ranknet
-from rerank.types import FeedbackMethod, FeedbackSettings, ScoreKind
+from rerank.types import (
+    FeedbackMethod,
+    FeedbackSettings,
+    OnFailure,
+    Passage,
+    Query,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    Vector,
+)
 
 #: Two inner products of unit vectors that differ by less than this differ by rounding only.
 _SAME_SCORE = 1e-6
@@ -27,6 +42,7 @@ _ORDER_RANGE = 8.0
 _ROCCHIO_WEIGHTS = (1.0, 0.75, 0.15)
 #: Rocchio treats this many top passages as relevant, but at most half of the list.
 _ROCCHIO_RELEVANT = 10
+_KL_NEEDS_SCORES = "the method kl reads scores, but the scores of this ranking are ranks only; use weighted-ranknet"
 
 
 class UpdateOutcome(Enum):
@@ -202,3 +218,141 @@ def _mean(passages: Tensor, weights: Tensor) -> Tensor:
     weights = weights.to(passages.dtype)
     total = weights.sum(dim=-1, keepdim=True)
     return torch.einsum("qk,qkd->qd", weights, passages) / total.masked_fill(total == 0, 1)
+
+
+#: (candidates, options, deadline_s) → their ranking.
+Rank: TypeAlias = Callable[[tuple[Passage, ...], RankOptions, float], Awaitable[Ranking]]
+#: (query, deadline_s) → the query with its vector, and the candidates that the retriever finds for it.
+Retrieve: TypeAlias = Callable[[Query, float], Awaitable[tuple[Query, tuple[Passage, ...]]]]
+#: Computes the updates of the query on another thread.
+UpdateOnThread: TypeAlias = Callable[[Callable[[], QueryUpdates]], Awaitable[QueryUpdates]]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackReport:
+    """Result and time of relevance feedback for one search.
+
+    Attributes:
+        reason: why the answer is the first ranking: the query vector was not updated, or the second ranking failed;
+            otherwise empty.
+        cosine: between the updated and the original query vector; 1 when it was not updated.
+        ms: milliseconds of the first ranking, the update and the second retrieval together.
+    """
+
+    reason: str
+    cosine: float = 1.0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackSearch:
+    """One search with relevance feedback, from the first ranking on.
+
+    The union of both retrievals is ranked as one list: the candidates of the first retrieval in the order of the first
+    ranking, followed by the new passages. One ranking therefore gives the order, the scores and the trace of the reply,
+    so that they agree; the price is one more pass of the ranker. When the second retrieval finds nothing new, the first
+    ranking is the answer and the price is the second retrieval only.
+
+    Args:
+        settings: how the query vector is updated.
+        rank, retrieve: may raise FAILURES.
+        on_thread: runs the update of the query.
+    """
+
+    settings: FeedbackSettings
+    rank: Rank
+    retrieve: Retrieve
+    on_thread: UpdateOnThread
+
+    async def run(
+        self, query: Query, candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float
+    ) -> tuple[Ranking, FeedbackReport]:
+        """The ranking of the union of both retrievals, whose positions count `candidates` first, then new passages.
+
+        The first ranking is the answer when there is no time for the second, with `options.allow_partial`, and when
+        the second fails, with `options.on_failure`.
+
+        Args:
+            query: with its vector.
+            candidates: the result of the first retrieval, which may be empty.
+            deadline_s: on the event loop's clock; infinite for none.
+
+        Raises:
+            DeadlineExceeded, Overloaded: without `options.allow_partial` and `options.on_failure`.
+            FAILURES: any other of them, without `options.on_failure`.
+        """
+        if query.vector is None:
+            raise ValueError("the query has no vector to update; this is a bug")
+        method, start_s = self.settings.method, time.perf_counter()
+        first = await self.rank(candidates, replace(options, top_n=0), deadline_s)
+        shortened = replace(first, ranked=first.ranked[: options.top_n or None])
+        if first.trace.failure:
+            reason = f"the first ranking was not completed: {first.trace.reason}"
+            return shortened, FeedbackReport(reason, ms=_ms_since(start_s))
+        if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
+            return shortened, FeedbackReport(_KL_NEEDS_SCORES, ms=_ms_since(start_s))
+        if method is FeedbackMethod.E2RANK:
+            updates = update_by_ranker(query.vector, first)
+        else:
+            updates = await self.on_thread(partial(update_query, query.vector, first, self.settings))
+        report = FeedbackReport(updates.outcomes[0].value, float(updates.cosines[0]), _ms_since(start_s))
+        if report.reason:
+            return shortened, report
+        try:
+            updated = replace(query, vector=updates.vectors[0].numpy())
+            _, found = await self.retrieve(updated, deadline_s - options.answer_margin_s)
+            known = {candidate.doc_id for candidate in candidates}
+            new = tuple(candidate for candidate in found if candidate.doc_id not in known)
+            report = replace(report, ms=_ms_since(start_s))
+            if not new:
+                return shortened, report
+            return await self._rank_union(first, new, options, deadline_s), report
+        except tuple(FAILURES) as error:
+            is_allowed = options.allow_partial and isinstance(error, DeadlineExceeded | Overloaded)
+            if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
+                raise
+            return shortened, replace(report, reason=f"no second ranking: {message_for_caller(error)}")
+
+    async def _rank_union(
+        self, first: Ranking, new: tuple[Passage, ...], options: RankOptions, deadline_s: float
+    ) -> Ranking:
+        """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
+        union = (*(ranked.passage for ranked in first.ranked), *new)
+        complete = replace(options, allow_partial=False, on_failure=OnFailure.ERROR)
+        second = await self.rank(union, complete, deadline_s - options.answer_margin_s)
+        positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
+        renumbered = tuple(replace(ranked, position=positions[ranked.position]) for ranked in second.ranked)
+        windows = tuple(
+            replace(window, positions=tuple(positions[position] for position in window.positions))
+            for window in second.trace.windows
+        )
+        return Ranking(
+            renumbered, second.score_kind, replace(second.trace, windows=windows, input_order=tuple(positions))
+        )
+
+
+def update_by_ranker(vector: Vector, ranking: Ranking) -> QueryUpdates:
+    """Returns the update of one query whose new vector the ranker made (E2Rank)."""
+    found = ranking.trace.query_vector
+    outcome = UpdateOutcome.TOO_FEW_PASSAGES if found is None else UpdateOutcome.UPDATED
+    before, updated = (torch.from_numpy(vector if v is None else v)[None] for v in (vector, found))
+    return QueryUpdates(updated, functional.cosine_similarity(before, updated, dim=-1), (outcome,))
+
+
+def update_query(vector: Vector, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:
+    """Updates the vector of one query towards the first `settings.top_k` passages of a ranking."""
+    ranked = ranking.ranked[: settings.top_k]
+    vectors = [item.passage.vector for item in ranked]
+    passages = [np.zeros_like(vector) if of_passage is None else of_passage for of_passage in vectors]
+    teacher = teacher_of(settings.method, [item.score for item in ranked], ranking.score_kind)
+    return update_queries(
+        torch.from_numpy(vector)[None],
+        torch.from_numpy(np.array(passages, dtype=np.float32).reshape(1, len(ranked), len(vector))),
+        torch.tensor([teacher], dtype=torch.float32),
+        torch.tensor([[of_passage is not None for of_passage in vectors]], dtype=torch.bool),
+        settings,
+    )
+
+
+def _ms_since(start_s: float) -> float:
+    return (time.perf_counter() - start_s) * 1000

@@ -1,16 +1,37 @@
-"""Query vector updates: equal to a plain implementation, and the properties that hold for every method."""
+"""Relevance feedback: updates equal a plain implementation; searches over a fake retriever and a fake ranker."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rerank.retrieval.query_update import UpdateOutcome, update_queries
-from rerank.types import FeedbackMethod, FeedbackSettings
+from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded, RankerFailure
+from rerank.retrieval.feedback import FeedbackSearch, QueryUpdates, UpdateOutcome, update_queries, update_query
+from rerank.types import (
+    ANSWER_MARGIN_S,
+    FeedbackMethod,
+    FeedbackSettings,
+    Passage,
+    Query,
+    RankedCandidate,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    Vector,
+)
+from tests.traces import trace_of
 
-Q, K, D = 5, 12, 16
+#: Queries, passages of each, and the width of vectors.
+Q, K, WIDTH = 5, 12, 16
 GRADIENT = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL)
 METHODS = tuple(method for method in FeedbackMethod if method is not FeedbackMethod.E2RANK)  # which makes no step
 
@@ -19,11 +40,20 @@ def unit(*shape: int, seed: int) -> Tensor:
     return functional.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
-def lists(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random vectors, passages, teacher and mask of Q lists with different lengths."""
+class Lists(NamedTuple):
+    """Vectors (Q, D) and passages (Q, k, D), teacher and mask (Q, k) of Q lists."""
+
+    vectors: Tensor
+    passages: Tensor
+    teacher: Tensor
+    mask: Tensor
+
+
+def lists(seed: int = 0) -> Lists:
+    """Random lists of different lengths."""
     teacher = torch.randn(Q, K, generator=torch.Generator().manual_seed(seed + 1))
     mask = torch.arange(K) < torch.tensor([K, K - 1, 7, 3, 2])[:, None]
-    return unit(Q, D, seed=seed + 2), unit(Q, K, D, seed=seed + 3), teacher, mask
+    return Lists(unit(Q, WIDTH, seed=seed + 2), unit(Q, K, WIDTH, seed=seed + 3), teacher, mask)
 
 
 def settings(method: FeedbackMethod, **given: float) -> FeedbackSettings:
@@ -54,7 +84,7 @@ def slow_adam(
     method: FeedbackMethod, start: Tensor, passages: Tensor, teacher: Tensor, steps: int, rate: float
 ) -> Tensor:
     """Algorithm 1 of Kingma and Ba (2015)."""
-    vector, mean, square = start.clone(), torch.zeros(D), torch.zeros(D)
+    vector, mean, square = start.clone(), torch.zeros(WIDTH), torch.zeros(WIDTH)
     for step in range(1, steps + 1):
         vector.requires_grad_()
         (gradient,) = torch.autograd.grad(slow_loss(method, vector, start, passages, teacher), vector)
@@ -139,7 +169,7 @@ def test_ranknet_depends_on_the_order_alone_and_not_on_the_order_of_tied_passage
     order = teacher.argsort(dim=-1).argsort(dim=-1).float()
     by_score, by_order = (update_queries(vectors, passages, t, mask, FeedbackSettings()) for t in (teacher, order))
     assert torch.equal(by_score.vectors, by_order.vectors)
-    vector, passages, tied = unit(1, D, seed=1), unit(1, 4, D, seed=2), torch.tensor([[2.0, 2, 1, 1]])
+    vector, passages, tied = unit(1, WIDTH, seed=1), unit(1, 4, WIDTH, seed=2), torch.tensor([[2.0, 2, 1, 1]])
     one, other = (
         update_queries(vector, vectors, tied, torch.ones(1, 4, dtype=torch.bool), FeedbackSettings())
         for vectors in (passages, passages[:, [1, 0, 3, 2]])
@@ -150,44 +180,30 @@ def test_ranknet_depends_on_the_order_alone_and_not_on_the_order_of_tied_passage
 # --- queries whose vector is kept ---
 
 
-def without_passages(k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def shortened(k: int) -> Lists:
     """Lists of k passages."""
     vectors, passages, teacher, mask = lists()
-    return vectors, passages[:, :k], teacher[:, :k], mask[:, :k]
+    return Lists(vectors, passages[:, :k], teacher[:, :k], mask[:, :k])
 
 
-def without_vectors() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """No passage of the first list has a vector, and one of the others."""
-    vectors, passages, teacher, mask = lists()
-    mask = torch.zeros_like(mask)
-    mask[1:, 0] = True
-    return vectors, passages, teacher, mask
-
-
-def equal_passages() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    vectors, passages, teacher, mask = lists()
-    return vectors, passages[:, :1].expand(Q, K, D), teacher, mask
-
-
-def tied_teacher() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    vectors, passages, _, mask = lists()
-    return vectors, passages, torch.full((Q, K), 0.25), mask
+#: No passage of the first list has a vector, and one of the others.
+WITHOUT_VECTORS = (torch.arange(K) == 0) & (torch.arange(Q) > 0)[:, None]
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("batch", "outcome"),
     [
-        (without_passages(0), UpdateOutcome.TOO_FEW_PASSAGES),
-        (without_passages(1), UpdateOutcome.TOO_FEW_PASSAGES),
-        (without_vectors(), UpdateOutcome.TOO_FEW_PASSAGES),
-        (equal_passages(), UpdateOutcome.EQUAL_SCORES),
-        (tied_teacher(), UpdateOutcome.NO_PREFERENCE),
+        (shortened(0), UpdateOutcome.TOO_FEW_PASSAGES),
+        (shortened(1), UpdateOutcome.TOO_FEW_PASSAGES),
+        (lists()._replace(mask=WITHOUT_VECTORS), UpdateOutcome.TOO_FEW_PASSAGES),
+        (lists()._replace(passages=lists().passages[:, :1].expand(Q, K, WIDTH)), UpdateOutcome.EQUAL_SCORES),
+        (lists()._replace(teacher=torch.full((Q, K), 0.25)), UpdateOutcome.NO_PREFERENCE),
     ],
     ids=["no passage", "one passage", "no vectors", "equal passages", "tied teacher"],
 )
 def test_lists_without_a_preference_keep_the_vector(
-    method: FeedbackMethod, batch: tuple[Tensor, Tensor, Tensor, Tensor], outcome: UpdateOutcome
+    method: FeedbackMethod, batch: Lists, outcome: UpdateOutcome
 ) -> None:
     updates = update_queries(*batch, settings(method))
     assert updates.outcomes == (outcome,) * Q
@@ -217,3 +233,141 @@ def test_cuda_agrees_with_cpu(method: FeedbackMethod) -> None:
     on_cpu = update_queries(*batch, settings(method))
     assert on_cuda.outcomes == on_cpu.outcomes
     torch.testing.assert_close(on_cuda.vectors.cpu(), on_cpu.vectors, atol=1e-4, rtol=0)
+
+
+async def on_thread(update: Callable[[], QueryUpdates]) -> QueryUpdates:
+    return await asyncio.to_thread(update)
+
+
+def vector(*numbers: float) -> Vector:
+    array = np.array(numbers, dtype=np.float32)
+    return array / np.linalg.norm(array)
+
+
+QUERY = Query("q", vector=vector(1, 0.9, 0))
+A, B, C, D = (
+    Passage(doc_id, doc_id, 0.0, vector=vector(*numbers))
+    for doc_id, numbers in {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 1, 1), "d": (0, 0, 1)}.items()
+)
+TRACE = trace_of()
+
+
+def ranking(order: Sequence[Passage], given: Sequence[Passage], kind: ScoreKind = ScoreKind.RANK) -> Ranking:
+    ranked = tuple(
+        RankedCandidate(candidate, given.index(candidate), float(len(order) - rank))
+        for rank, candidate in enumerate(order)
+    )
+    return Ranking(ranked, kind, TRACE)
+
+
+@dataclass
+class FakeStages:
+    """Ranks by descending doc_id; the second retrieval finds `found`. Records its calls."""
+
+    found: tuple[Passage, ...] = (B, C, D)
+    fails: Exception | None = None
+    lists: list[list[str]] = field(default_factory=list)
+    top_ns: list[int] = field(default_factory=list)
+    deadlines: list[float] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
+
+    async def rank(self, candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
+        self.lists.append([candidate.doc_id for candidate in candidates])
+        self.top_ns.append(options.top_n)
+        self.deadlines.append(deadline_s)
+        if self.fails and len(self.lists) == 2:
+            raise self.fails
+        order = sorted(candidates, key=lambda candidate: candidate.doc_id, reverse=True)
+        return ranking(order[: options.top_n or None], candidates)
+
+    async def retrieve(self, query: Query, deadline_s: float) -> tuple[Query, tuple[Passage, ...]]:
+        self.queries.append(query)
+        self.deadlines.append(deadline_s)
+        return query, self.found
+
+    def search(self, settings: FeedbackSettings | None = None) -> FeedbackSearch:
+        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, on_thread)
+
+
+def ids(answer: Ranking) -> list[str]:
+    return [ranked.passage.doc_id for ranked in answer.ranked]
+
+
+async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() -> None:
+    stages = FakeStages()
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(), math.inf)
+    assert stages.lists == [["a", "b"], ["b", "a", "c", "d"]]
+    assert ids(answer) == ["d", "c", "b", "a"]
+    assert [ranked.position for ranked in answer.ranked] == [3, 2, 1, 0]
+    assert report.reason == ""
+
+
+async def test_second_ranking_is_skipped_without_new_passages() -> None:
+    stages = FakeStages(found=(B, A))
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), math.inf)
+    assert stages.lists == [["a", "b"]]
+    assert ids(answer) == ["b"]
+    assert report.reason == ""
+
+
+@pytest.mark.parametrize("candidates", [(), (A,)])
+async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[Passage, ...]) -> None:
+    stages = FakeStages()
+    answer, report = await stages.search().run(QUERY, candidates, RankOptions(), math.inf)
+    assert stages.queries == []
+    assert len(answer.ranked) == len(candidates)
+    assert report.reason == UpdateOutcome.TOO_FEW_PASSAGES.value
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (RankOptions(allow_partial=True), DeadlineExceeded("late")),
+        (RankOptions(allow_partial=True), Overloaded("full", 1.0)),
+        (RankOptions(on_failure="first_stage"), ModelServerUnavailable("dead")),
+        (RankOptions(on_failure="first_stage"), RankerFailure("secret")),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_first_ranking_is_the_answer_when_the_second_fails_and_the_options_allow_it(
+    options: RankOptions, error: Exception
+) -> None:
+    stages = FakeStages(fails=error)
+    answer, report = await stages.search().run(QUERY, (A, B), options, 100.0)
+    assert ids(answer) == ["b", "a"]
+    assert report.reason.startswith("no second ranking: ")
+    assert "secret" not in report.reason
+    assert stages.deadlines == [100.0, 100.0 - ANSWER_MARGIN_S, 100.0 - ANSWER_MARGIN_S]
+    for others in (RankOptions(), RankOptions(allow_partial=not options.allow_partial)):
+        with pytest.raises(type(error)):
+            await FakeStages(fails=error).search().run(QUERY, (A, B), others, 100.0)
+
+
+async def test_first_ranking_that_failed_teaches_nothing() -> None:
+    stages = FakeStages()
+    trace = replace(TRACE, failure=Overloaded, reason="the queue had no room")
+
+    async def failing(candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
+        return replace(ranking(candidates, candidates), trace=trace)
+
+    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, on_thread)
+    answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), math.inf)
+    assert (ids(answer), stages.queries) == (["a"], [])
+    assert report.reason == "the first ranking was not completed: the queue had no room"
+
+
+async def test_kl_refuses_scores_that_are_ranks() -> None:
+    _, report = (
+        await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), math.inf)
+    )
+    assert "ranks only" in report.reason
+
+
+def test_passage_without_a_vector_is_ignored() -> None:
+    bare = Passage("e", "e")
+    with_bare = update_query(vector(1, 0.9, 0), ranking((D, bare, A), (A, bare, D)), FeedbackSettings())
+    without = update_query(vector(1, 0.9, 0), ranking((D, A), (A, D)), FeedbackSettings())
+    assert with_bare.outcomes == (UpdateOutcome.UPDATED,)
+    assert with_bare.vectors.allclose(without.vectors, atol=1e-5)
+    one_left = update_query(vector(1, 0.9, 0), ranking((bare, A), (A, bare)), FeedbackSettings())
+    assert one_left.outcomes == (UpdateOutcome.TOO_FEW_PASSAGES,)
