@@ -1,7 +1,8 @@
-"""The commands and snippets in the documentation work: flags exist, Python runs, requests are answered."""
+"""Commands and snippets in the documentation and in messages work: flags exist, Python runs, requests are answered."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import io
@@ -22,7 +23,7 @@ import pytest
 from google.protobuf import json_format, message_factory
 
 from rerank.v1 import rerank_pb2 as pb
-from tests.doc_pages import COMMANDS, blocks, commands, pages, parse_command
+from tests.doc_pages import COMMANDS, FILLED_IN, blocks, commands, pages, parse_command
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
@@ -191,3 +192,42 @@ def test_grpcurl_requests_are_answered(page: str, words: list[str], channel: grp
     )
     payload = json_format.ParseDict(json.loads(words[words.index("-d") + 1]), request())
     assert call(payload, timeout=60).results
+
+
+NAMES = "|".join(COMMANDS)
+FOLDERS = ("rerank", "eval", "training", "deploy", "scripts")
+#: A command in backquotes, or after "try:", "serve it:" and the like up to the next comma.
+SUGGESTED = re.compile(rf"`((?:{NAMES})(?: [^`]+)?)`|(?:[a-z]: |, )((?:{NAMES}) [^`,;]+)")
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the content of each text of a Python file that is not a docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for part in node.values}
+            parts = [part.value if isinstance(part, ast.Constant) else FILLED_IN for part in node.values]
+            yield node.lineno, "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def suggested(text: str) -> list[str]:
+    return [quoted or bare for quoted, bare in SUGGESTED.findall(" ".join(text.split()))]
+
+
+def test_commands_that_messages_suggest_can_be_given() -> None:
+    """In one test, because reading all files would take each process a second before the first test."""
+    files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    given = [(path, line, command) for path in files for line, text in texts(path) for command in suggested(text)]
+    assert len(given) > 10
+    problems = []
+    for path, line, command in given:
+        try:
+            parse_command(command)
+        except Exception as error:
+            problems.append(f"{path.relative_to(ROOT)}:{line}: {command}: {type(error).__name__} {error}")
+    assert not problems

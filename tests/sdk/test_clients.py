@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import pytest
 from rerank.models.encoder import Encoder
 from tests.fakes import NumberRanker
 from tests.http_client import http_service
-from tests.sdk.table import write_table
 
 pytestmark = pytest.mark.sdk
 
@@ -26,6 +25,8 @@ HERE = Path(__file__).parent
 #: The documents' relevance is the number in them; the clients ask for the best two of 1, 3 and 2.
 EXPECTED = [1, 2]
 TIMEOUT_S = 280
+#: Around the table of the page.
+BEGIN, END = "<!-- clients: written by make sdk-tests -->", "<!-- end of clients -->"
 
 
 @dataclass(frozen=True)
@@ -116,3 +117,17 @@ def run(name: str, environment: str, base_url: str, folder: Path) -> dict[str, A
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Replaces what is between BEGIN and END. Raises: ValueError if the file does not have both."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{path} does not have the lines {BEGIN} and {END}")
+    lines = [_line(columns), _line(["---"] * len(columns)), *map(_line, rows)]
+    path.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", encoding="utf-8")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,4 +1,5 @@
-"""Replicas that are killed and replaced under load: every call gets the right answer or UNAVAILABLE."""
+"""Replicas on Ray Serve: deadlines reach them; those that are killed or replaced under load leave right answers or
+UNAVAILABLE."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +18,7 @@ from rerank.errors import ConfigError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.rerank.integrations.ray_serve.replicas import load_fakes, ray_config, replica_pids
-from tests.serving import TIMEOUT_S, numbered_candidates, wait_for
+from tests.serving import TIMEOUT_S, numbered_candidates, refusal, wait_for
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -29,12 +29,12 @@ CALLERS = 8
 START_S = 240
 
 
-def deploy_models(port: int, names: list[str], **scale: Any) -> None:
+def deploy_models(port: int, names: list[str], replicas: int = 2) -> None:
     from rerank.integrations.ray_serve.application import Scale, check, deploy
 
     config = ray_config(names, port)
     check(config)
-    deploy(config, Scale(**{"replicas": 2} | scale), load=load_fakes)
+    deploy(config, Scale(replicas), load=load_fakes)
 
 
 def outcome(stub: RerankServiceStub) -> str:
@@ -109,3 +109,37 @@ def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: Rer
         deploy_models(ray_port, ["broken"])
     assert outcomes.keys() == {"right"}, outcomes
     assert served_models(stub) == ["number"]
+
+
+pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
+#: Nine windows of 20 tokens each.
+LONG_REQUEST = pb.RerankRequest(
+    query="q", candidates=numbered_candidates(range(10)), strategy=pb.Strategy(window_size=2, stride=1)
+)
+
+
+@contextmanager
+def only_replica(port: int, model: str) -> Iterator[RerankServiceStub]:
+    """A stub of one replica with this model, which takes the place of the ones deployed before."""
+    deploy_models(port, [model], replicas=1)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield RerankServiceStub(channel)
+
+
+def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port: int) -> None:
+    partial = pb.RerankRequest(allow_partial=True)
+    partial.MergeFrom(LONG_REQUEST)
+    with only_replica(ray_port, "held") as stub:
+        reply = stub.Rerank(partial, timeout=3.0)
+        late = refusal(lambda: stub.Rerank(LONG_REQUEST, timeout=0.3))
+    assert reply.execution.completeness == pb.COMPLETENESS_NONE
+    assert reply.execution.reason == "the deadline came after 0 of 9 windows of sliding(2/1)"
+    assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_caller_cannot_set_the_deadline_that_the_proxy_passes_on(ray_port: int) -> None:
+    from rerank.integrations.ray_serve.proxy import TIME_REMAINING
+
+    with only_replica(ray_port, "number") as stub:
+        reply = stub.Rerank(LONG_REQUEST, timeout=TIMEOUT_S, metadata=[(TIME_REMAINING, "0")])
+    assert reply.results[0].doc_id == "d9"

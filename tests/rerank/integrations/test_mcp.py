@@ -1,4 +1,4 @@
-"""The MCP server with the official client: its tools, limits, errors and keys."""
+"""`rerank mcp`: its service, and its tools with the official client: limits, errors and keys."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rerank.access.credentials import Credentials
 from rerank.access.key_file import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient
-from rerank.config import Limits
+from rerank.config import Limits, ServiceConfig
 from rerank.rankers.identity import IdentityRanker
 from tests.doc_pages import blocks
 from tests.fakes import NumberRanker
-from tests.serving import identity_service, reranker_of, serving
+from tests.rerank.commands.conftest import Command
+from tests.serving import free_port, identity_service, reranker_of, serving
 from tests.test_doc_commands import check_command
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ async def test_refusal_is_a_tool_error_with_the_name_of_the_status(
 
 
 def test_command_in_the_settings_of_mcp_clients_exists() -> None:
-    (settings,) = blocks(Path(__file__).parents[4] / "docs" / "integrations.md", "json")
+    (settings,) = blocks(Path(__file__).parents[3] / "docs" / "integrations.md", "json")
     for server in json.loads(settings)["mcpServers"].values():
         check_command([server["command"], *server["args"]])
 
@@ -139,3 +141,45 @@ async def test_stdio_of_a_running_service_without_an_index_uses_its_key(encoder:
             assert [item["doc_id"] for item in answer["results"]] == ["0", "7"]
             refused = refusal(await client.call_tool("search", {"query": "q", "first_stage": "bm25", "depth": 2}))
             assert refused.startswith("FAILED_PRECONDITION: ")
+
+
+def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path, encoder: Encoder) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    assert f"no answer from {address}: is `rerank serve` running there?" in rerank("mcp", "--target", address).error
+    assert "not HOST:PORT" in rerank("mcp", "--target", "localhost").error
+    assert "leave out --index and --config" in rerank("mcp", "--target", address, "--index", tmp_path).error
+    assert str(tmp_path / "none") in rerank("mcp", "--index", tmp_path / "none").error
+    (tmp_path / "keys.yaml").write_text("[]")
+    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
+        refused = rerank("mcp", "--target", served.address)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith("error: this service needs an API key; send the header")
+
+
+def test_own_service_has_the_index_and_the_settings_but_no_other_port_and_no_keys(
+    rerank: Command, index_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ServiceConfig] = []
+    served: list[str] = []
+
+    @contextmanager
+    def service_process(config: ServiceConfig) -> Iterator[str]:
+        started.append(config)
+        yield "its address"
+
+    async def serve_tools(address: str, credentials: Credentials) -> None:
+        served.append(address)
+
+    monkeypatch.setattr("rerank.commands.service_process.service_process", service_process)
+    monkeypatch.setattr("rerank.integrations.mcp.tools.serve_tools", serve_tools)
+    (tmp_path / "keys.yaml").write_text("[]")
+    settings = tmp_path / "service.yaml"
+    settings.write_text(
+        "{models: [{name: identity, ranker: identity}], limits: {max_candidates: 3}, keys: keys.yaml,"
+        " listen: 0.0.0.0:1, http: 127.0.0.1:2, telemetry: {metrics: 127.0.0.1:3}, device: cpu}"
+    )
+    assert rerank("mcp", "--index", index_folder, "--config", settings).code == 0
+    (config,) = started
+    assert (config.index, config.limits.max_candidates, config.listen) == (index_folder, 3, "127.0.0.1:0")
+    assert (config.http, config.keys, config.telemetry.metrics) == (None, None, None)
+    assert served == ["its address"]
