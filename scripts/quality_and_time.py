@@ -162,12 +162,11 @@ def _cpu_ms(run: Callable[[], object]) -> float:
 def _systems(folder: Path) -> Mapping[str, Callable[[], Reranker]]:
     """Name → loads the system."""
     from rerank_eval.settings import BASELINES
-    from rerank_eval.systems import baseline
 
     from rerank import Reranker
 
     first: dict[str, object] = {"ranker": "first", "precision": "bfloat16"}
-    ours: dict[str, dict[str, object]] = {name: baseline(name) for name in BASELINES}
+    ours: dict[str, dict[str, object]] = {name: dict(settings) for name, settings in BASELINES.items()}
     ours |= {"PE-Rank": {"ranker": "pe-rank"}, "default": {"ranker": "fusion"}, "FIRST": first}
     return {
         **{name: partial(_of_settings, settings) for name, settings in ours.items()},

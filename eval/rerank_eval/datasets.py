@@ -30,7 +30,7 @@ from rerank_eval.measures import (
     without_query_documents,
 )
 from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, listed, nothing_to_rank, without_relevant
-from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
+from rerank_eval.settings import BeirSettings, CommandSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.systems import System
 
 #: Names of files and folders that say nothing of the dataset.
@@ -92,7 +92,7 @@ class Dataset:
         return measure(measures or measures_from(self.rel), self.judged, self.counted(run))
 
 
-def open_datasets(settings: EvaluationSettings) -> list[Dataset]:
+def open_datasets(settings: CommandSettings) -> list[Dataset]:
     """Reads all datasets, before the first query runs.
 
     Raises:
@@ -103,14 +103,12 @@ def open_datasets(settings: EvaluationSettings) -> list[Dataset]:
         _check_indexes(settings)
         given = zip_longest(settings.collection, settings.index)
         return [_open(settings, collection=collection, index=index) for collection, index in given]
-    if isinstance(settings, TrecDLSettings):
-        _check_judgements(settings)
-        files = (settings.requests, settings.qrels, settings.collection)
-        return [
-            _open(settings, name=name, lists_file=path, qrels_name=qrels, collection=collection)
-            for name, path, qrels, collection in zip_longest(_names(*files), *files)
-        ]
-    raise AssertionError(f"{type(settings).__name__} are the settings of no command; this is a bug")
+    _check_judgements(settings)
+    files = (settings.requests, settings.qrels, settings.collection)
+    return [
+        _open(settings, name=name, lists_file=path, qrels_name=qrels, collection=collection)
+        for name, path, qrels, collection in zip_longest(_names(*files), *files)
+    ]
 
 
 def _check_indexes(settings: BeirSettings) -> None:
@@ -138,7 +136,7 @@ def _check_judgements(settings: TrecDLSettings) -> None:
 
 
 def _open(
-    settings: BeirSettings | TrecDLSettings,
+    settings: CommandSettings,
     *,
     name: str = "",
     lists_file: Path | None = None,
@@ -233,7 +231,7 @@ def _doc_ids(lists: Iterable[Sequence[Passage]]) -> set[str]:
     return {passage.doc_id for candidates in lists for passage in candidates}
 
 
-def _fingerprint(settings: BeirSettings | TrecDLSettings, lists_file: Path | None) -> dict[str, object]:
+def _fingerprint(settings: CommandSettings, lists_file: Path | None) -> dict[str, object]:
     """The flags and files that decide the candidates."""
     asked = beir.queries_file(settings.queries) if settings.queries else None
     files = {"requests_sha256": lists_file, "asked_sha256": asked}

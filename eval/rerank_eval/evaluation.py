@@ -14,7 +14,7 @@ from rerank_eval.measures import Response, Run, by_rank, efficiency, warnings
 from rerank_eval.overlap import check_doc_ids, check_names, uncovered
 from rerank_eval.report import Report, SystemResult, write_report, write_tables
 from rerank_eval.runs import run_systems, system_folder, trec_run, write_result, write_run
-from rerank_eval.settings import ORACLE, BeirSettings, EvaluationSettings
+from rerank_eval.settings import ORACLE, BeirSettings, CommandSettings
 from rerank_eval.systems import System, open_systems, parse_systems
 
 #: The name of the row that shows the candidates as systems receive them.
@@ -22,7 +22,7 @@ FIRST_STAGE = "first stage"
 _FASTER = " (less with --precision auto, where the processor has bfloat16)"
 
 
-def run_evaluation(settings: EvaluationSettings) -> list[Report]:
+def run_evaluation(settings: CommandSettings) -> list[Report]:
     """Evaluates all systems on every dataset, and writes, prints and returns the reports.
 
     Raises:
@@ -50,7 +50,7 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
     return [out] if len(datasets) == 1 else [out / dataset.replace("/", "-") for dataset in datasets]
 
 
-def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: EvaluationSettings, out: Path) -> Report:
+def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: CommandSettings, out: Path) -> Report:
     """Evaluates all systems on one dataset."""
     with open_systems(models, settings, dataset.index) as systems:
         hint = _FASTER if settings.precision == "float32" else ""
@@ -82,11 +82,11 @@ def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: EvaluationS
         from rerank_eval.feedback import evaluate_feedback  # imports torch
 
         of_systems = {system.name: responses[system.name] for system in systems}
-        evaluate_feedback(dataset, of_systems, settings, dataset.index, out, console)
+        evaluate_feedback(dataset.index, dataset, of_systems, settings, out, console)
     return report
 
 
-def _second_searches(systems: Sequence[System], settings: EvaluationSettings) -> Iterator[System]:
+def _second_searches(systems: Sequence[System], settings: CommandSettings) -> Iterator[System]:
     """The systems once more, after feedback by their rankings changed the query vectors."""
     feedback = settings.second_search if isinstance(settings, BeirSettings) else None
     for system in systems if feedback else ():
@@ -118,7 +118,7 @@ def measure_system(
     return SystemResult(system.name, metrics, efficiency(responses), list(warnings(responses)), system.fingerprint)
 
 
-def _notes_on_feedback(settings: EvaluationSettings) -> tuple[str, ...]:
+def _notes_on_feedback(settings: CommandSettings) -> tuple[str, ...]:
     if not isinstance(settings, BeirSettings) or not (settings.feedback and settings.feedback_ranking):
         return ()
     if settings.second_search:

@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from ir_measures import Measure, R, nDCG
+from ir_measures import R, nDCG
 from rich.console import Console
 
 from rerank.commands.progress import with_progress
@@ -50,27 +50,28 @@ class Teacher:
 
 
 def evaluate_feedback(
+    index: Path,
     dataset: Dataset,
     responses: Mapping[str, Sequence[Response]],
     settings: BeirSettings,
-    index: Path,
     out: Path,
     console: Console,
 ) -> None:
     """Prints dense retrieval before and after the feedback of each system, and writes feedback.md.
 
     Args:
-        responses: of the systems, whose rankings are the teachers.
         index: its dense search is measured.
+        responses: of the systems, whose rankings are the teachers.
 
     Raises:
         IndexMismatch: the index cannot be read.
         ConfigError: the file cannot be written.
     """
-    dense, teachers = DenseSearch.of(index, dataset), list(_teachers(dataset, responses))
+    dense, teachers = DenseSearch(index, dataset), list(_teachers(dataset, responses))
+    before = SystemResult(BEFORE, dense.measured(dense.vectors))
     shown = with_progress(teachers, "feedback, teachers", len(teachers), console)
     after = [result for teacher in shown for result in dense.after(teacher, settings)]
-    text = _report(len(dataset.queries), dense.before, after)
+    text = _report(len(dataset.queries), before, after)
     write_result(out / "feedback.md", f"# Relevance feedback: {dataset.title}\n\n{text}\n")
     console.print(text, soft_wrap=True, markup=False)
 
@@ -88,40 +89,26 @@ def _teachers(dataset: Dataset, responses: Mapping[str, Sequence[Response]]) -> 
     yield Teacher(ORACLE, best, ScoreKind.RANK)
 
 
-@dataclass(frozen=True, slots=True)
 class DenseSearch:
-    """Dense retrieval of an index for the queries of a dataset.
+    """Dense retrieval of an index for the queries of a dataset, measured by R@100, R@1000 and nDCG@10.
 
-    Attributes:
-        vectors: (Q, D) of the queries.
-        measures: R@100, R@1000 and nDCG@10.
-        before: the result with these vectors.
+    `vectors` (Q, D) are of the queries.
     """
 
-    index: Index
-    dataset: Dataset
-    vectors: Matrix
-    measures: Sequence[Measure]
-    before: SystemResult
-
-    @classmethod
-    def of(cls, folder: Path, dataset: Dataset) -> DenseSearch:
-        """The search of an index."""
+    def __init__(self, folder: Path, dataset: Dataset) -> None:
         encoder = Encoder(read_manifest(folder).encoder.name)
-        index = Index(folder, encoder)
-        depths = (100, _DEPTH) if len(index.store) > _DEPTH else (100,)
-        measures = (*(R(rel=dataset.rel) @ depth for depth in depths), nDCG @ 10)
-        vectors = query_vectors(encoder, list(dataset.queries.values()))
-        search = cls(index, dataset, vectors, measures, SystemResult(BEFORE, MetricValues({}, {})))
-        return replace(search, before=SystemResult(BEFORE, search.measured(vectors)))
+        self._index, self._dataset = Index(folder, encoder), dataset
+        depths = (100, _DEPTH) if len(self._index.store) > _DEPTH else (100,)
+        self._measures = (*(R(rel=dataset.rel) @ depth for depth in depths), nDCG @ 10)
+        self.vectors = query_vectors(encoder, list(dataset.queries.values()))
 
     def measured(self, vectors: Matrix) -> MetricValues:
         """The measures of dense retrieval with (Q, D) vectors."""
         queries = [
-            replace(query, vector=vector) for query, vector in zip(self.dataset.queries.values(), vectors, strict=True)
+            replace(query, vector=vector) for query, vector in zip(self._dataset.queries.values(), vectors, strict=True)
         ]
-        found = self.index.search(FirstStage.DENSE, queries, _DEPTH)
-        return self.dataset.measure(dict(zip(self.dataset.queries, found, strict=True)), self.measures)
+        found = self._index.search(FirstStage.DENSE, queries, _DEPTH)
+        return self._dataset.measure(dict(zip(self._dataset.queries, found, strict=True)), self._measures)
 
     def after(self, teacher: Teacher, settings: BeirSettings) -> list[SystemResult]:
         """Dense retrieval after each query vector followed the teacher, by each loss that its scores allow.
@@ -129,7 +116,7 @@ class DenseSearch:
         The cost is the mean cosine of updated and original vectors, the number of vectors that were not updated, and
         the mean time of an update in ms.
         """
-        rankings = [teacher.rankings[query_id] for query_id in self.dataset.queries]
+        rankings = [teacher.rankings[query_id] for query_id in self._dataset.queries]
         shown = [(doc_ids[: settings.feedback_passages], scores) for doc_ids, scores in rankings]
         vectors = self._passages([doc_ids for doc_ids, _ in shown])
         return [
@@ -165,7 +152,7 @@ class DenseSearch:
 
     def _passages(self, rankings: Sequence[Sequence[str]]) -> list[Matrix]:
         """(k, D) vectors of the passages of each ranking, best first."""
-        store, dimension = self.index.store, self.vectors.shape[1]
+        store, dimension = self._index.store, self.vectors.shape[1]
         return [
             np.array([passage.vector for passage in store.passages(doc_ids)], np.float32).reshape(-1, dimension)
             for doc_ids in rankings

@@ -213,16 +213,8 @@ class Cell(NamedTuple):
     p_first_system: float | None
 
 
-class Table(NamedTuple):
-    """One table.
-
-    Attributes:
-        measure: of all cells; empty for a table of one dataset, whose columns are measures.
-        columns: cells by system, by the head of their column.
-    """
-
-    measure: str
-    columns: Mapping[str, Mapping[str, Cell]]
+#: Cells by system, by the head of their column: a measure, or a dataset.
+Table: TypeAlias = Mapping[str, Mapping[str, Cell]]
 
 
 def write_tables(reports: Sequence[Report], out: Path, console: Console) -> None:
@@ -232,41 +224,42 @@ def write_tables(reports: Sequence[Report], out: Path, console: Console) -> None
     Raises:
         ConfigError: a file cannot be written.
     """
+    tables = list(_tables(reports))
     if len(reports) > 1:
-        first, *others = (as_markdown(table, reports) for table in _tables(reports))
+        first, *others = (_as_markdown(measure, table, reports) for measure, table in tables)
         titles = "\n".join(f"{report.dataset}: {' '.join([f'{report.title}.', *report.notes])}" for report in reports)
         write_result(out / "report.md", "\n\n".join([f"# {len(reports)} datasets", first, titles, *others]) + "\n")
         console.print(f"{first}\n\n{titles}", soft_wrap=True, markup=False)
         console.print(f"report of all datasets: {out / 'report.md'}")
-    write_result(out / "table.tex", "\n".join(as_latex(table, reports) for table in _tables(reports)))
-    write_result(out / "table.csv", as_csv(reports))
+    write_result(out / "table.tex", "\n".join(_as_latex(measure, table, reports) for measure, table in tables))
+    write_result(out / "table.csv", _as_csv(reports))
 
 
-def _tables(reports: Sequence[Report]) -> Iterator[Table]:
-    """One table of all measures for one dataset, otherwise a table of all datasets for each measure."""
+def _tables(reports: Sequence[Report]) -> Iterator[tuple[str, Table]]:
+    """A table of all datasets for each measure, with its name; for one dataset, one table of all measures, and ""."""
     if len(reports) == 1:
-        yield Table("", {measure: _cells(reports[0], measure) for measure in reports[0].measures})
+        yield "", {measure: _cells(reports[0], measure) for measure in reports[0].measures}
         return
     for names in zip(*(report.measures for report in reports), strict=True):
         columns = {report.dataset: _cells(report, name) for report, name in zip(reports, names, strict=True)}
-        yield Table(", ".join(dict.fromkeys(names)), columns)  # R counts other grades in one dataset than in another
+        yield ", ".join(dict.fromkeys(names)), columns  # R counts other grades in one dataset than in another
 
 
-def as_markdown(table: Table, reports: Sequence[Report]) -> str:
-    head, *rows = _rows(table, _MARKS)
-    return f"{markdown_table(head, rows)}\n\n{_caption(table, reports, _MARKS)}"
+def _as_markdown(measure: str, table: Table, reports: Sequence[Report]) -> str:
+    head, *rows = _rows(measure, table, _MARKS)
+    return f"{markdown_table(head, rows)}\n\n{_caption(measure, reports, _MARKS)}"
 
 
-def as_latex(table: Table, reports: Sequence[Report]) -> str:
+def _as_latex(measure: str, table: Table, reports: Sequence[Report]) -> str:
     """The table in LaTeX, for the package booktabs."""
-    rows = list(_rows(table, _LATEX_MARKS, _for_latex))
+    rows = list(_rows(measure, table, _LATEX_MARKS, _for_latex))
     head, *lines = (" & ".join(row) + r" \\" for row in rows)
     body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
     columns = "l" + "r" * (len(rows[0]) - 1)
-    return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n% {_caption(table, reports, _LATEX_MARKS)}\n"
+    return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n% {_caption(measure, reports, _LATEX_MARKS)}\n"
 
 
-def as_csv(reports: Sequence[Report]) -> str:
+def _as_csv(reports: Sequence[Report]) -> str:
     """One row for each dataset, measure and system."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -288,30 +281,31 @@ def _cells(report: Report, measure: str) -> Mapping[str, Cell]:
     }
 
 
-def _rows(table: Table, marks: tuple[str, str], escaped: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """The head, and the cells of each system: its name, one for each column, and the mean over all datasets."""
-    columns = list(table.columns.values())
-    yield ["system", *map(escaped, table.columns), *(["mean"] if table.measure else [])]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        found = [column.get(name) for column in columns]
-        means = [cell.mean for cell in found if cell]
-        mean = f"{fmean(means):.4f}" if len(means) == len(found) else "–"
-        cells = (_text(cell, marks) if cell else "–" for cell in found)
-        yield [escaped(name), *cells, *([mean] if table.measure else [])]
+def _rows(
+    measure: str, table: Table, marks: tuple[str, str], escaped: Callable[[str], str] = str
+) -> Iterator[list[str]]:
+    """The head, and the cells of each system: its name, one for each column, and of a measure the mean over them."""
+    yield ["system", *map(escaped, table), *(["mean"] if measure else [])]
+    for name in dict.fromkeys(name for column in table.values() for name in column):
+        cells = [column.get(name) for column in table.values()]
+        means = [cell.mean for cell in cells if cell]
+        mean = f"{fmean(means):.4f}" if len(means) == len(cells) else "–"
+        yield [escaped(name), *(_text(cell, marks) for cell in cells), *([mean] if measure else [])]
 
 
-def _text(cell: Cell, marks: tuple[str, str]) -> str:
+def _text(cell: Cell | None, marks: tuple[str, str]) -> str:
+    if cell is None:
+        return "–"
     found = zip(marks, (cell.p, cell.p_first_system), strict=True)
     return f"{cell.mean:.4f}" + "".join(mark for mark, p in found if p is not None and p < SIGNIFICANT)
 
 
-def _caption(table: Table, reports: Sequence[Report], marks: tuple[str, str]) -> str:
+def _caption(measure: str, reports: Sequence[Report], marks: tuple[str, str]) -> str:
     first, *systems = (result.name for result in reports[0].results)
     first_system = f", {marks[1]} against {systems[0]}" if systems[1:] else ""
-    of = table.measure or reports[0].title
     return (
-        f"{of}; {marks[0]} p < {SIGNIFICANT} against {first}{first_system}: paired t-tests, corrected by Holm over the "
-        "systems of a dataset."
+        f"{measure or reports[0].title}; {marks[0]} p < {SIGNIFICANT} against {first}{first_system}: paired t-tests, "
+        "corrected by Holm over the systems of a dataset."
     )
 
 

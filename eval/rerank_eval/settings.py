@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -14,8 +15,17 @@ from rerank.config import Precision
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.types import FeedbackMethod, FeedbackSettings
 
-#: Baselines that are settings of a fusion, over the whole list: the encoder alone, and with the first stage's score.
-BASELINES = ("cosine", "z-score")
+#: A fusion of the cosine of the whole list and the first stage, without any other signal, feedback and smoothing.
+_COSINE: Mapping[str, object] = {
+    "ranker": "fusion",
+    **dict.fromkeys(("lexical_weight", "sparse_weight", "smoothing_weight"), 0.0),
+    **dict.fromkeys(("cosine_depth", "feedback_passages"), 0),
+}
+#: Baselines by name, as settings of a model: the encoder's cosine alone, and with .3 times the first stage's score.
+BASELINES: Mapping[str, Mapping[str, object]] = {
+    "cosine": {**_COSINE, "first_stage_weight": 0.0},
+    "z-score": {**_COSINE, "first_stage_weight": 0.3},
+}
 #: Ways for a query vector to follow any ranking.
 UPDATES = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL, FeedbackMethod.ROCCHIO)
 #: The row of the best order of the candidates, and the teacher that gives it.
@@ -156,3 +166,7 @@ class TrecDLSettings(EvaluationSettings):
         typer.Option(help=f"Collection with the passages of a TREC run, one for each --requests. {_COLLECTIONS}."),
     ] = field(default_factory=list)
     depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
+
+
+#: Settings of either command.
+CommandSettings: TypeAlias = BeirSettings | TrecDLSettings

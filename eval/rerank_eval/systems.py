@@ -6,7 +6,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -42,14 +42,6 @@ _LIMITS = {
     "max_message_bytes": 1 << 30,
     "max_bytes_in_flight": 1 << 30,
 }
-#: A fusion of the cosine of the whole list and the first stage, without any other signal, feedback and smoothing.
-_COSINE = {
-    "ranker": "fusion",
-    **dict.fromkeys(("lexical_weight", "sparse_weight", "smoothing_weight"), 0.0),
-    **dict.fromkeys(("cosine_depth", "feedback_passages"), 0),
-}
-#: The first stage's weight in the baselines: the encoder's cosine alone, and with 0.3 times the first stage's score.
-_WEIGHTS = dict(zip(BASELINES, (0.0, 0.3), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +133,18 @@ def service_config(models: Mapping[str, str], settings: EvaluationSettings, inde
     for chosen in list(wanted.values()):
         while chosen.preranker:
             chosen = wanted.setdefault(chosen.preranker, known[chosen.preranker])
-    update = {"models": tuple(_in_precision(model, settings) for model in wanted.values())}
-    return config.model_copy(update={**update, "http": None, "tls": None, "keys": None, "insecure": False})
+    in_precision = {"precision": settings.precision} if settings.precision else {}
+    chosen_models = (
+        model.model_copy(update=in_precision) if _has_precision(model) else model for model in wanted.values()
+    )
+    ports = {"http": None, "tls": None, "keys": None, "insecure": False}
+    return config.model_copy(update={"models": tuple(chosen_models), **ports})
 
 
 def _model(name: str, model: str, known: Mapping[str, ModelConfig]) -> ModelConfig:
     """The settings of the model of a system, under the system's name."""
     if model in BASELINES:
-        own: Mapping[str, object] = {"name": name, **baseline(model)}
+        own: Mapping[str, object] = {"name": name, **BASELINES[model]}
     elif model in known:
         return known[model].model_copy(update={"name": name})
     elif model == name:
@@ -159,17 +155,6 @@ def _model(name: str, model: str, known: Mapping[str, ModelConfig]) -> ModelConf
     else:
         own = named_model(f"{name}={model}")
     return load_config(None, models=[own]).models[0]
-
-
-def baseline(name: str) -> dict[str, object]:
-    """The settings of the fusion that is a baseline."""
-    return {**_COSINE, "first_stage_weight": _WEIGHTS[name]}
-
-
-def _in_precision(model: ModelConfig, settings: EvaluationSettings) -> ModelConfig:
-    if settings.precision is None or not _has_precision(model):
-        return model
-    return model.model_copy(update={"precision": settings.precision})
 
 
 def without_precision(config: ServiceConfig) -> list[str]:
@@ -257,12 +242,8 @@ def _timed(query: Query, call: Callable[[], pb.RerankResponse]) -> Response:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on."""
-    return {"python": platform.python_version(), "rerank": __version__} | dict(_installed(_PACKAGES))
-
-
-def _installed(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for package in packages:
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue
+    found = {"python": platform.python_version(), "rerank": __version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

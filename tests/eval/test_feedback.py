@@ -34,7 +34,7 @@ def settings_of(collection: Path, index: Path, **given: Any) -> BeirSettings:
 @pytest.fixture
 def dense(collection: Path, index_folder: Path) -> DenseSearch:
     (dataset,) = open_datasets(settings_of(collection, index_folder))
-    return DenseSearch.of(index_folder, dataset)
+    return DenseSearch(index_folder, dataset)
 
 
 def teacher(kind: ScoreKind, *query_ids: str) -> Teacher:
@@ -55,14 +55,14 @@ def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow
     assert [row.name for row in found] == [f"dense after t, {name}" for name in names]
     assert all((row.cost["kept"], row.cost["cosine"] < 1) == (0, True) for row in found)
     for row in found[:-1]:  # Rocchio takes the six first passages as relevant
-        assert row.metrics.mean["nDCG@10"] > dense.before.metrics.mean["nDCG@10"]
+        assert row.metrics.mean["nDCG@10"] > dense.measured(dense.vectors).mean["nDCG@10"]
 
 
 def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection: Path, index_folder: Path) -> None:
     settings = settings_of(collection, index_folder, feedback_loss=[FeedbackMethod.WEIGHTED_RANKNET])
     (row,) = dense.after(teacher(ScoreKind.RANK, "1"), settings)
     assert row.cost["kept"] == 1
-    assert row.metrics.per_query["2"] == dense.before.metrics.per_query["2"]
+    assert row.metrics.per_query["2"] == dense.measured(dense.vectors).per_query["2"]
 
 
 @pytest.mark.parametrize(

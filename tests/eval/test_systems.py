@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from rerank_eval.settings import EvaluationSettings
-from rerank_eval.systems import baseline, open_systems, parse_systems, service_config, without_precision
+from rerank_eval.settings import BASELINES, EvaluationSettings
+from rerank_eval.systems import open_systems, parse_systems, service_config, without_precision
 
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
@@ -90,7 +90,7 @@ def test_model_that_the_target_lacks_is_refused(service: Served) -> None:
 @pytest.mark.parametrize(("name", "weight"), [("cosine", 0.0), ("z-score", 0.3)])
 def test_baseline_is_the_sum_of_z_scores_of_its_name(name: str, weight: float, encoder: Encoder) -> None:
     texts = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Whales live in the sea."]
-    model = load_config(None, models=[{"name": name, **baseline(name)}]).models[0]
+    model = load_config(None, models=[{"name": name, **BASELINES[name]}]).models[0]
     assert isinstance(model, FusionModel)
     ranking = FusionRanker(model, encoder, None)
     query, first_stage = Query("how long does a flea live"), (10.0, 9.0, 8.0, 7.0)
