@@ -51,7 +51,6 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
 
 
 def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: CommandSettings, out: Path) -> Report:
-    """Evaluates all systems on one dataset."""
     with open_systems(models, settings, dataset.index) as systems:
         hint = _FASTER if settings.precision == "float32" else ""
         asked = [*systems, *_second_searches(systems, settings)]

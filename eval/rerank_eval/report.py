@@ -64,7 +64,6 @@ class Report:
 
     @property
     def measures(self) -> list[str]:
-        """The measures of all results."""
         return list(self.upper_bound.metrics.mean)
 
     def compared(self, measure: str = MAIN_MEASURE) -> Iterator[tuple[SystemResult, list[Compared]]]:

@@ -230,7 +230,6 @@ class Encoder:
         return encoded
 
     def pick_dtype(self, dtype: Precision) -> Precision:
-        """See `pick_encoder_dtype`."""
         return pick_encoder_dtype(self.device, dtype)
 
     def _model_in(self, dtype: Precision) -> SentenceTransformer:
@@ -241,7 +240,6 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model is on."""
         return self._model.device
 
     @property

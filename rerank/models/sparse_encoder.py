@@ -93,7 +93,6 @@ class SparseEncoder:
         self._check_vectors()
 
     def pick_dtype(self, dtype: Precision) -> Precision:
-        """See `pick_encoder_dtype`."""
         return pick_encoder_dtype(self.device, dtype)
 
     def encode_query(self, text: str) -> SparseVector:

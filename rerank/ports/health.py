@@ -50,7 +50,6 @@ class Health:
             await changed.wait()
 
     def set_statuses(self, models: Sequence[ModelDescription]) -> None:
-        """Sets the statuses of the service and of its models."""
         if not self._is_shutting_down:
             self._set(health_statuses(models))
 

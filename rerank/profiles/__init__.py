@@ -59,7 +59,6 @@ class Profile(_Facts):
 
 
 def names() -> list[str]:
-    """Returns the names of all profiles."""
     files = [item.name for item in resources.files(__package__).iterdir()]
     return sorted(file.removesuffix(".yaml") for file in files if file.endswith(".yaml"))
 

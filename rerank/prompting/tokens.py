@@ -44,11 +44,9 @@ class PromptTokenizer:
         self._backend.no_padding()
 
     def ids(self, text: str) -> list[int]:
-        """Returns the token ids of a text."""
         return self._ids([text])[0]
 
     def tokens(self, texts: Sequence[str]) -> list[TextTokens]:
-        """Returns the tokens of each text."""
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [_text_tokens(encoding.ids, encoding.offsets) for encoding in encodings]
 

@@ -86,7 +86,6 @@ class ChunkedDocuments:
 
     @property
     def candidates(self) -> tuple[Passage, ...]:
-        """The chunks, as candidates."""
         return tuple(chunk.candidate for chunk in self.chunks)
 
     def request(self, request: Request) -> Request:

@@ -63,7 +63,6 @@ class BuildFolder:
         self.discard()
 
     def discard(self) -> None:
-        """Removes the folder."""
         shutil.rmtree(self.folder)
 
 

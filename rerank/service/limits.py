@@ -264,7 +264,6 @@ class CallsInFlight:
         call.hang_up()
 
     async def wait_until_idle(self) -> None:
-        """Waits until no call is in flight."""
         await self._idle.wait()
 
     def begin_drain(self) -> None:

@@ -56,7 +56,6 @@ class Metrics:
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
     def on_end(self, call: CallRecord) -> None:
-        """Counts a call that has ended."""
         self._calls.count(call)
         self._measure_queue()
 

@@ -60,11 +60,9 @@ class Replica:
         self._methods |= health_methods(health, CallsInFlight(config.limits))
 
     async def Rerank(self, message: bytes, grpc_context: RayServegRPCContext) -> _Serialized:  # noqa: N802
-        """RerankService.Rerank."""
         return await self._answer("Rerank", message, grpc_context)
 
     async def Search(self, message: bytes, grpc_context: RayServegRPCContext) -> _Serialized:  # noqa: N802
-        """RerankService.Search."""
         return await self._answer("Search", message, grpc_context)
 
     async def ListModels(self, message: bytes, grpc_context: RayServegRPCContext) -> _Serialized:  # noqa: N802
