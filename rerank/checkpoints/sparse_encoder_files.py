@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-from rerank.checkpoints.bundled import SPLADE_TINY
+from rerank.checkpoints.bundled import SPLADE_TINY, installed_folder
 from rerank.checkpoints.settings_files import architecture_in, check_settings, read_settings, refuse_code
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import missing_path_hint, sha256_of_files
@@ -34,10 +33,9 @@ def locate_sparse_encoder(name: str) -> Path:
     """
     if name != SPLADE_TINY or Path(name).is_dir():
         return Path(name)
-    package = importlib.util.find_spec(_PACKAGE)
-    if package is None or not package.submodule_search_locations:
+    if (package := installed_folder(_PACKAGE)) is None:
         raise ConfigError(f"the model {SPLADE_TINY} is not installed; {_INSTALL}")
-    folder = Path(package.submodule_search_locations[0]) / "model"
+    folder = package / "model"
     for file, expected in _SHA256.items():
         found = sha256_of_files([folder / file]) if (folder / file).is_file() else "no such file"
         if found != expected:

@@ -98,7 +98,7 @@ class RerankServerSettings(ServerSettings):
     def _api_has_a_place_for_all(self) -> Self:
         if self.instruction and not RERANK_APIS[self.kind].instruction:
             raise ValueError(f"the API of {self.kind} has no place for an instruction; leave it out")
-        filled = RERANK_APIS[self.kind].filled
+        filled = RERANK_APIS[self.kind].reserved_fields
         if taken := sorted(filled & self.fields.keys()):
             raise ValueError(f"fields has {', '.join(taken)}, which each call fills in itself; leave it out")
         return self

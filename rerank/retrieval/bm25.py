@@ -7,7 +7,6 @@ configured and started here before Pyserini is imported, which then uses the run
 from __future__ import annotations
 
 import errno
-import importlib.util
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rerank.checkpoints.bundled import installed_folder
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.index_format import damaged
@@ -194,9 +194,7 @@ def _log_warnings_only(autoclass: Callable[[str], Any]) -> None:
 
 
 def _lucene_jar() -> Path:
-    package = importlib.util.find_spec("pyserini")
-    folders = list(package.submodule_search_locations or ()) if package else []
-    jars = [jar for folder in folders for jar in Path(folder).glob("resources/jars/anserini-*-fatjar.jar")]
-    if not jars:
-        raise ConfigError(f"no anserini-*-fatjar.jar in {folders or 'sys.path'}; reinstall pyserini")
+    folder = installed_folder("pyserini")
+    if folder is None or not (jars := list(folder.glob("resources/jars/anserini-*-fatjar.jar"))):
+        raise ConfigError(f"no anserini-*-fatjar.jar in {folder or 'sys.path'}; reinstall pyserini")
     return max(jars)

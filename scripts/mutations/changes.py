@@ -137,14 +137,14 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/retrieval/hybrid.py",
-        _RETRIEVAL,
+        f"{_RETRIEVAL}/test_hybrid.py",
         ("enumerate(run, start=1)", "enumerate(run, start=0)"),
         ("weight * z.get(passage, lowest)", "weight * z.get(passage, 0.0)"),
         ("values = values / np.abs(values).max()", "values = values / 1.0"),
     ),
     *_of(
         "rerank/retrieval/feedback.py",
-        _RETRIEVAL,
+        f"{_RETRIEVAL}/test_feedback.py",
         ("(mask.sum(dim=-1, keepdim=True) // 2)", "mask.sum(dim=-1, keepdim=True)"),
         ("_ORDER_RANGE = 8.0", "_ORDER_RANGE = 1.0"),
         ("            updated.copy_(_project(updated, vectors, settings.min_cosine))", "            pass"),
