@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from scripts.bench.proof.table import Device, Row
+from scripts.bench.proof.sections import Device, Row
 
 
 def device() -> Iterator[Device]:

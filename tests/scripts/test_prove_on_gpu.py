@@ -21,9 +21,8 @@ from rerank.rankers.self_test import Tolerance
 from scripts.bench.proof import __main__ as proof_command
 from scripts.bench.proof import agreement, passes, training
 from scripts.bench.proof.agreement import Scores
-from scripts.bench.proof.sections import Section, Worker
+from scripts.bench.proof.sections import Device, Row, Section, Worker, rate, timed
 from scripts.bench.proof.setting import Proof
-from scripts.bench.proof.table import Device, Row, rate, timed
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level
 

@@ -27,8 +27,7 @@ import typer
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 from rerank.util.files import atomic_file
-from scripts.bench.proof.sections import Section, Worker
-from scripts.bench.proof.table import Device
+from scripts.bench.proof.sections import Device, Section, Worker
 
 #: How long it may take to import torch and to measure the rates of the device, in seconds.
 _DEVICE_S = 60

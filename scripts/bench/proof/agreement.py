@@ -27,8 +27,8 @@ from rerank.rankers.self_test import tolerance
 from rerank.reranking.load_models import load_first
 from rerank.types import Passage, Precision, Query, ScoreKind, Window
 from scripts.bench.models import LlamaSize
+from scripts.bench.proof.sections import Row, failed, timed
 from scripts.bench.proof.setting import PASSAGES, Proof, attempted
-from scripts.bench.proof.table import Row, failed, timed
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rerank.models.last_token import IdentifierHead, LastTokenReader
 from rerank.models.linear_layers import has_float8, use_float8
+from scripts.bench.proof.sections import Row, timed
 from scripts.bench.proof.setting import PASSAGES, Proof, attempted, layer_weights
-from scripts.bench.proof.table import Row, timed
 
 #: Lengths of eight unlike windows, as shares of the longest; published windows have some 2,000 tokens.
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)

@@ -17,8 +17,8 @@ import torch
 from rerank import RerankClient
 from rerank.v1 import rerank_pb2 as pb
 from scripts.bench.models import LlamaSize, llama
+from scripts.bench.proof.sections import Row, rate, timed
 from scripts.bench.proof.setting import PASSAGES, Proof, Texts, attempted, layer_weights
-from scripts.bench.proof.table import Row, rate, timed
 from scripts.service import running_service
 
 #: How long a call may take, its model's load included.

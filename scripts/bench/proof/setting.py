@@ -25,7 +25,7 @@ from rerank.readers.candidates import read_requests
 from rerank.types import Precision
 from rerank.util.files import atomic_folder
 from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, SMOLLM2_135M, TINY, LlamaSize, llama, save_with_projector
-from scripts.bench.proof.table import Device, Row, failed
+from scripts.bench.proof.sections import Device, Row, failed
 from scripts.random_requests import words
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from rerank_training.trainer.losses import rank_loss_named
 
 from rerank.types import Passage, Query
 from scripts.bench.models import TINY, LlamaSize, llama
+from scripts.bench.proof.sections import Row, failed, rate, timed
 from scripts.bench.proof.setting import PASSAGES, Proof, attempted, layer_weights
-from scripts.bench.proof.table import Row, failed, rate, timed
 
 #: Steps of `train-first` and the windows of each; layers are compiled in the first steps, which are not counted.
 _STEPS, _WINDOWS, _WARM_UP = 10, 4, 3

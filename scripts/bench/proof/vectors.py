@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rerank.types import Matrix
+from scripts.bench.proof.sections import Row, failed, timed
 from scripts.bench.proof.setting import Proof
-from scripts.bench.proof.table import Row, failed, timed
 
 _VECTORS, _QUERIES, _DIMENSION, _DEPTH = 200_000, 64, 384, 100
 #: TF32 and the order of sums swap neighbours whose products differ in the last bits.
