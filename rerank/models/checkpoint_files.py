@@ -20,7 +20,7 @@ from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_errors import loading
-from rerank.models.precision import weights_dtype, width_of
+from rerank.models.precision import hidden_size_of, weights_dtype
 from rerank.util.files import sha256_of_files
 
 #: Prefix of the tensors of a saved causal LM that belong to its transformer.
@@ -125,7 +125,7 @@ def build_transformer(
             f"token embeddings of width {token_embeddings.shape[1]} do not fit hidden size {config.hidden_size}; "
             "use the encoder that the checkpoint was made for"
         )
-    dtype = weights_dtype(device, precision, width_of(config))
+    dtype = weights_dtype(device, precision, hidden_size_of(config))
     with init_empty_weights(include_buffers=False):
         model: PreTrainedModel = AutoModel.from_config(config, dtype=dtype)
     tensors = {  # copies, because the memory alignment of a mapped file would change the last bits of sums

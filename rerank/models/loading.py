@@ -21,7 +21,7 @@ from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.linear_layers import use_float8
 from rerank.models.memory import check_fits
-from rerank.models.precision import pick_precision, weights_dtype, width_of
+from rerank.models.precision import hidden_size_of, pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import is_missing_folder, start_hashing
@@ -102,7 +102,7 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
-    dtype = weights_dtype(device, precision, width_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
+    dtype = weights_dtype(device, precision, hidden_size_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
     if Path(base).is_dir():
         check_fits(Path(base), device, dtype)
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))

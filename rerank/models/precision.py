@@ -42,17 +42,17 @@ def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
     """
     if precision == "float8":
         check_float8(model.device)
-        if width_of(model.config) < _MIN_FLOAT8_WIDTH:
+        if hidden_size_of(model.config) < _MIN_FLOAT8_WIDTH:
             log.warning(
                 "precision float8 changes the order of narrow models: of one of hidden size 576 to a Kendall's tau of "
                 ".89 with float32, and this has %d; bfloat16 keeps .98",
-                width_of(model.config),
+                hidden_size_of(model.config),
             )
     if precision != "auto":
         return precision
     if model.device.type != "cpu":
         return "bfloat16"
-    return "bfloat16" if has_bfloat16() and width_of(model.config) >= _MIN_BFLOAT16_WIDTH else "float32"
+    return "bfloat16" if has_bfloat16() and hidden_size_of(model.config) >= _MIN_BFLOAT16_WIDTH else "float32"
 
 
 def compute_in(model: PreTrainedModel, precision: Precision) -> None:
@@ -100,7 +100,7 @@ def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
     return model
 
 
-def width_of(config: PretrainedConfig) -> int:
+def hidden_size_of(config: PretrainedConfig) -> int:
     """Returns the hidden size of a model's text part; 0 if its settings state none."""
     return getattr(config.get_text_config(), "hidden_size", 0)
 

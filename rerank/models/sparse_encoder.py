@@ -82,7 +82,7 @@ class SparseEncoder:
         self._loaded = load_splade(self.folder, self.device)
         pooling, decoder = self._loaded.pooling, self._loaded.decoder
         activations = 2 if pooling.activation_function == "log1p_relu" else 1
-        self._product = VocabularyProduct(decoder, pooling.pooling_strategy, activations)
+        self._head = SpladeHead(decoder, pooling.pooling_strategy, activations)
         weights = sorted(self.folder.rglob("*.safetensors")) or sorted(self.folder.rglob("*.bin"))
         self.id = SparseEncoderId(
             name=SPLADE_TINY if str(folder) == SPLADE_TINY else str(self.folder.resolve()),
@@ -108,7 +108,7 @@ class SparseEncoder:
         """Returns the whole vector of each passage. A long text counts up to its first `id.max_tokens` tokens."""
         vectors: list[SparseVector | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
-            pooled = self._product.pooled(states, "float32" if dtype == "float32" else "bfloat16")
+            pooled = self._head.pooled(states, "float32" if dtype == "float32" else "bfloat16")
             for row, weights, is_truncated in zip(rows, pooled, truncated, strict=True):
                 vectors[row] = _vector(weights, is_truncated)
         return cast(list[SparseVector], vectors)
@@ -134,7 +134,7 @@ class SparseEncoder:
         scores[of_vectors] = dot_products(query, vectors, self.id.vocabulary_size)
         of_states = [row for row, passage in enumerate(passages) if isinstance(passage, TokenStates)]
         states = [cast(TokenStates, passages[row]).states for row in of_states]
-        scores[of_states] = self._product.of_terms(states, query.terms) @ query.weights
+        scores[of_states] = self._head.of_terms(states, query.terms) @ query.weights
         return scores
 
     def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
@@ -244,7 +244,7 @@ def _vector(weights: npt.NDArray[np.float32], is_truncated: bool = False) -> Spa
     return SparseVector(terms, weights[terms].astype(np.float32), is_truncated)
 
 
-class VocabularyProduct:
+class SpladeHead:
     """Multiplies token states with the vocabulary, and pools over the tokens of each text into weights of terms.
 
     Args:

@@ -20,7 +20,7 @@ from rerank.models.checkpoint_files import build_transformer, read_config, read_
 from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.encoder import Encoder
 from rerank.models.memory import check_fits
-from rerank.models.precision import weights_dtype, width_of
+from rerank.models.precision import hidden_size_of, weights_dtype
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
@@ -93,7 +93,7 @@ def _load(
     _check_encoder(folder, config, encoder)
     _check_pooling(folder, config, encoder)
     files = weight_files(folder)
-    check_fits(folder, device, weights_dtype(device, precision, width_of(config)))
+    check_fits(folder, device, weights_dtype(device, precision, hidden_size_of(config)))
     weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
     own_vocabulary = _TOKEN_EMBEDDINGS in weights
     of_projector = {name: tensor for name, tensor in weights.items() if _PROJECTOR.search(name)}

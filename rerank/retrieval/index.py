@@ -21,10 +21,10 @@ from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_su
 from rerank.retrieval.index_format import (
     MANIFEST_FILE,
     DenseKind,
-    StoredFile,
+    FileDigest,
     check_files,
+    file_digests,
     read_index_settings,
-    stored_files,
 )
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
@@ -72,7 +72,7 @@ class IndexManifest(BaseModel):
     versions: dict[str, str]
     created_utc: datetime
     seconds: dict[str, float]
-    files: dict[str, StoredFile]
+    files: dict[str, FileDigest]
 
 
 class Index:
@@ -123,7 +123,7 @@ class Index:
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> IndexManifest:
     """Completes an index folder with its manifest, which gets the sizes and hashes of the other files."""
-    complete = manifest.model_copy(update={"files": stored_files(folder)})
+    complete = manifest.model_copy(update={"files": file_digests(folder)})
     (folder / MANIFEST_FILE).write_text(complete.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return complete
 

@@ -47,7 +47,7 @@ def read_index_settings(folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class FileDigest:
     """Size and hash of a file, and the hash of the first MiB of a large one; empty in older manifests."""
 
     bytes: int
@@ -55,20 +55,20 @@ class StoredFile:
     head_sha256: str = ""
 
 
-_FILES = TypeAdapter(dict[str, StoredFile])
+_FILES = TypeAdapter(dict[str, FileDigest])
 
 
-def stored_files(folder: Path) -> dict[str, StoredFile]:
+def file_digests(folder: Path) -> dict[str, FileDigest]:
     """Size and hash of all files in the folder but the manifest, by their paths in it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
     return {path.relative_to(folder).as_posix(): _stored(path) for path in paths}
 
 
-def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool = False) -> None:
+def check_files(folder: Path, files: Mapping[str, FileDigest], all_hashes: bool = False) -> None:
     """Checks the sizes of all files, the hashes of small ones, and the hashes of the beginnings of large ones.
 
     Args:
-        files: as `stored_files` returned them when the index was built.
+        files: as `file_digests` returned them when the index was built.
         all_hashes: check the hashes of large files too, which takes a second or two per GB.
 
     Raises:
@@ -106,16 +106,16 @@ def damaged(path: Path, reason: object) -> IndexMismatch:
     )
 
 
-def _check_size(path: Path, stored: StoredFile) -> None:
+def _check_size(path: Path, stored: FileDigest) -> None:
     if not path.is_file():
         raise damaged(path, "it is missing")
     if (size := path.stat().st_size) != stored.bytes:
         raise damaged(path, f"it has {size} bytes, but {MANIFEST_FILE} says {stored.bytes}")
 
 
-def _stored(path: Path) -> StoredFile:
+def _stored(path: Path) -> FileDigest:
     size = path.stat().st_size
-    return StoredFile(size, sha256_of_files([path]), _head_sha256(path) if size > _SMALL_BYTES else "")
+    return FileDigest(size, sha256_of_files([path]), _head_sha256(path) if size > _SMALL_BYTES else "")
 
 
 def _head_sha256(path: Path) -> str:

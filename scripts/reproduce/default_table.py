@@ -56,7 +56,7 @@ MOST_QUERIES = {"medquad": 150}
 HARM = 0.005
 
 #: The candidates of a query, best first, with their scores.
-Found = tuple[Query, Sequence[Passage]]
+FirstStageList = tuple[Query, Sequence[Passage]]
 #: doc_id → grade.
 Grades = Mapping[str, int]
 
@@ -70,7 +70,7 @@ class JudgedLists(NamedTuple):
     """
 
     name: str
-    lists: Sequence[Found]
+    lists: Sequence[FirstStageList]
     grades: Mapping[str, Grades]
     stage: FirstStage | None = None
     is_neural: bool = False
@@ -111,7 +111,7 @@ async def searched_lists(
     collection = open_collection(collection_name(name, data, work))
     grades = grades_by_query(collection.qrels("test"))
     queries = [ask(query) for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
-    found: dict[str, list[Found]] = {}
+    found: dict[str, list[FirstStageList]] = {}
     for stage in FirstStage:
         options = RankOptions(model="identity")
         results = [await reranker.search(query, stage, depth, options) for query in queries]
@@ -140,12 +140,14 @@ def sent_lists(data: Path, depth: int) -> Iterator[JudgedLists]:
                 yield JudgedLists(f"{name} with {Path(other).name}, {how}", fused, grades)
 
 
-def _read(path: Path, grades: Mapping[str, Grades], depth: int) -> list[Found]:
+def _read(path: Path, grades: Mapping[str, Grades], depth: int) -> list[FirstStageList]:
     judged = (request for request in read_requests(path) if request.query.query_id in grades)
     return [(request.query, request.candidates[:depth]) for request in judged]
 
 
-def _fused(lists: Sequence[Found], others: Sequence[Found], how: str, depth: int) -> Iterator[Found]:
+def _fused(
+    lists: Sequence[FirstStageList], others: Sequence[FirstStageList], how: str, depth: int
+) -> Iterator[FirstStageList]:
     """Fuses the lists of equal queries by reciprocal ranks, or by min-max and mean, OpenSearch's default."""
     others_of = {query.query_id: passages for query, passages in others}
     for query, passages in lists:

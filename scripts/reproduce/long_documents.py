@@ -36,7 +36,7 @@ class Question(NamedTuple):
     documents: Sequence[str]
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
     """The answer of a model to a question: the place of the right document (0: first), and relevances."""
 
     place: int
@@ -81,14 +81,14 @@ def _questions(lists: Sequence[CandidateList], qrels: Path) -> Iterator[Question
         yield Question(request.query, answers[0], documents)
 
 
-def _ask(reranker: Reranker, question: Question) -> Found:
+def _ask(reranker: Reranker, question: Question) -> Outcome:
     candidates = [Passage(str(place), text) for place, text in enumerate(question.documents)]
     options = RankOptions(max_chunks_per_doc=_MAX_CHUNKS, ordered=False)
     ranked = reranker.rerank(question.query, candidates, options).ranked
     place = next(rank for rank, item in enumerate(ranked) if item.position == 0)
     (alone,) = reranker.rerank(question.query, [Passage("answer", question.answer)]).ranked
     unrelated = [_relevance(item) for item in ranked if item.position]
-    return Found(place, _relevance(ranked[place]), unrelated, _relevance(alone))
+    return Outcome(place, _relevance(ranked[place]), unrelated, _relevance(alone))
 
 
 def _relevance(item: RankedCandidate) -> float:
