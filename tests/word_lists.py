@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.training import train_first
-from rerank_training.lists.files import write_lists
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, write_lists
 
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm

@@ -178,8 +178,7 @@ def evaluation(folder: Path, model: str, texts: Sequence[str]) -> list[str]:
 
 def training(folder: Path, texts: Sequence[str]) -> list[str]:
     """Writes six lists and a random model of one layer, and returns a command that trains it."""
-    from rerank_training.lists.files import write_lists
-    from rerank_training.lists.training_list import TrainingList
+    from rerank_training.lists.training_list import TrainingList, write_lists
 
     from rerank.checkpoints import bundled
     from rerank.models.loading import load_tokenizer_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rerank_training.lists.files import read_lists
+from rerank_training.lists.training_list import read_lists
 from rerank_training.retriever import distillation
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever, measure_dense

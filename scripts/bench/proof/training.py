@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from rerank_training.first.objective import FirstObjective
-from rerank_training.lists.files import write_lists
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, write_lists
 from rerank_training.trainer.gpu import CompiledLayers
 from rerank_training.trainer.losses import rank_loss_named
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from rerank_training.commands import build_lists
 from rerank_training.lists.building import build, open_source
-from rerank_training.lists.files import read_lists
 from rerank_training.lists.sampling import Pool
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, read_lists
 from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError

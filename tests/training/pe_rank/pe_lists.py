@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from rerank_training.lists.files import write_lists
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, write_lists
 
 from rerank.types import Passage, Query
 from tests.conftest import PASSAGES

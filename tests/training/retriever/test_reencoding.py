@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rerank_training.retriever.distillation import reencode
 from rerank_training.retriever.encoder import TrainableEncoder
-from rerank_training.retriever.reencoding import reencode
 
 from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index, read_manifest

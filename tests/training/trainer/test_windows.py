@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_training.lists.files import write_lists
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, write_lists
 from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.windows import (
     TrainingWindows,

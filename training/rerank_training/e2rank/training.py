@@ -29,12 +29,12 @@ from rerank_training.e2rank.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEAR
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.retriever.encoder import RetrieverCollator, TrainableEncoder, of_all_processes
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import read_base_manifest, setting, write_checkpoint
+from rerank_training.trainer.checkpoint import read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import RankLoss, rank_loss_named
 from rerank_training.trainer.processes import gather_tensors
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import print_summary, result_folder, train
+from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
 
 #: Of the plain query's cosines in InfoNCE, and the factor of the list's in the ranking loss, as in the paper.
@@ -74,25 +74,19 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
         ),
         processing_class=model.tokenizer,
     )
-    metrics = train(trainer, [arguments, settings])
-    if trainer.is_world_process_zero():
-        write_checkpoint(
-            folder,
-            "e2rank",
-            arguments,
-            metrics,
-            model,
-            window_size=arguments.window_size,
-            base=arguments.base,
-            base_revision=encoder.id.sha256,
-            passage_tokens=arguments.passage_tokens,
-            instruction=instruction,
-        )
-        print_summary(trainer, folder, served=False)
-        name = shlex.quote(str(folder))
-        print(f"index with it: rerank index --collection COLLECTION --out INDEX --encoder {name}")
-        print(f"serve it: rerank serve --encoder {name} --model {shlex.quote(f'default={folder}')}", flush=True)
-    return folder
+    name, default = shlex.quote(str(folder)), shlex.quote(f"default={folder}")
+    return train_checkpoint(
+        trainer,
+        folder,
+        "e2rank",
+        arguments,
+        how_to_serve=f"\nindex with it: rerank index --collection COLLECTION --out INDEX --encoder {name}"
+        f"\nserve it: rerank serve --encoder {name} --model {default}",
+        base=arguments.base,
+        base_revision=encoder.id.sha256,
+        passage_tokens=arguments.passage_tokens,
+        instruction=instruction,
+    )
 
 
 def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:

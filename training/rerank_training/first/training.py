@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
@@ -28,11 +28,11 @@ from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import base_revision, read_base_manifest, setting, write_checkpoint
-from rerank_training.trainer.flags import LORA_ALPHA, WINDOW_SIZE
+from rerank_training.trainer.checkpoint import add_adapter, base_revision, read_base_manifest, setting
+from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import print_summary, result_folder, train
+from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
 
 logger = logging.getLogger(__name__)
@@ -73,25 +73,19 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         data_collator=collator,
         processing_class=tokenizer,
     )
-    metrics = train(trainer, [arguments, settings])
-    if trainer.is_world_process_zero():
-        base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
-        write_checkpoint(
-            folder,
-            "first",
-            arguments,
-            metrics,
-            trainer.model,
-            tokenizer,
-            prompt.template,
-            window_size=arguments.window_size,
-            base=base,
-            base_revision=base_revision(base, model),
-            identifiers=prompt.identifiers.value,
-            passage_tokens=prompt.passage_tokens,
-        )
-        print_summary(trainer, folder)
-    return folder
+    base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
+    return train_checkpoint(
+        trainer,
+        folder,
+        "first",
+        arguments,
+        tokenizer,
+        prompt.template,
+        base=base,
+        base_revision=base_revision(base, model),
+        identifiers=prompt.identifiers.value,
+        passage_tokens=prompt.passage_tokens,
+    )
 
 
 def _check_base(base: str) -> None:
@@ -186,8 +180,7 @@ def load_base(
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
     if arguments.lora_rank and not is_adapter:
-        lora = LoraConfig(r=arguments.lora_rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
-        model = get_peft_model(model, lora)
+        model = add_adapter(model, arguments.lora_rank)
     if isinstance(model, PeftModel):
         _save_without_embeddings(model)
     return model, tokenizer

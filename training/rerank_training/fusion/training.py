@@ -29,8 +29,7 @@ from rerank.types import FirstStage, FirstStageKind, Query
 from rerank.util.files import atomic_file, report_disk_errors
 from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.weights import Weights, choose, gain, ndcg_of_first_stage, ndcg_of_weights, signals_of
-from rerank_training.lists.files import read_lists
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, read_lists
 
 #: Token states of the sparse encoder that are kept for passages of several lists.
 _SPARSE_CACHE_BYTES = 500_000_000

@@ -21,11 +21,10 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.readers.candidates import CandidateList, read_requests
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.types import Passage, Query
-from rerank_training.lists.files import Grades, write_lists
 from rerank_training.lists.sampling import Pool, make_pool, sample_passages
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.teachers import Teacher, open_teacher
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import Grades, TrainingList, write_lists
 from rerank_training.lists.vector_table import VectorTable, encode_texts
 
 

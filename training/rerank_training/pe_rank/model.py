@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
-from rerank_training.trainer.flags import LORA_ALPHA
+from rerank_training.trainer.checkpoint import add_adapter
 
 #: Placeholder in a list of token ids after the prompt: the vector of the passage that is chosen next.
 CHOSEN_SLOT = -3
@@ -188,8 +188,7 @@ def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0) -> None
     model.requires_grad_(False)
     model.projector.requires_grad_(True)
     if transformer and lora_rank:
-        lora = LoraConfig(r=lora_rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
-        model.transformer = get_peft_model(model.transformer, lora)
+        model.transformer = add_adapter(model.transformer, lora_rank)
     elif transformer:
         model.transformer.requires_grad_(True)
         model.transformer.get_input_embeddings().requires_grad_(model.own_vocabulary)

@@ -33,11 +33,11 @@ from rerank_training.pe_rank.objective import (
     with_text,
 )
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import read_base_manifest, setting, write_checkpoint
+from rerank_training.trainer.checkpoint import read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import print_summary, result_folder, train
+from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import (
     TrainingWindows,
     held_out_windows,
@@ -83,24 +83,19 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     else:
         parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
     trainer = RankingTrainer(model=base.model, args=settings, **parts)
-    metrics = train(trainer, [arguments, settings])
-    if trainer.is_world_process_zero():
-        write_checkpoint(
-            folder,
-            "pe-rank",
-            arguments,
-            metrics,
-            base.model,
-            base.tokenizer if base.model.own_vocabulary else None,
-            base.template,
-            window_size=arguments.window_size,
-            base=arguments.base,
-            base_revision=sha256_of_files(weight_files(Path(arguments.base))),
-            passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
-            instructions=sum(bool(item.query.instruction) for item in lists),
-        )
-        print_summary(trainer, folder, served=arguments.objective == "rank")
-    return folder
+    return train_checkpoint(
+        trainer,
+        folder,
+        "pe-rank",
+        arguments,
+        base.tokenizer if base.model.own_vocabulary else None,
+        base.template,
+        how_to_serve=None if arguments.objective == "rank" else "",  # aligned, it does not rank yet
+        base=arguments.base,
+        base_revision=sha256_of_files(weight_files(Path(arguments.base))),
+        passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
+        instructions=sum(bool(item.query.instruction) for item in lists),
+    )
 
 
 def _check_divided(arguments: PERankArguments, settings: RunArguments) -> None:

@@ -8,11 +8,15 @@ passages when the same command is given again.
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +31,20 @@ from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
+from rerank.retrieval.build import BuildSettings, Report, VectorSteps
+from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.dense import DenseRetriever, open_vector_index
-from rerank.retrieval.index import Index, read_manifest
-from rerank.retrieval.store import PassageStore
+from rerank.retrieval.index import Index, IndexManifest, read_manifest, write_manifest
+from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
+from rerank.retrieval.store import PassageStore, allocate_vectors
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
-from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import Teacher, open_teacher
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, read_lists, write_lists
 from rerank_training.retriever.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RetrieverArguments
 from rerank_training.retriever.encoder import RetrieverCollator, RetrieverObjective, TrainableEncoder
-from rerank_training.retriever.reencoding import reencode
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
 from rerank_training.trainer.losses import rank_loss_named
@@ -225,6 +230,58 @@ def _retrieved(index: Index, encoder: Encoder, query: Query, depth: int) -> tupl
     passages = {passage.doc_id: passage for passage in index.store.passages(doc_ids) if passage.text.strip()}
     candidates = [replace(passages[doc.doc_id], score=doc.score) for doc in bm25 if doc.doc_id in passages]
     return make_pool(encoder.with_vector(query), candidates, grades={}), tuple(passages.values())
+
+
+def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexManifest:
+    """Writes a copy of `index` with the vectors of `encoder` to the new folder `out`, and returns its manifest.
+
+    A call after a kill goes on with the vectors that OUT.partial has, unless they are another encoder's.
+
+    Args:
+        encoder: must read as many tokens of a text as the encoder of `index`.
+        report: called with ("vectors", passages done, passages in total).
+
+    Raises:
+        ConfigError: `out` exists already.
+        IndexMismatch: `index` is not an index.
+    """
+    before = read_manifest(index)
+    plan = {"index": str(index.resolve()), "built": before.created_utc.isoformat(), "encoder": asdict(encoder.id)}
+    with build_folder(out, plan, replace_others=True) as build:
+        build.step("passages", partial(_copy_texts, index, build.index, before.passages, encoder.id.dimension))
+        steps = VectorSteps(build, encoder, BuildSettings(before.dense, before.encoder_dtype), report)
+        build.step("vectors", steps.vectors)
+        build.step("dense", steps.dense)
+        changed = {
+            "encoder": encoder.id,
+            "created_utc": datetime.now(UTC),
+            **steps.quality(),
+            "seconds": before.seconds | build.seconds,
+        }
+        manifest = write_manifest(build.index, before.model_copy(update=changed))
+        build.finish()
+    return manifest
+
+
+def _copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None:
+    """Copies all of an index but its vectors to the new folder of another one, with vectors that are still 0.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        shutil.copytree(index, folder, ignore=_without_vectors)
+    except shutil.Error as error:  # one failure for each file, with the text of its OSError
+        _, target, reason = error.args[0][0]
+        raise OSError(errno.EIO, reason, target) from error
+    allocate_vectors(folder, passages, dimension)
+
+
+def _without_vectors(folder: str, names: list[str]) -> list[str]:
+    """The files of an index that depend on the vectors; sparse vectors are in a separate folder."""
+    of_vectors = [name for name in names if name.endswith((".npy", ".faiss")) or name == "manifest.json"]
+    return [] if Path(folder).name == SPARSE_FOLDER else of_vectors
 
 
 def measure_dense(index: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]) -> MetricValues:

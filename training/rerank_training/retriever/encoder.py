@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -17,7 +16,7 @@ from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_loading import Prompts
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.trainer.flags import LORA_ALPHA
+from rerank_training.trainer.checkpoint import add_adapter
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors
 
@@ -42,9 +41,8 @@ class TrainableEncoder(nn.Module):
         self.encoder.prompts |= prompts._asdict()  # the saved folder states them
         self._adapters: list[Any] = []  # a list, because the weights of a submodule would be saved twice
         if lora_rank:
-            lora = LoraConfig(r=lora_rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
             transformer: Any = self.encoder[0].auto_model
-            self._adapters = [get_peft_model(transformer, lora)]  # changes its layers in place
+            self._adapters = [add_adapter(transformer, lora_rank)]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(N, D) unit vectors of (N, T) token ids."""

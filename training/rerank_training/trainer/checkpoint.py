@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, TrainedRanker, read_manifest, write_manifest
 from rerank.errors import ConfigError
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Scale of LoRA adapters, divided by their rank.
+_LORA_ALPHA = 32
 _PACKAGES = ("torch", "transformers", "peft")
 
 
@@ -92,6 +95,7 @@ def write_checkpoint(
             (temporary / TEMPLATE_FILE).write_bytes(template.source)
         manifest = CheckpointManifest(
             ranker=ranker,
+            window_size=arguments.window_size,
             weights_sha256=sha256_of_files(sorted(temporary.glob("*.safetensors"))),
             template_sha256=template.sha256 if template else "",
             command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
@@ -125,6 +129,12 @@ def data_hashes(paths: Iterable[str | None]) -> dict[str, str]:
 def package_versions() -> dict[str, str]:
     """Versions of the packages that influence the trained weights."""
     return {name: version(name) for name in _PACKAGES}
+
+
+def add_adapter(model: PreTrainedModel, rank: int) -> PeftModel:
+    """A model with a new LoRA adapter (Hu et al. 2021) on all its linear layers, which are changed in place."""
+    lora = LoraConfig(r=rank, lora_alpha=_LORA_ALPHA, target_modules="all-linear")
+    return cast(PeftModel, get_peft_model(model, lora))
 
 
 def base_revision(base: str, model: Any) -> str:

@@ -15,8 +15,6 @@ WINDOW_SIZE = 20
 RankLossName = Annotated[
     str, "Ranking loss, such as ranknet, listmle or kl; an unknown name is answered with all names."
 ]
-#: Scale of LoRA adapters, divided by their rank.
-LORA_ALPHA = 32
 
 
 def learning_rates(of_adapter: float, of_weights: float) -> str:

@@ -16,16 +16,18 @@ from typing import Any, cast
 
 from peft.helpers import disable_input_dtype_casting
 from rerank_eval.statistics import SIGNIFICANT, compare
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from rerank.checkpoints.manifest import RESULT_FOLDER
+from rerank.checkpoints.manifest import RESULT_FOLDER, TrainedRanker
 from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
+from rerank.prompting.templates import Template
 from rerank.util.files import damage_of, report_disk_errors, sha256_of_files
 from rerank.util.json_files import read_saved, write_synced
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import report_write_errors
+from rerank_training.trainer.checkpoint import report_write_errors, write_checkpoint
+from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.processes import is_main_process, process_count
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrainer
 
@@ -116,6 +118,37 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     return metrics
 
 
+def train_checkpoint(
+    trainer: RankingTrainer,
+    folder: Path,
+    ranker: TrainedRanker,
+    arguments: ListArguments,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    template: Template | None = None,
+    how_to_serve: str | None = None,
+    **manifest: Any,
+) -> Path:
+    """Trains, writes the checkpoint that is served to `folder`, prints a summary, and returns the folder.
+
+    Args:
+        folder: `result_folder` of the run.
+        tokenizer: None if the checkpoint uses the encoder's.
+        template: None for a ranker without a prompt.
+        how_to_serve: lines at the end of the summary; None: `rerank serve` with this model.
+        manifest: fields of the manifest, besides those that all trainings have.
+
+    Raises:
+        ConfigError: see `train` and `write_checkpoint`.
+    """
+    metrics = train(trainer, [arguments, trainer.args])
+    if trainer.is_world_process_zero():
+        write_checkpoint(folder, ranker, arguments, metrics, trainer.model, tokenizer, template, **manifest)
+        if how_to_serve is None:
+            how_to_serve = f"\nserve it: rerank serve --model {shlex.quote(f'default={folder}')}"
+        _print_summary(trainer, folder, how_to_serve)
+    return folder
+
+
 def last_save(folder: Path) -> str | None:
     """The newest complete save of a run. Removes incomplete ones, and warns of those that were complete."""
     for path in folder.glob("checkpoint-*"):
@@ -202,14 +235,8 @@ class MeasureBefore(TrainerCallback):
                 print(f"step {0:>6}/{state.max_steps}  nDCG@10 {fmean(values):.4f} before the training", flush=True)
 
 
-def print_summary(trainer: RankingTrainer, folder: Path, served: bool = True) -> None:
-    """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it.
-
-    Args:
-        trainer: after the training; without held-out lists nothing was measured.
-        folder: of the trained checkpoint, in the folder of the run.
-        served: False for a checkpoint that is not served yet.
-    """
+def _print_summary(trainer: RankingTrainer, folder: Path, how_to_serve: str) -> None:
+    """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it."""
     state = trainer.state
     if trainer.held_out:
         step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
@@ -218,9 +245,7 @@ def print_summary(trainer: RankingTrainer, folder: Path, served: bool = True) ->
         print(_change(history[-1] if history else [], trainer.held_out))
     else:
         print(f"\nlast step: {state.global_step} of {state.max_steps}; nothing was measured, as no lists were held out")
-    print(f"model: {folder}", flush=True)
-    if served:
-        print(f"serve it: rerank serve --model {shlex.quote(f'default={folder}')}", flush=True)
+    print(f"model: {folder}{how_to_serve}", flush=True)
 
 
 def _change(before: Sequence[float], after: Sequence[float]) -> str:

@@ -18,8 +18,7 @@ from torch.utils.data import Dataset
 from rerank.checkpoints.manifest import trained_window
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank_training.lists.files import read_lists
-from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.training_list import TrainingList, read_lists
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments
 

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_training.lists.files import read_lists, write_lists
-from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
+from rerank_training.lists.training_list import TrainingList, read_lists, relevance_from_ranking, write_lists
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import grades_by_query, read_qrels
