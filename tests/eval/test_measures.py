@@ -9,8 +9,18 @@ from typing import Any
 import ir_measures
 import pytest
 from rerank_eval.evaluation import best_order
-from rerank_eval.measures import Response, busy_s, efficiency, measure, measures_from, warnings, without_query_documents
+from rerank_eval.measures import (
+    Response,
+    busy_s,
+    efficiency,
+    least_relevant_grade,
+    measure,
+    measures_from,
+    warnings,
+    without_query_documents,
+)
 
+from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, grade_of
 from rerank.types import ScoredDoc
 
@@ -97,6 +107,26 @@ def test_every_measure_equals_trec_eval_arithmetic(
 
 def by_score(docs: list[ScoredDoc]) -> list[str]:
     return [doc.doc_id for doc in sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)]
+
+
+@pytest.mark.parametrize(
+    ("grades", "asked", "least"),
+    [
+        ([1, 0], 0, 1),
+        ([2, 1], 0, 1),
+        ([3, 2, 1], 0, 2),
+        ([3, *[1] * 7], 0, 1),
+        ([5, 3], 0, 1),
+        ([3, 2, 1], 1, 1),
+        ([3, 1], 3, 3),
+    ],
+)
+def test_least_relevant_grade_follows_the_judgements(grades: list[int], asked: int, least: int) -> None:
+    """Grade 2 on the scale of TREC Deep Learning; one high grade among many of 1 does not make that scale."""
+    qrels = [Qrel("q", f"d{place}", grade) for place, grade in enumerate(grades)]
+    assert least_relevant_grade(qrels, asked) == least
+    with pytest.raises(ConfigError, match=rf"--rel 9 exceeds the highest grade {max(grades)} .* use at most"):
+        least_relevant_grade(qrels, 9)
 
 
 def test_unjudged_query_does_not_count() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import pytest
 from rerank_eval.commands import eval_beir, eval_trec_dl
+from rerank_eval.overlap import without_relevant
 
+from rerank.readers.qrels import Qrel
 from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, write_requests
 from tests.serving import Served
 
@@ -68,3 +72,18 @@ def test_service_over_another_collection_is_refused(tmp_path: Path, service: Ser
     error = refusal(eval_beir, tmp_path / "out", *given, "--model", "identity")
     assert f"passages found by the service at {service.address}" in error
     assert not (tmp_path / "out" / "report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("grades", "rel", "note"),
+    [
+        ({"q": 1, "r": 1}, 1, ""),
+        ({"q": 1, "r": 0}, 1, "1 of 2 measured queries have no passage of grade 1 or above and count as 0 in RR"),
+        ({"q": 0, "r": 0}, 1, "None of the 2 measured queries has a passage above grade 0, so every measure is 0."),
+        ({"q": 1, "r": 1}, 3, "None of the 2 measured queries has a passage of grade 3 or .*; give --rel 1 or"),
+    ],
+)
+def test_queries_without_a_relevant_passage_are_noted(grades: dict[str, int], rel: int, note: str) -> None:
+    notes = without_relevant([Qrel(query_id, "a", grade) for query_id, grade in grades.items()], rel)
+    assert len(notes) == bool(note)
+    assert re.match(note, "".join(notes))
