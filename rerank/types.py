@@ -130,6 +130,19 @@ class Passage:
     #: The tokens of `text` for the model that reads it; set by its ranker, when it prepares the passage.
     tokens: TextTokens | None = field(default=None, repr=False, compare=False, kw_only=True)
 
+    @property
+    def is_as_sent(self) -> bool:
+        """True if nothing was put in front of the text, and nothing computed or read for it."""
+        return (
+            self.vector is None
+            and self.sparse is None
+            and self.stems is None
+            and self.sparse_score is None
+            and self.tokens is None
+            and not self.prefix_chars
+            and not self.vector_truncated
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredDoc:

@@ -336,7 +336,9 @@ def _with_weight(options: RankOptions, default: FirstStageWeight) -> RankOptions
 
 
 def _passage(given: Passage, stored: dict[str, Passage]) -> Passage:
-    """Makes the passage that is ranked; it begins with its title, if the caller gives one."""
+    """The passage that is ranked; it begins with its title, if the caller gives one."""
+    if not given.in_index and not given.title and given.is_as_sent:
+        return given
     found = stored[given.doc_id] if given.in_index else None
     text = given.text or (found.text if found else "")
     titled = with_title(text, given.title)

@@ -80,7 +80,9 @@ class UnorderedList:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
-            ranked += [replace(item, passage=self.candidates[place], position=place, score=score) for place in same]
+            ranked += [
+                RankedCandidate(self.candidates[place], place, score, item.relevance, item.span) for place in same
+            ]
         lost = "" if self.has_scores or not options.first_stage_weight else _NO_SCORES
         trace = self._trace(of_distinct.trace, warning_of_scores(self.candidates) or lost)
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
@@ -90,6 +92,8 @@ class UnorderedList:
         first = same[0]
         passage = next((candidate for candidate in same if candidate.vector is not None), first)
         score = max(candidate.score or 0.0 for candidate in same) if self.has_scores else None
+        if passage is first and score == first.score:
+            return first
         return replace(passage, doc_id=first.doc_id, score=score)
 
     def _trace(self, trace: Trace, warning: str) -> Trace:

@@ -26,7 +26,7 @@ _calls_log = logging.getLogger("rerank.calls")
 #: Lines that wait until standard error takes them; further ones are dropped and counted.
 _MAX_WAITING = 10_000
 #: Seconds that lines gather, as waking the thread costs as much as some lines; lines at once.
-_GATHER_S, _AT_ONCE = 0.01, 1000
+_GATHER_S, _AT_ONCE = 0.05, 1000
 #: Seconds that the last lines have at the end of the process.
 _FLUSH_S = 1.0
 _STANDARD_ERROR = 2

@@ -87,9 +87,9 @@ class Usage(BaseModel):
         return cls(prompt_tokens=trace.tokens, total_tokens=trace.tokens)
 
 
-def to_json(reply: BaseModel) -> bytes:
-    """The JSON of a reply, without the fields that are None. Numbers of type float have a decimal point."""
-    return reply.model_dump_json(exclude_none=True).encode()
+def to_json(kind: type[BaseModel], reply: Any) -> bytes:
+    """The JSON of a reply of a type, without the fields that are None. Numbers of type float have a decimal point."""
+    return kind.model_validate(reply).model_dump_json(exclude_none=True).encode()
 
 
 #: Field of a request → the API of the requests that have it. A path with one API reads all requests as this API's.

@@ -112,12 +112,12 @@ class CohereAPI(RerankAPI):
 
     def _reply(self, request: DocumentsRequest, ranking: Ranking, warnings: Sequence[str]) -> bytes:
         results = [
-            CohereResult(
-                index=result.position,
-                relevance_score=result.score,
-                ranked=result.ranked,
-                document=as_object(request.documents[result.position]) if request.return_documents else None,
-            )
+            {
+                "index": result.position,
+                "relevance_score": result.score,
+                "ranked": result.ranked,
+                "document": as_object(request.documents[result.position]) if request.return_documents else None,
+            }
             for result in scored(ranking, len(request.documents), request.relative_scores)
         ]
         tokens = ranking.trace.tokens
@@ -126,15 +126,15 @@ class CohereAPI(RerankAPI):
             "tokens": {"input_tokens": tokens, "output_tokens": 0},
             **({"warnings": list(warnings)} if warnings else {}),
         }
-        return to_json(
-            DocumentsReply(
-                id=str(uuid.uuid4()),
-                model=ranking.trace.model,
-                results=results,
-                usage=Usage.of(ranking.trace),
-                meta=meta,
-            )
-        )
+        usage = Usage.of(ranking.trace)
+        reply = {
+            "id": str(uuid.uuid4()),
+            "model": ranking.trace.model,
+            "results": results,
+            "usage": usage,
+            "meta": meta,
+        }
+        return to_json(DocumentsReply, reply)
 
 
 def _cut_to(candidate: Passage, whole: str, text: str) -> Passage:

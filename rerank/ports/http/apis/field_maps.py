@@ -103,7 +103,6 @@ class MappedAPI(RerankAPI):
         of_result: dict[str, Any] = {score: float}
         result: Any = create_model(f"{kind}Result", __base__=_Result, **of_result)
         listed: dict[str, Any] = {results: list[result]}
-        self._result = result
         self.request: type[_Request] = create_model(f"{kind}Request", __base__=_Request, **given)
         self.reply: type[_Reply] = create_model(f"{kind}Reply", __base__=_Reply, **listed)
 
@@ -121,16 +120,16 @@ class MappedAPI(RerankAPI):
         asked = request.return_documents
         is_shown = self._shows_documents if asked is None else asked
         results = [
-            self._result(
-                index=result.position,
-                ranked=result.ranked,
-                document=documents[result.position] if is_shown else None,
-                **{self._score: _log_odds(result.score) if self._is_log_odds else result.score},
-            )
+            {
+                "index": result.position,
+                "ranked": result.ranked,
+                "document": documents[result.position] if is_shown else None,
+                self._score: _log_odds(result.score) if self._is_log_odds else result.score,
+            }
             for result in found
         ]
-        listed: dict[str, Any] = {self._results: results}
-        return to_json(self.reply(model=ranking.trace.model, usage=RowUsage.of(ranking.trace), **listed))
+        usage = RowUsage.of(ranking.trace)
+        return to_json(self.reply, {"model": ranking.trace.model, "usage": usage, self._results: results})
 
 
 def _log_odds(score: float) -> float:

@@ -92,12 +92,12 @@ def _reply(request: TextsRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
         _refuse_truncated(ranking)
     found = scored(ranking, len(request.texts), request.relative_scores, request.raw_scores)
     ranks = [
-        Rank(
-            index=result.position,
-            score=result.score,
-            ranked=result.ranked,
-            text=request.texts[result.position] if request.return_text else None,
-        )
+        {
+            "index": result.position,
+            "score": result.score,
+            "ranked": result.ranked,
+            "text": request.texts[result.position] if request.return_text else None,
+        }
         for result in found
     ]
-    return to_json(RankList(ranks))
+    return to_json(RankList, ranks)
