@@ -30,7 +30,7 @@ Execution: TypeAlias = pb.Execution
 
 
 @dataclass(frozen=True)
-class Load:
+class CallTimes:
     """The calls of some callers; each caller sends its next one when it has the answer."""
 
     latencies_ms: list[float]
@@ -109,7 +109,7 @@ class Calls:
         self._is_tiny, self._target = proof.is_tiny, target
         self._lists = cycle(proof.lists)
 
-    def measure(self, model: str, callers: int, calls: int, depth: int = 100, **options: Any) -> Load:
+    def measure(self, model: str, callers: int, calls: int, depth: int = 100, **options: Any) -> CallTimes:
         """Sends calls, on a CPU one for each caller at most."""
         lists = list(islice(self._lists, min(calls, callers) if self._is_tiny else calls))
         with RerankClient(self._target) as client, ThreadPoolExecutor(callers) as threads:
@@ -122,7 +122,7 @@ class Calls:
             start_s = time.perf_counter()
             found = list(threads.map(call, lists))
             elapsed_s = time.perf_counter() - start_s
-        return Load([ms for ms, _ in found], [execution for _, execution in found], elapsed_s)
+        return CallTimes([ms for ms, _ in found], [execution for _, execution in found], elapsed_s)
 
 
 def _first(proof: Proof, calls: Calls) -> Iterator[Row]:
@@ -155,7 +155,7 @@ def _small(proof: Proof, calls: Calls) -> Iterator[Row]:
     yield _one_caller(proof, name, weights, calls.measure("small", 1, _ONE))
 
 
-def _one_caller(proof: Proof, name: str, weights: int, load: Load) -> Row:
+def _one_caller(proof: Proof, name: str, weights: int, load: CallTimes) -> Row:
     what = f"{name}, {proof.depth} passages ({load.tokens:,.0f} tokens), sliding, one caller, p50"
     return timed(what, load.p50_ms, proof.floor_ms(weights, load.tokens), load.note)
 
