@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -28,7 +29,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.encoder_loading import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
 from rerank.retrieval.sparse_store import write_part
-from rerank.retrieval.store import PassageStore, VectorWriter
+from rerank.retrieval.store import PassageStore, write_vectors
 from rerank.types import Precision
 from rerank.util.files import atomic_file
 
@@ -74,38 +75,29 @@ class ShardJob(ABC, Generic[Id]):
         """(number of shards,) seconds."""
         return np.fromfile(self.journal, np.float64)
 
-    def finish(self, shard: int, seconds: float) -> None:
-        """Enters the time of a finished shard into the journal, from any process."""
-        with self.journal.open("r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), np.float64(seconds).tobytes(), shard * np.float64().nbytes)
-            os.fdatasync(file.fileno())
+    def ready(self, encoder: Any = None) -> Callable[[int], int]:
+        """Returns a function that encodes and stores a shard in this process, and returns the number of its passages.
 
+        Args:
+            encoder: the encoder of the job; None loads it.
 
-class ShardWorker:
-    """Encodes shards of a job in this process.
+        Raises:
+            ConfigError: another encoder has the name of the job's.
+        """
+        encoder = encoder or self.load_encoder()
+        if encoder.id != self.encoder:
+            raise ConfigError(f"encoder {encoder.id.name} has changed since the build began; start a new build")
+        return partial(self._encode, encoder, PassageStore(self.folder))
 
-    Args:
-        job: what to encode.
-        encoder: the encoder of the job; None loads it.
-
-    Raises:
-        ConfigError: another encoder has the name of the job's.
-    """
-
-    def __init__(self, job: ShardJob[Any], encoder: Any = None) -> None:
-        self._job, self._encoder = job, encoder or job.load_encoder()
-        if self._encoder.id != job.encoder:
-            raise ConfigError(f"encoder {job.encoder.name} has changed since the build began; start a new build")
-        self._texts = PassageStore(job.folder)
-        job.create_journal()
-
-    def encode(self, shard: int) -> int:
-        """Encodes and stores the passages of a shard; returns their number."""
+    def _encode(self, encoder: Any, passages: PassageStore, shard: int) -> int:
         start_s = time.perf_counter()
-        first = shard * self._job.shard_rows
-        texts = list(self._texts.texts_from(first, first + self._job.shard_rows))
-        self._job.store(shard, texts, self._encoder)
-        self._job.finish(shard, time.perf_counter() - start_s)
+        first = shard * self.shard_rows
+        texts = list(passages.texts_from(first, first + self.shard_rows))
+        self.store(shard, texts, encoder)
+        with self.journal.open("r+b", buffering=0) as file:  # which other processes write, too
+            seconds = np.float64(time.perf_counter() - start_s)
+            os.pwrite(file.fileno(), seconds.tobytes(), shard * seconds.nbytes)
+            os.fdatasync(file.fileno())
         return len(texts)
 
 
@@ -121,7 +113,7 @@ class DenseJob(ShardJob[EncoderId]):
         vectors, is_truncated = encoder.vectors_and_truncation(texts, self.dtype)
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self.encoder.name} returns numbers that are not finite; use another")
-        VectorWriter(self.folder).write(shard * self.shard_rows, vectors, is_truncated)
+        write_vectors(self.folder, shard * self.shard_rows, vectors, is_truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +161,9 @@ def encode_shards(job: ShardJob[Any], encoder: Any, workers: int, report: Callab
 
 def _here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
     """Encodes in this process; yields the number of passages of each shard."""
-    worker = ShardWorker(job, encoder)
+    encode = job.ready(encoder)
     with _one_thread():
-        yield from map(worker.encode, shards)
+        yield from map(encode, shards)
 
 
 def _pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
@@ -191,18 +183,18 @@ def _pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
 
 
 def _start_worker(job: ShardJob[Any]) -> None:
-    global _worker
+    global _encode_shard
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    _worker = ShardWorker(job)
+    _encode_shard = job.ready()
 
 
 def _encode_in_worker(shard: int) -> int:
-    return _worker.encode(shard)
+    return _encode_shard(shard)
 
 
-#: The encoder of a worker process.
-_worker: ShardWorker
+#: Encodes a shard in a worker process.
+_encode_shard: Callable[[int], int]
 
 
 def _end_with_parent() -> None:

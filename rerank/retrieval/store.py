@@ -180,22 +180,19 @@ def allocate_vectors(folder: Path, n: int, dimension: int) -> tuple[Matrix, npt.
     return vectors, truncated
 
 
-class VectorWriter:
-    """Fills the vectors of a passage store, in any order and from several processes."""
+def write_vectors(folder: Path, first: int, vectors: Matrix, truncated: Sequence[bool]) -> None:
+    """Stores the vectors of the rows from `first` on, and whether they are truncated; they survive a power cut.
 
-    def __init__(self, folder: Path) -> None:
-        self._arrays = [np.load(folder / name, mmap_mode="r") for name in (_VECTORS, _TRUNCATED)]
-        self._files = [(folder / name).open("r+b", buffering=0) for name in (_VECTORS, _TRUNCATED)]
+    Rows may be written in any order and by several processes.
 
-    def write(self, first: int, vectors: Matrix, truncated: Sequence[bool]) -> None:
-        """Stores the vectors of the rows from `first` on, and whether they are truncated; they survive a power cut.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        for array, file, values in zip(self._arrays, self._files, (vectors, truncated), strict=True):
-            content = np.ascontiguousarray(values, dtype=array.dtype).tobytes()
-            place = array.offset + first * array.strides[0]
+    Raises:
+        OSError: the disk is full.
+    """
+    for name, values in ((_VECTORS, vectors), (_TRUNCATED, truncated)):
+        array = np.load(folder / name, mmap_mode="r")
+        content = np.ascontiguousarray(values, dtype=array.dtype).tobytes()
+        place = array.offset + first * array.strides[0]
+        with (folder / name).open("r+b", buffering=0) as file:
             while content:  # a disk that becomes full takes a part before it refuses the rest
                 written = os.pwrite(file.fileno(), content, place)
                 content, place = content[written:], place + written

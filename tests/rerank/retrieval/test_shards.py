@@ -10,7 +10,7 @@ import pytest
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.shards import DenseJob, ShardWorker, encode_shards
+from rerank.retrieval.shards import DenseJob, encode_shards
 from rerank.retrieval.store import allocate_vectors, write_passages
 from rerank.types import Matrix, Passage
 
@@ -34,7 +34,7 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
 def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: Encoder) -> None:
     changed = replace(job, encoder=replace(encoder.id, sha256="0" * 64))
     with pytest.raises(ConfigError, match="has changed since the build began"):
-        ShardWorker(changed, encoder)
+        changed.ready(encoder)
 
 
 def test_vectors_that_are_not_finite_are_refused(
