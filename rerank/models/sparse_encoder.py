@@ -22,8 +22,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rerank.checkpoints.bundled import SPLADE_TINY
-from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
+from rerank.checkpoints.bundled import SPLADE_TINY, locate_sparse_encoder
 from rerank.errors import CheckpointError
 from rerank.models.batches import batches_by_length
 from rerank.models.linear_layers import compute_by_onednn

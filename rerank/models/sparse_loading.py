@@ -15,16 +15,20 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder
+from rerank.checkpoints.bundled import SPLADE_TINY
+from rerank.checkpoints.settings_files import architecture_in, check_settings, read_settings, refuse_code
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.encoder_loading import Prompts, resolve_prompts
 from rerank.models.loading import readable_positions
+from rerank.util.files import missing_path_hint
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"
 #: A tokenizer may know fewer terms than the model has weights for, which are padded to a round number.
 _KNOWN_SHARE = 0.9
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+_HEAD = "ForMaskedLM"
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
     Raises:
         CheckpointError: the folder holds no whole SPLADE model, or one of another form.
     """
-    transformer_folders = check_sparse_encoder(folder)
+    transformer_folders = _check_files(folder)
     transformers_logging.disable_progress_bar()
     with loading("sparse encoder", folder):
         _check_complete(transformer_folders)
@@ -144,3 +148,32 @@ def _check_vocabularies(folder: Path, library: SparseEncoder, size: int) -> None
                     f"{folder}: the vocabulary has {terms} terms, but the model {size}; copy the tokenizer.json that "
                     "was published with the model"
                 )
+
+
+def _check_files(folder: Path) -> list[Path]:
+    """Checks that a folder holds a SPLADE model that needs no code of its publisher, without loading it.
+
+    Returns the folders of its transformers: itself, or one below it for each kind of text.
+    """
+    if not folder.is_dir():
+        hint = missing_path_hint(folder)
+        raise CheckpointError(
+            f"there is no folder {folder}{hint}; give the folder of a sparse encoder, or {SPLADE_TINY}"
+        )
+    configs = {path: read_settings(path) for part in check_settings(folder) if (path := part / "config.json").is_file()}
+    transformers = {path: config for path, config in configs.items() if "architectures" in config}
+    if not transformers:
+        raise CheckpointError(f"{folder} has no config.json of a transformer; give the folder of a sparse encoder")
+    for path, config in transformers.items():
+        refuse_code(path, config, "sparse encoder")
+        architecture = architecture_in(config)
+        if not architecture.endswith(_HEAD):
+            raise CheckpointError(
+                f"{path} names {architecture or 'no architecture'}, which gives no weights of terms: they would come "
+                f"from random numbers; use a SPLADE model (…{_HEAD}), and give a dense encoder as `encoder`"
+            )
+        if not any(any(path.parent.glob(pattern)) for pattern in _TOKENIZER_FILES):
+            raise CheckpointError(
+                f"{path.parent} has no vocabulary ({' or '.join(_TOKENIZER_FILES)}); copy the whole folder of the model"
+            )
+    return [path.parent for path in transformers]

