@@ -69,8 +69,8 @@ class Dataset:
     notes: tuple[str, ...]
     index: Path | None
 
-    def ask(self, system: System, query_id: str) -> Response:
-        """Asks a system to rank the candidates of a query."""
+    def rank(self, system: System, query_id: str) -> Response:
+        """Has a system rank the candidates of a query."""
         query = self.queries[query_id]
         if self.lists is None:
             return system.search(query, **self.search)

@@ -115,7 +115,7 @@ class _SystemRun:
     def _run(self, query_id: str) -> None:
         """Writes the response at once, so that the failure of another query does not lose it."""
         try:
-            response = self._dataset.ask(self._system, query_id)
+            response = self._dataset.rank(self._system, query_id)
         except RerankError as error:
             error.args = (f"{self.name}, query {query_id!r}: {error}",)
             raise

@@ -149,11 +149,11 @@ def walk_of_request(folder: Path, port: str, model: str, texts: Sequence[str]) -
             "grpc": partial(client.rerank, _QUERY, texts, model=model),
             "http": lambda: httpx2.post(f"{http}/v2/rerank", json=body, timeout=600).raise_for_status(),
         }
-        ask = by_port[port]
-        ask()  # what is made once
+        send = by_port[port]
+        send()  # what is made once
         service.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
-        ask()
+        send()
         time.sleep(0.5)  # what follows the answer
         service.send_signal(signal.SIGUSR1)
         while not out.exists():

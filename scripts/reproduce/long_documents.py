@@ -56,7 +56,7 @@ def main(
     """Print how often the right document comes first, and which documents pass the threshold."""
     questions = list(islice(_questions(list(read_requests(requests)), qrels), limit))
     with Reranker(config_of_model(model)) as reranker:
-        found = [_ask(reranker, question) for question in questions]
+        found = [_outcome(reranker, question) for question in questions]
     unrelated = [relevance for result in found for relevance in result.unrelated]
     print(f"{model}, {len(found)} queries of {requests}, {_DOCUMENTS} documents of {_PASSAGES} passages each")
     print(f"the right document is first: {sum(result.place == 0 for result in found)}")
@@ -81,7 +81,7 @@ def _questions(lists: Sequence[CandidateList], qrels: Path) -> Iterator[Question
         yield Question(request.query, answers[0], documents)
 
 
-def _ask(reranker: Reranker, question: Question) -> Outcome:
+def _outcome(reranker: Reranker, question: Question) -> Outcome:
     candidates = [Passage(str(place), text) for place, text in enumerate(question.documents)]
     options = RankOptions(max_chunks_per_doc=_MAX_CHUNKS, ordered=False)
     ranked = reranker.rerank(question.query, candidates, options).ranked
