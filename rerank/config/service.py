@@ -132,7 +132,7 @@ class TelemetryConfig(Settings):
         traces: whether calls are traced with OpenTelemetry. The exporter is set by the standard environment variables,
             such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
         log_format: "text" for people, or "json", one object per line. Default: text.
-        log_level: least level of the lines in the log; a call's line has info. Default: info.
+        log_level: lowest level that is logged; a call's line has info. Default: info.
     """
 
     metrics: Address | None = None
