@@ -92,7 +92,7 @@ class Limits(Settings):
         max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
             fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
         max_connection_age_s: the age of a gRPC connection, in seconds; an older one is closed after its calls, so that
-            clients connect anew and a load balancer can send them elsewhere. Default: none.
+            clients connect again and a load balancer can send them elsewhere. Default: none.
     """
 
     max_candidates: Positive = 1000

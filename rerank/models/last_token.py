@@ -1,6 +1,6 @@
 """Reads many sequences, and returns the model's output at the last token of each.
 
-Sequences of like lengths share a forward pass, padded at their ends. A position of a causal model does not depend on
+Sequences of similar lengths share a forward pass, padded at their ends. A position of a causal model does not depend on
 what follows it, so the padding needs no mask and changes an output by rounding only.
 
 On a CPU, short requests run between the layers of a long one. On a GPU the layers are compiled, and passes are replayed

@@ -122,7 +122,7 @@ class CrossEncoderRanker(Ranker):
         return replace(query, is_truncated=query.is_truncated or tokens + longest > room)
 
     def encode(self, window: Window) -> Window:
-        """Renders one pair of the query and each passage, as the model's files say, in batches of like lengths."""
+        """Renders one pair of the query and each passage, as the model's files say, in batches of similar lengths."""
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
         full = [place for place, pair in enumerate(pairs) if len(pair["input_ids"]) >= self._scorer.max_tokens]

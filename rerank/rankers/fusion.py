@@ -102,7 +102,7 @@ class FusionRanker(Ranker):
         return Prepared(query, scored, truncated)
 
     def encode(self, window: Window) -> Window:
-        """Groups the texts whose vectors are missing into batches of like lengths."""
+        """Groups the texts whose vectors are missing into batches of similar lengths."""
         batches = self._batches(window, list(dict.fromkeys(self._missing(window))))
         return replace(window, tokens=sum(batch.tokens for batch in batches), divided=batches)
 

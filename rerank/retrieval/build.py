@@ -77,7 +77,7 @@ def build_index(
     """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
 
     A build that is killed leaves the folder OUT.partial, and the next call with the same arguments goes on there.
-    Worker processes import the main module anew, so that a script needs `if __name__ == "__main__"`.
+    Worker processes import the main module again, so that a script needs `if __name__ == "__main__"`.
 
     Args:
         collection: the passages to index.

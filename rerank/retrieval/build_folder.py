@@ -73,7 +73,7 @@ def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = Fals
     Args:
         out: must not exist.
         plan: what the index depends on, as JSON.
-        replace_others: begin anew, instead of raising, if an unfinished index has another plan.
+        replace_others: start over, instead of raising, if an unfinished index has another plan.
 
     Raises:
         ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan;
@@ -113,13 +113,13 @@ def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> 
         ]
         raise ConfigError(
             f"{folder} holds an unfinished index with {'; '.join(differences)}; repeat the command that began it, or "
-            "remove the folder to begin anew"
+            "remove the folder to start over"
         )
     damage = _damage(folder) if unfinished else ""
     if begun == plan and not damage:
         return
     if damage:
-        log.warning("%s, as after a power loss: the index is begun anew", damage)
+        log.warning("%s, as after a power loss: the build starts over", damage)
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     write_synced(folder / _PLAN, plan)

@@ -151,7 +151,7 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
     """
     db = sqlite3.connect(folder / _PASSAGES)
     for setting in ("synchronous = OFF", "journal_mode = OFF", f"cache_size = -{_WRITE_CACHE_KIB}"):
-        db.execute(f"PRAGMA {setting}")  # a file that is not complete is written anew
+        db.execute(f"PRAGMA {setting}")  # a file that is not complete is written again
     try:
         db.execute("CREATE TABLE passages (row INTEGER PRIMARY KEY, doc_id TEXT NOT NULL UNIQUE, text TEXT NOT NULL)")
         for row, passage in enumerate(passages):

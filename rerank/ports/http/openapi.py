@@ -22,7 +22,7 @@ _STATUSES = {
     415: f"The content type is not {CONTENT_TYPE}, or the body is compressed.",
     429: "The service is busy; Retry-After has seconds.",
     503: "The service is shutting down; Retry-After has seconds.",
-    504: "The deadline came first, or cannot be met.",
+    504: "The deadline passed first.",
 }
 
 

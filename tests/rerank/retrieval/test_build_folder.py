@@ -58,7 +58,7 @@ def test_folder_that_a_power_loss_cut_is_begun_anew(
     with build_folder(tmp_path / "out", PLAN) as build:
         assert (build.seconds, build.index.exists()) == ({}, False)
     assert f"{name} " in caplog.text
-    assert "the index is begun anew" in caplog.text
+    assert "the build starts over" in caplog.text
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("all", lambda: fill(build))
     with build_folder(tmp_path / "out", PLAN) as build:
