@@ -22,7 +22,7 @@ from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
 from rerank.ports.http.apis.table import rerank_apis
-from rerank.ports.http.openapi import openapi
+from rerank.ports.http.description import openapi
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

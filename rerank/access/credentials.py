@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from rerank.access.certificates import check_authority, check_pair
+from rerank.access.tls import check_authority, check_pair
 from rerank.errors import ConfigError, UsageError
 from rerank.util.proxies import channel_options
 

@@ -100,7 +100,7 @@ def add(
     Its entry may also have `max_queue_tokens`. To revoke a key, delete its entry from the file. To revoke
     all, leave [] in it: a file without a list is refused.
     """
-    from rerank.access.key_file import CallerLimits, add_key
+    from rerank.access.keys import CallerLimits, add_key
 
     print(add_key(keys, name, CallerLimits(max_calls=max_calls)), flush=True)
     print(f"Keep this key of {name}; {keys} has only its hash.", file=sys.stderr)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -15,7 +16,24 @@ from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, did_you_mean
-from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.types import Completeness, ScoreKind
+from rerank.v1 import rerank_pb2 as pb
+
+E = TypeVar("E", bound=Enum)
+
+
+def _values(kind: type[E], values: Any, prefix: str) -> dict[E, Any]:
+    return {member: values.Value(f"{prefix}_{member.name}") for member in kind}
+
+
+STRATEGIES = _values(StrategyKind, pb.StrategyKind, "STRATEGY_KIND")
+FIRST_STAGES = _values(FirstStage, pb.FirstStage, "FIRST_STAGE")
+FIRST_STAGE_KINDS = _values(FirstStageKind, pb.FirstStageKind, "FIRST_STAGE_KIND")
+FEEDBACK_METHODS = _values(FeedbackMethod, pb.FeedbackMethod, "FEEDBACK_METHOD")
+ON_FAILURE = _values(OnFailure, pb.OnFailure, "ON_FAILURE")
+SCORE_KINDS = _values(ScoreKind, pb.ScoreKind, "SCORE_KIND")
+COMPLETENESS = _values(Completeness, pb.Completeness, "COMPLETENESS")
+
 
 M = TypeVar("M", bound=Message)
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from rerank.errors import InvalidRequest, reason_of
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.protobuf.enums import (
+from rerank.protobuf.fields import (
     COMPLETENESS,
     FEEDBACK_METHODS,
     FIRST_STAGE_KINDS,

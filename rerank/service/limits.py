@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from rerank.access.key_file import CallerLimits
-from rerank.access.keys import KeyStore
+from rerank.access.keys import CallerLimits, KeyStore
 from rerank.config import Limits
 from rerank.engine.request import CallerShare
 from rerank.errors import DeadlineExceeded, Overloaded, RerankError, ShuttingDown

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rerank.access.addresses import check_address, check_loopback, reachable
-from rerank.access.certificates import check_certificates
-from rerank.access.key_file import read_keys
+from rerank.access.keys import read_keys
+from rerank.access.tls import check_certificates
 from rerank.checkpoints import bundled
 from rerank.checkpoints.bundled import SMOLLM2, locate_sparse_encoder
 from rerank.checkpoints.manifest import TEMPLATE_FILE

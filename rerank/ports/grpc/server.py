@@ -13,8 +13,7 @@ from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import SERVICE
 from rerank.ports.connections import HANDSHAKE_S, connection_bounds
-from rerank.ports.grpc.handlers import RerankMethods, health_methods, unary_handlers
-from rerank.ports.grpc.streams import reflection_handler, watch_handler
+from rerank.ports.grpc.handlers import RerankMethods, health_methods, reflection_handler, unary_handlers, watch_handler
 from rerank.ports.health import Health
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd

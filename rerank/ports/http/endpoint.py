@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
-import re
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 from starlette.types import Receive, Scope, Send
 
-from rerank.errors import InvalidRequest, reason_of
-from rerank.ports.connections import end_connection_of
+from rerank.errors import reason_of
 from rerank.ports.http.apis.api import ByField, ParsedRequest, RerankAPI, chosen, error_body, fields_without_effect
-from rerank.ports.http.body import UTF_8, json_object
-from rerank.ports.http.problem import RefusedByHttp, problem_of
+from rerank.ports.http.call import HttpCall, HungUp, json_object
+from rerank.ports.http.problem import problem_of
 from rerank.readers.rows import listed
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.call import REQUEST_ID, DoneNotifier, OnEnd, request_id_of
-from rerank.service.limits import SMALL_MESSAGE, CallsInFlight
+from rerank.service.call import REQUEST_ID, OnEnd
+from rerank.service.limits import CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
 from rerank.types import Ranking, Trace
 
@@ -30,151 +25,6 @@ ANY_NAME = "*"
 _MAX_QUOTED_CHARS = 100
 #: Proxies refuse answers with longer headers.
 _MAX_HEADER_CHARS = 2000
-#: The type of the body.
-CONTENT_TYPE = "application/json"
-#: Charsets that a content type may name, and Python's names of them.
-_CHARSETS = {
-    "utf-8": "utf-8",
-    "utf8": "utf-8",
-    "us-ascii": "ascii",
-    "iso-8859-1": "latin-1",
-    "latin-1": "latin-1",
-    "latin1": "latin-1",
-    "windows-1252": "cp1252",
-    "utf-16": "utf-16",
-    "utf-16le": "utf-16-le",
-    "utf-16be": "utf-16-be",
-}
-#: Headers that programs send a key in, apart from Authorization.
-_KEY_HEADERS = ("api-key", "x-api-key")
-TIMEOUT_HEADER = "x-request-timeout-ms"
-_MILLISECONDS = re.compile(r"[1-9][0-9]*")
-
-
-class HungUp(asyncio.CancelledError):
-    """The client has hung up, which cancels its call."""
-
-
-class HttpCall(DoneNotifier):
-    """A request, see `rerank.service.call.PortCall`.
-
-    Args:
-        scope: the ASGI scope of the request.
-        receive: the ASGI function that receives the body.
-        max_bytes: limit on the size of the body.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int = 0) -> None:
-        host, port = scope.get("client") or ("unknown", 0)
-        #: In the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
-        self.peer = f"http:[{host}]:{port}" if ":" in host else f"http:{host}:{port}"
-        self._port: int = scope["server"][1]
-        self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        #: The first value of each header.
-        self._first = dict(reversed(self._headers))
-        self.request_id = request_id_of(self._headers)
-        #: The charset of the body, which `read` takes from the headers.
-        self.charset = UTF_8
-        self.deadline_s = math.inf
-        self._arrived_s = asyncio.get_running_loop().time()
-        self._receive = receive
-        self._max_bytes = max_bytes
-
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytearray:
-        """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
-
-        Args:
-            place: taken for a body that is not small, so that small ones never wait.
-
-        Raises:
-            HungUp: the client has hung up.
-            RefusedByHttp: the headers name another form than JSON, or the body is too large.
-            InvalidRequest: the header X-Request-Timeout-Ms is not a number of milliseconds.
-        """
-        self._check_headers()
-        body = bytearray()
-        async with AsyncExitStack() as places:
-            is_small = True
-            while True:
-                if is_small and len(body) > SMALL_MESSAGE:
-                    await places.enter_async_context(place)
-                    is_small = False
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    raise HungUp
-                body += message.get("body", b"")
-                if len(body) > self._max_bytes:
-                    raise self._too_large(f"{len(body)} or more")
-                if not message.get("more_body", False):
-                    return body
-
-    @asynccontextmanager
-    async def until_hung_up(self) -> AsyncIterator[None]:
-        """Runs a block that ends when the client hangs up. Follows `read`. Raises: HungUp."""
-        block = asyncio.timeout(None)
-        watching = asyncio.create_task(self._end_when_hung_up(block))
-        try:
-            async with block:
-                yield
-        except TimeoutError as error:
-            if not block.expired():
-                raise
-            raise HungUp from error
-        finally:
-            watching.cancel()
-
-    async def _end_when_hung_up(self, block: asyncio.Timeout) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        block.reschedule(0)
-
-    @property
-    def authorization(self) -> str | None:
-        """The key as gRPC's clients send it, whichever header and form it came in."""
-        given = [value for name, value in self._headers if name == "authorization"]
-        given = given or [self._first[name] for name in _KEY_HEADERS if name in self._first][:1]
-        if len(given) != 1:
-            return None
-        return given[0] if " " in given[0] else f"Bearer {given[0]}"
-
-    def hang_up(self) -> None:
-        """Ends the client's connection."""
-        end_connection_of(self._port, self.peer)
-
-    def _check_headers(self) -> None:
-        """Reads the deadline. Refuses a body that is not JSON, or too large, before it is received."""
-        self.deadline_s = self._arrived_s + _timeout_s(self._first.get(TIMEOUT_HEADER))
-        given = self._first.get("content-type", "")
-        content_type, *parameters = given.lower().replace('"', "").split(";")
-        if content_type.strip() != CONTENT_TYPE:
-            raise _unsupported(f"the content type is {given[:100]!r}; send {CONTENT_TYPE}")
-        for name, _, value in (parameter.strip().partition("=") for parameter in parameters):
-            if name == "charset":
-                if value not in _CHARSETS:
-                    raise _unsupported(f"the charset is {value[:100]!r}; send one of {', '.join(_CHARSETS)}")
-                self.charset = _CHARSETS[value]
-        encoding = self._first.get("content-encoding", "identity")
-        if encoding.lower() != "identity":
-            raise _unsupported(f"the content encoding is {encoding!r}; send the body without compression")
-        length = self._first.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._max_bytes:
-            raise self._too_large(length)
-
-    def _too_large(self, size: str) -> RefusedByHttp:
-        message = f"the request is {size} bytes long, more than the limit of {self._max_bytes}; send fewer passages"
-        return RefusedByHttp(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
-
-
-def _unsupported(message: str) -> RefusedByHttp:
-    return RefusedByHttp(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
-
-
-def _timeout_s(header: str | None) -> float:
-    if header is None:
-        return math.inf
-    if not _MILLISECONDS.fullmatch(header):
-        raise InvalidRequest("X-Request-Timeout-Ms", f"{header[:50]!r} is not a number of milliseconds from 1")
-    return float(header) / 1000  # infinite for hundreds of digits, as without the header
 
 
 @dataclass(frozen=True, slots=True)

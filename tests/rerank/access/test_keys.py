@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from rerank.access import keys as keys_module
-from rerank.access.key_file import CallerLimits, add_key, hash_of_key, read_keys
-from rerank.access.keys import KeyStore
+from rerank.access.keys import CallerLimits, KeyStore, add_key, hash_of_key, read_keys
 from rerank.errors import ConfigError, Unauthenticated
 
 ANY = CallerLimits()

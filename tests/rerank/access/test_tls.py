@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rerank.access.certificates import check_certificates
+from rerank.access.tls import check_certificates
 from rerank.client import Credentials, RerankClient
 from rerank.client.client import AsyncRerankClient
 from rerank.client.health_check import check_health

@@ -14,7 +14,7 @@ from rerank_eval.settings import EvaluationSettings
 from rerank_eval.systems import open_systems, parse_systems
 
 from rerank.access.credentials import Credentials
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient, RerankClient, list_loaded_models
 from rerank.client.error_details import ServiceError
 from rerank.commands.rank import RankSettings, rank

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.access.key_file import hash_of_key, read_keys
+from rerank.access.keys import hash_of_key, read_keys
 from rerank.commands.cli import app as rerank_app
 from rerank.errors import ConfigError
 from rerank.rankers.self_test import GOLDEN

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rerank.access.credentials import Credentials
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient
 from rerank.config import Limits, ServiceConfig
 from rerank.rankers.identity import IdentityRanker

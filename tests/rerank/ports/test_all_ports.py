@@ -21,7 +21,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from rerank.access.credentials import PLAIN
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.client.health_check import check_health
 from rerank.engine.engine import Engine
 from rerank.models.encoder import Encoder

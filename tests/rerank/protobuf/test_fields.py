@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import pytest
 
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod
-from rerank.protobuf.fields import request_message, unread_candidate_fields, with_enum_values
+from rerank.protobuf.fields import (
+    COMPLETENESS,
+    FEEDBACK_METHODS,
+    FIRST_STAGE_KINDS,
+    FIRST_STAGES,
+    ON_FAILURE,
+    SCORE_KINDS,
+    STRATEGIES,
+    request_message,
+    unread_candidate_fields,
+    with_enum_values,
+)
 from rerank.v1 import rerank_pb2 as pb
 
 
@@ -68,3 +81,25 @@ def test_ignored_fields_of_candidates_are_named_once() -> None:
 def test_argument_of_the_client_is_sent_to_its_constructor() -> None:
     with pytest.raises(InvalidRequest, match=r"^attempts: .* give it to the client: RerankClient\(…, attempts=…\)"):
         request_message(pb.RerankRequest, {"query": "q", "attempts": 1})
+
+
+@pytest.mark.parametrize(
+    ("members", "of_proto"),
+    [
+        (STRATEGIES, pb.StrategyKind),
+        (FIRST_STAGES, pb.FirstStage),
+        (FIRST_STAGE_KINDS, pb.FirstStageKind),
+        (FEEDBACK_METHODS, pb.FeedbackMethod),
+        (ON_FAILURE, pb.OnFailure),
+        (SCORE_KINDS, pb.ScoreKind),
+        (COMPLETENESS, pb.Completeness),
+    ],
+)
+def test_members_and_values_correspond_by_their_names(members: Mapping[Enum, int], of_proto: Any) -> None:
+    kind = type(next(iter(members)))
+    assert set(members) == set(kind)
+    by_name = {of_proto.Name(value): member.name for member, value in members.items()}
+    unspecified, *others = of_proto.keys()
+    assert unspecified.endswith("_UNSPECIFIED")
+    prefix = unspecified.removesuffix("UNSPECIFIED")
+    assert by_name == {name: name.removeprefix(prefix) for name in others}

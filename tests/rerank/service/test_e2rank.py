@@ -57,7 +57,7 @@ def search(stub: RerankServiceStub, **fields: object) -> pb.RerankResponse:
     return stub.Search(pb.SearchRequest(**given), timeout=TIMEOUT_S)
 
 
-def test_feedbackes_again_with_the_vector_of_the_list(
+def test_feedback_searches_again_with_the_vector_of_the_list(
     stub: RerankServiceStub, ranker: Ranker, e2rank: Encoder, index: Index
 ) -> None:
     query = e2rank.with_vector(Query(QUERY))

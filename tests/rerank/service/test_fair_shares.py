@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.client import Credentials
 from rerank.engine.request import ModelPhase
 from rerank.engine.scheduler import Work

@@ -16,8 +16,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from rerank.access import keys as keys_module
-from rerank.access.key_file import CallerLimits, add_key
-from rerank.access.keys import KeyStore
+from rerank.access.keys import CallerLimits, KeyStore, add_key
 from rerank.config import Limits
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder

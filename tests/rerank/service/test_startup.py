@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.checkpoints import bundled
 from rerank.config import ServiceConfig, load_config
 from rerank.config.encoder import EncoderConfig

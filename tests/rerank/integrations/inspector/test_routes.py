@@ -11,7 +11,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.collections import pydoc
 from rerank.config import HttpConfig, ServiceConfig
 from rerank.errors import ConfigError

@@ -9,8 +9,8 @@ import pytest
 
 from tests.rerank.ports import test_server
 from tests.rerank.ports.grpc import test_bad_requests, test_servicer
-from tests.rerank.protobuf import test_trace
-from tests.rerank.service import test_feedback
+from tests.rerank.protobuf import test_messages
+from tests.rerank.service import test_search
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 pytestmark = pytest.mark.ray
@@ -25,7 +25,7 @@ def _tests_of(module: ModuleType) -> dict[str, object]:
     return {name: test for name, test in tests.items() if callable(test) and _OURS & set(signature(test).parameters)}
 
 
-for module in (test_bad_requests, test_feedback, test_server, test_servicer, test_trace):
+for module in (test_bad_requests, test_messages, test_search, test_server, test_servicer):
     found = _tests_of(module)
     assert found, f"{module.__name__} has no test of the service"
     globals().update(found)

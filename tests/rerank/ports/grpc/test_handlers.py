@@ -1,15 +1,122 @@
-"""Statuses of calls."""
+"""gRPC's handlers: statuses, keys, and the answers of streams, bounded in number, size and time."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 
+from rerank.access.credentials import PLAIN
+from rerank.access.keys import CallerLimits, add_key
+from rerank.client import Credentials
+from rerank.client.health_check import check_health
 from rerank.errors import InvalidRequest
+from rerank.models.encoder import Encoder
+from rerank.names import LIVENESS, SERVICE
 from rerank.ports.grpc.handlers import abort
+from rerank.v1 import rerank_pb2 as pb
+from scripts.http2_frames import call, message, preface
+from tests.serving import TIMEOUT_S, identity_service, refusal
+
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def watch(channel: grpc.Channel, service: str = "") -> Any:
+    """A watch of the health, after its first status has come."""
+    statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service))
+    next(statuses)
+    return statuses
+
+
+def described(channel: grpc.Channel, *names: str) -> Any:
+    """The answers of a stream of reflection about these symbols."""
+    requests = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names]
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(requests), timeout=TIMEOUT_S)
+
+
+def open_stream(channel: grpc.Channel) -> Any:
+    """A stream of reflection that sends one request and then nothing."""
+
+    def requests() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        threading.Event().wait(TIMEOUT_S)
+
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(requests())
+
+
+def test_watch_tells_the_status_of_models_and_of_the_process(encoder: Encoder) -> None:
+    with identity_service(encoder) as (_, channel, _):
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service, status in {"": "SERVING", LIVENESS: "SERVING", "other": "SERVICE_UNKNOWN"}.items():
+            answer = next(stub.Watch(health_pb2.HealthCheckRequest(service=service)))
+            assert health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status) == status
+
+
+def test_watches_of_a_connection_are_bounded_and_leave_checks_alone(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rerank.ports.grpc.handlers._WATCHES", 10)
+    with identity_service(encoder) as (served, channel, _):
+        watches = [watch(channel) for _ in range(8)]
+        assert refusal(lambda: watch(channel)).code is EXHAUSTED
+        assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
+        watches.pop().cancel()
+
+
+def test_reflection_describes_the_service_by_one_file(encoder: Encoder) -> None:
+    with identity_service(encoder) as (_, channel, _):
+        found, missing = described(channel, SERVICE, "none")
+        assert len(found.file_descriptor_response.file_descriptor_proto) == 1
+        assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+def test_long_names_are_refused_by_health_checks_watches_and_reflection(encoder: Encoder) -> None:
+    name = "x" * 5000
+    with identity_service(encoder) as (_, channel, _):
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for ask in (
+            lambda: next(described(channel, name)),
+            lambda: watch(channel, name),
+            lambda: check(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT_S),
+        ):
+            error = refusal(ask)
+            assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "bytes exceed the limit of 4096; send the name of a service or symbol" in error.message
+
+
+def test_streams_of_reflection_are_bounded_and_silent_ones_give_way_or_end(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rerank.ports.grpc.handlers._REFLECTIONS", 2)
+    with identity_service(encoder, limits={"max_transfer_s": 0.5}) as (_, channel, _):
+        streams = list[Any]()
+        for _ in range(3):
+            streams.append(open_stream(channel))
+            assert SERVICE in [service.name for service in next(streams[-1]).list_services_response.service]
+        for stream in streams:  # the first gave way to the last
+            assert "did not arrive in time" in refusal(lambda stream=stream: next(stream)).message
+        assert next(open_stream(channel))
+
+
+def test_connection_that_does_not_read_answers_of_reflection_ends(encoder: Encoder) -> None:
+    """Its client allows no byte of an answer, by its settings."""
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE).SerializeToString()
+    with identity_service(encoder, limits={"max_transfer_s": 0.3}) as (served, _, _):
+        host, port = served.address.split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as unread:
+            unread.sendall(preface(window=0) + call(1, f"/{REFLECTION}/ServerReflectionInfo") + message(1, request))
+            while unread.recv(65_536):
+                pass
 
 
 class EndedConnection:
@@ -22,3 +129,30 @@ class EndedConnection:
 async def test_status_of_a_call_whose_connection_ended_is_no_failure() -> None:
     with pytest.raises(asyncio.CancelledError, match="the connection ended before the call"):
         await abort(cast(Any, EndedConnection()), InvalidRequest("query", "is empty"))
+
+
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(encoder: Encoder, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys.yaml", "a", CallerLimits())
+    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (_, channel, stub):
+        garbage = channel.unary_unary(f"/{SERVICE}/Rerank")
+        assert refusal(lambda: garbage(b"\xff" * 1000, timeout=TIMEOUT_S)).code is UNAUTHENTICATED
+        twice, request = Credentials(api_key=key).metadata * 2, pb.ListModelsRequest()
+        assert refusal(lambda: stub.ListModels(request, timeout=TIMEOUT_S, metadata=twice)).code is UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(("has_keys", "refused"), [(True, grpc.StatusCode.UNIMPLEMENTED), (False, None)])
+def test_with_keys_reflection_is_off(encoder: Encoder, tmp_path: Path, has_keys: bool, refused: Any) -> None:
+    keys = tmp_path / "keys.yaml"
+    key = add_key(keys, "a", CallerLimits())
+    credentials = Credentials(api_key=key if has_keys else None)
+    with identity_service(encoder, keys=keys if has_keys else None) as (_, channel, _):
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        answers = stub.ServerReflectionInfo(iter([request]), metadata=credentials.metadata, timeout=TIMEOUT_S)
+        if refused is None:
+            assert SERVICE in [service.name for service in next(answers).list_services_response.service]
+        else:
+            assert refusal(lambda: next(answers)).code is refused

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.body import json_object
+from rerank.ports.http.call import json_object
 from tests.http_client import HttpClient
 
 _MB = 2**20

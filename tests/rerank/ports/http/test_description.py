@@ -1,13 +1,17 @@
-"""What the HTTP port says about the service: health, models, limits and its interface."""
+"""What the HTTP port says of the service, health, models, limits and its interface, and headers of its answers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from rerank import __version__
 from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
+from rerank.ports.http.endpoint import header_value
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
@@ -55,3 +59,16 @@ def references(document: Any) -> Iterator[str]:
     elif isinstance(document, list):
         for value in document:
             yield from references(value)
+
+
+#: What h11 and proxies take: visible ASCII, and spaces inside.
+VALUE = re.compile(r"([!-~]([ -~]*[!-~])?)?")
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", " a ", "a\tb\n", "\x7f", "\x00", "é\ud83d", "x" * 1999 + " y", "\u2028", '"\\', "a " * 9999]
+)
+def test_every_text_becomes_a_value_that_servers_take(text: str) -> None:
+    value = header_value(text)
+    assert VALUE.fullmatch(value), value
+    assert len(value) <= 2000

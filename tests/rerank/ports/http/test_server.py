@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from rerank.config import HttpConfig, load_config
 from rerank.models.encoder import Encoder
 from tests.certificates import Authority, Files

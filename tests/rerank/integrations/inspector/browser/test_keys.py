@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rerank.access.key_file import CallerLimits, add_key
+from rerank.access.keys import CallerLimits, add_key
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import new_tab
 

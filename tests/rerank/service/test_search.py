@@ -1,4 +1,4 @@
-"""Search with relevance feedback over a real socket."""
+"""Search over a real socket: with relevance feedback, and for a query longer than a model or first stage reads."""
 
 from __future__ import annotations
 
@@ -50,3 +50,27 @@ def test_new_passages_are_scored_by_the_updated_vector(stub: RerankServiceStub, 
         assert passage.vector is not None
         assert result.first_stage_score != pytest.approx(float(np.dot(query, passage.vector)), abs=1e-4)
         assert -1 <= result.first_stage_score <= 1
+
+
+#: More than the 254 word pieces that the encoder reads.
+LONG = "how long does a flea live " * 100
+
+
+@pytest.mark.parametrize(
+    ("first_stage", "model", "is_truncated"),
+    [
+        (pb.FIRST_STAGE_BM25, "identity", False),
+        (pb.FIRST_STAGE_BM25, "pe-rank", True),
+        (pb.FIRST_STAGE_DENSE, "identity", True),
+        (pb.FIRST_STAGE_HYBRID_RRF, "pe-rank", True),
+    ],
+)
+def test_reply_says_that_the_query_was_truncated(
+    stub: RerankServiceStub, first_stage: int, model: str, is_truncated: bool
+) -> None:
+    asked = {"model": model, "depth": 3, "first_stage": first_stage}
+    reply = stub.Search(pb.SearchRequest(query=LONG, **asked), timeout=TIMEOUT_S)
+    assert reply.results
+    assert reply.execution.query_truncated == is_truncated
+    short = stub.Search(pb.SearchRequest(query="a flea", **asked), timeout=TIMEOUT_S)
+    assert not short.execution.query_truncated
