@@ -15,8 +15,6 @@ from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFai
 N = TypeVar("N", bound=Name)
 T = TypeVar("T")
 
-_INT32_MAX = 2**31 - 1
-
 
 def _parser(names: type[N]) -> Callable[[str], N]:
     """A parser that accepts each name with hyphens and with underscores."""
@@ -33,21 +31,6 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise typer.BadParameter(error.description) from error
 
     return parsed
-
-
-def _int32(value: str) -> int:
-    """A number that fits into an int32 of the protobuf messages; the service has the narrower limits."""
-    try:
-        number = int(str(value)[:20])  # a default is a number already
-    except ValueError as error:
-        raise typer.BadParameter(f"{value[:50]!r} is not a number") from error
-    if abs(number) > _INT32_MAX:
-        raise typer.BadParameter(f"{value[:50]} is more than {_INT32_MAX}")
-    return number
-
-
-def _int32_option(help_text: str) -> Any:
-    return typer.Option(parser=_int32, metavar="<int>", help=help_text)
 
 
 def as_utf8(argument: str) -> str:
@@ -81,8 +64,8 @@ TLSCA = Annotated[
     ),
 ]
 ModelName = Annotated[str, typer.Option("--model", help="Name of a model of the service; empty: its default model.")]
-TopN = Annotated[int, _int32_option("Number of results to return; 0: all.")]
-Depth = Annotated[int, _int32_option("Number of candidates that the first stage retrieves.")]
+TopN = Annotated[int, typer.Option(help="Number of results to return; 0: all.")]
+Depth = Annotated[int, typer.Option(help="Number of candidates that the first stage retrieves.")]
 FirstStageOption = Annotated[
     FirstStage,
     typer.Option(
@@ -98,11 +81,12 @@ StrategyOption = Annotated[
         help="How the list is split into windows; default: the model's own strategy.",
     ),
 ]
-WindowSize = Annotated[int, _int32_option("Number of passages per window; 0: the model's default.")]
+WindowSize = Annotated[int, typer.Option(help="Number of passages per window; 0: the model's default.")]
 Stride = Annotated[
     int,
-    _int32_option(
-        "For sliding: number of passages between the starts of two windows; 0: the model's default, or half a window."
+    typer.Option(
+        help="For sliding: number of passages between the starts of two windows; 0: the model's default, or half a "
+        "window."
     ),
 ]
 Preranker = Annotated[str, typer.Option(help="For cascade: the model that orders all candidates first.")]
@@ -126,9 +110,9 @@ MinRelevance = Annotated[
 ]
 MaxChunksPerDoc = Annotated[
     int,
-    _int32_option(
-        "Divide a document that is longer than the model reads into up to this many parts, and rank it by its best "
-        "part; 0: read only its beginning."
+    typer.Option(
+        help="Divide a document that is longer than the model reads into up to this many parts, and rank it by its "
+        "best part; 0: read only its beginning."
     ),
 ]
 AllowPartial = Annotated[
