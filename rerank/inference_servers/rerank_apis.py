@@ -71,16 +71,13 @@ class RerankApi:
 
 def _finite(score: Any) -> float:
     """Returns the score. Raises: ValueError if it is not a number, or not finite."""
-    if type(score) not in (int, float) or not math.isfinite(number := _as_float(score)):
+    try:
+        number = float(score) if type(score) in (int, float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
         raise ValueError(f"score {str(score)[:20]}, which is not a finite number")
     return number
-
-
-def _as_float(score: float) -> float:
-    try:
-        return float(score)
-    except OverflowError:
-        return math.inf
 
 
 #: The APIs by the names that `served_by.kind` takes where the ranker is `api`.

@@ -117,7 +117,8 @@ class Server:
             return content
         refusal = f"{self.url}{path} answered {status}: {self._quoted(content)}"
         if status in _TRY_AGAIN:
-            raise NoAnswer(refusal, _seconds(headers.get("retry-after", "")))
+            after = headers.get("retry-after", "")
+            raise NoAnswer(refusal, float(after) if after.isdecimal() else 0.0)  # it may be a date
         raise ModelServerUnfit(f"{refusal}; correct served_by, or the server", {"status": str(status)})
 
     async def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, httpx2.Headers, bytes]:
@@ -175,11 +176,6 @@ def client_of(url: str, api_key: str) -> httpx2.AsyncClient:
 
 def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
-
-
-def _seconds(retry_after: str) -> float:
-    """Returns the seconds of a Retry-After header; 0 if it has none, or a date."""
-    return float(retry_after) if retry_after.isdecimal() else 0.0
 
 
 class WatchedServer:

@@ -78,7 +78,7 @@ class PairScorer:
         transformers_logging.disable_progress_bar()
         with loading("cross-encoder", folder):
             self._dtype = weights_dtype(self.device, precision, width=0)
-            check_fits(base_folder(folder), self.device, self._dtype)
+            check_fits(base := base_folder(folder), self.device, self._dtype)
             if is_causal_without_modules(folder):
                 _check_answers(folder, load_tokenizer(folder))
             self._model = self._load()
@@ -97,7 +97,8 @@ class PairScorer:
             (instructed,) = self.render("a", ["b"], "c d")
             self.reads_instruction = self._is_chat and plain != instructed
             self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
-            self.revision = sha256_of_files(_weight_files(folder))
+            of_adapter = sorted(folder.glob("adapter_model.*")) if base != folder else []
+            self.revision = sha256_of_files([*weight_files(base), *of_adapter])
             self._autocast = False
             self.precision = pick_precision(self._transformer, precision)
             if self.precision == "float8":
@@ -214,12 +215,6 @@ class PairScorer:
                 f"{self._folder} scores by token {missing[0]}, and the model has the tokens 0 to {size - 1}; correct "
                 "the config.json of its LogitScore"
             )
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Returns the files of the weights, of an adapter and of its base."""
-    base = base_folder(folder)
-    return [*weight_files(base), *(sorted(folder.glob("adapter_model.*")) if base != folder else [])]
 
 
 def _check_answers(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:

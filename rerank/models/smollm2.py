@@ -45,7 +45,7 @@ def locate_causal_lm(name: str) -> str:
 
 
 def _converted() -> Path:
-    folder = cached_folder(f"{SMOLLM2}-{_GGUF_SHA256[:12]}", _build)
+    folder = cached_folder(f"{SMOLLM2}-{_GGUF_SHA256[:12]}", _convert)
     weights = sorted(folder.glob("*.safetensors"))
     expected = (folder / _HASH_FILE).read_text(encoding="utf-8").strip() if (folder / _HASH_FILE).is_file() else ""
     if (found := sha256_of_files(weights)) != expected:
@@ -54,11 +54,6 @@ def _converted() -> Path:
             "which is then made again"
         )
     return folder
-
-
-def _build(folder: Path) -> None:
-    with _gguf_file() as gguf:
-        _convert(gguf, folder)
 
 
 @contextmanager
@@ -98,10 +93,11 @@ def _checked(folder: Path) -> Path:
     return files[0]
 
 
-def _convert(gguf: Path, out: Path) -> None:
-    options: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
-    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
+def _convert(out: Path) -> None:
+    with _gguf_file() as gguf:
+        options: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
+        dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
     config = copy.deepcopy(dequantised.config)
     del config.quantization_config  # transformers saves no model that was read from GGUF, so this is a plain one
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

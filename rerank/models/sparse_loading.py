@@ -69,7 +69,9 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
         _check_settings(folder, library)
         transformer, pooling = _document_modules(folder, library)
         model = cast(PreTrainedModel, transformer.auto_model)
-        _check_finite(folder, library)
+        for name, weight in library.named_parameters():
+            if not bool(weight.isfinite().all()):
+                raise CheckpointError(f"{folder}: the weight {name} has numbers that are not finite; copy it again")
         decoder = _decoder(folder, model)
         _check_vocabularies(folder, library, decoder.out_features)
         max_tokens = readable_positions(model, transformer.max_seq_length or 0)
@@ -124,13 +126,6 @@ def _check_complete(transformer_folders: Iterable[Path]) -> None:
             trust_remote_code=False,
         )
         check_complete(transformer_folder, info, _NOT_READ, _NOT_READ)
-
-
-def _check_finite(folder: Path, library: SparseEncoder) -> None:
-    """Raises: CheckpointError if a weight is not finite."""
-    for name, weight in library.named_parameters():
-        if not bool(weight.isfinite().all()):
-            raise CheckpointError(f"{folder}: the weight {name} has numbers that are not finite; copy the model again")
 
 
 def _check_vocabularies(folder: Path, library: SparseEncoder, size: int) -> None:

