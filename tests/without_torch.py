@@ -40,7 +40,7 @@ NEED_ALL_PACKAGES = (
     "tests/rerank/commands/test_imports.py",
     "tests/rerank/commands/test_rank.py",
     "tests/rerank/service/test_startup.py",
-    "tests/training/test_build_lists.py::test_flags_have_two_spellings",
+    "tests/training/lists/test_building.py::test_flags_have_two_spellings",
     "tests/test_dependencies.py",
     "tests/test_wheel.py",
 )

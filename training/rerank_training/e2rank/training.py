@@ -54,7 +54,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     arguments, instruction = _as_trained(arguments)
     lists, held_out = read_training_lists(arguments)
     arguments = with_filled_windows(arguments, lists, EncoderConfig.of(arguments.base).name)
-    encoder = Encoder(EncoderConfig.of(arguments.base), str(settings.device))
+    encoder = Encoder(EncoderConfig.of(arguments.base), settings.device_name)
     if encoder.pooling != "lasttoken":
         raise ConfigError(
             f"--base {arguments.base} pools by {encoder.pooling or 'another way'}, and E2Rank reads the state of the "

@@ -82,7 +82,7 @@ class Distillation:
         All processes train; the main process does the rest, and the others wait for it.
         """
         base, out, work = Path(self.arguments.index), self.folder, self.folder / TRAINING
-        encoder = Encoder(read_manifest(base).encoder.settings, self._device)
+        encoder = Encoder(read_manifest(base).encoder.settings, self.settings.device_name)
         if is_main_process() and not (work / "lists.jsonl").exists():
             self._mine(Index(base, encoder), encoder, work / "lists.jsonl")
         wait_for_all_processes()
@@ -90,7 +90,7 @@ class Distillation:
             self._train(encoder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
             with show_progress(console, "passages") as progress:
-                reencode(base, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
+                reencode(base, out / INDEX, Encoder(str(out / ENCODER), self.settings.device_name), progress.report)
         wait_for_all_processes()
         if is_main_process():
             self._report()
@@ -151,7 +151,7 @@ class Distillation:
     def _evaluate(self) -> dict[str, Any]:
         """The measures of the held-out queries before and after."""
         before, after = (
-            measure_dense(index, self._device, self.held_out, self.qrels)
+            measure_dense(index, self.settings.device_name, self.held_out, self.qrels)
             for index in (Path(self.arguments.index), self.folder / INDEX)
         )
         changes = {name: compare(after.values(name), before.values(name)) for name in before.mean}
@@ -170,10 +170,6 @@ class Distillation:
         judged = str(beir.qrels_file(queries, self.arguments.held_out)) if self.arguments.held_out else None
         hashes = data_hashes([str(beir.queries_file(queries)), judged])
         return {**hashes, "passages.sqlite": sha256_of_files([Path(self.arguments.index) / "passages.sqlite"])}
-
-    @property
-    def _device(self) -> str:
-        return str(self.settings.device)
 
 
 def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query], list[Qrel]]:

@@ -59,6 +59,11 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             self.learning_rate = of_adapter if has_adapter else of_weights
 
     @property
+    def device_name(self) -> str:
+        """The device as `Encoder` takes it; accelerate numbers the CPU of several processes, as in cpu:0."""
+        return "cpu" if self.device.type == "cpu" else str(self.device)
+
+    @property
     def items_per_step(self) -> int:
         """Number of training items, such as windows, in an optimizer step of all processes."""
         return int(self.train_batch_size * self.gradient_accumulation_steps * self.world_size)

@@ -6,11 +6,12 @@ of one loss over all of them, which is what these functions compute. In a single
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.nn.functional import pad
 
 
@@ -75,6 +76,20 @@ def mean_of_all_processes(total: Tensor, count: Tensor) -> Tensor:
         count = count.clone()
         distributed.all_reduce(count)
     return total * processes / count.clamp(min=1)
+
+
+def gather_weights(model: nn.Module) -> None:
+    """Gives the main process all weights of a model that FSDP divides among the processes, to save it, on the CPU.
+
+    All processes must call it after the last step.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
+    for name, tensor in weights.items():
+        owner, _, attribute = name.rpartition(".")
+        module = model.get_submodule(owner)
+        is_parameter = attribute in module._parameters
+        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
 
 def _padded(tensor: Tensor, sizes: Sequence[int]) -> Tensor:

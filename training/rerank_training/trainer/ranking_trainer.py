@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +10,6 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import IntervalStrategy, Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
@@ -125,21 +124,6 @@ class RankingTrainer(Trainer):
             values.append(self.accelerator.gather_for_metrics(ndcg).cpu())
         self.model.train()
         return [float(value) for value in torch.cat(values)]
-
-    def gather_weights(self) -> None:
-        """Gives the main process all weights of a model that FSDP divides among the processes, to save it.
-
-        All processes must call it after the last step. The weights are on the CPU.
-        """
-        if not self.is_fsdp_enabled:
-            return
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights = cast(Mapping[str, Tensor], get_model_state_dict(self.model, options=options))
-        for name, tensor in weights.items():
-            owner, _, attribute = name.rpartition(".")
-            module = self.model.get_submodule(owner)
-            is_parameter = attribute in module._parameters
-            setattr(module, attribute, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Raises: CheckpointError when a save lacks a weight, or has one that the model has no place for.

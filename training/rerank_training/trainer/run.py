@@ -28,7 +28,7 @@ from rerank.util.json_files import read_saved, write_synced
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors, write_checkpoint
 from rerank_training.trainer.flags import ListArguments
-from rerank_training.trainer.processes import is_main_process, process_count
+from rerank_training.trainer.processes import gather_weights, is_main_process, process_count
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrainer
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,8 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     with report_disk_errors(folder, way_out), as_they_are:
         trainer.train(resume_from_checkpoint=save)
     metrics = trainer.measure_selected()
-    trainer.gather_weights()
+    if trainer.is_fsdp_enabled:
+        gather_weights(trainer.model)
     return metrics
 
 

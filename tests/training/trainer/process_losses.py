@@ -9,12 +9,17 @@ import torch
 from rerank_training.trainer.losses import RANK_LOSSES, stepwise_kl, stepwise_listmle
 from rerank_training.trainer.processes import (
     gather_rows,
+    gather_weights,
     is_main_process,
     mean_of_all_processes,
     over_all_processes,
     process_count,
 )
 from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from tests.causal_lms import SIZES
 
 #: Lists and passages of each process. One list of each has a single passage, which does not count in any loss.
 SHAPES = ((3, 5), (2, 4))
@@ -57,6 +62,25 @@ LOSSES = {name: over_all_processes(loss) for name, loss in RANK_LOSSES.items()} 
 }
 
 
+def tiny_lm() -> nn.Module:
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=50, **SIZES, tie_word_embeddings=True)
+    model: nn.Module = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def stepped(model: nn.Module) -> Tensor:
+    """(2,) losses of a causal language model before and after a step."""
+    ids = torch.arange(40)[None] % 50
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), list[Tensor]()
+    for _ in range(2):
+        losses.append(loss := model(input_ids=ids, labels=ids, use_cache=False).loss)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return torch.stack(losses).detach()
+
+
 def store_losses(folder: Path) -> None:
     """Writes what this process of two finds to RANK.pt."""
     rank = distributed.get_rank()
@@ -68,4 +92,11 @@ def store_losses(folder: Path) -> None:
         value = loss(scores, relevance, mask)
         value.backward()
         found[name] = (value.detach(), scores.grad)
+    model = tiny_lm()
+    for layer in model.get_submodule("model.layers").children():
+        fully_shard(layer)
+    fully_shard(model)
+    found["divided losses"] = stepped(model)
+    gather_weights(model)
+    found["divided weights"] = model.state_dict() if is_main_process() else {}
     torch.save(found, folder / f"{rank}.pt")
