@@ -26,7 +26,11 @@ from rerank.v1 import rerank_pb2_grpc
 #: Schemes of gRPC's target names; it would take any other one for the name of a host.
 _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
 #: Failures that do not depend on the request. A proxy before the service answers PERMISSION_DENIED.
-_OF_ALL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+_REQUEST_INDEPENDENT = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
 
 
 class _Client:
@@ -147,7 +151,9 @@ class RerankClient(_Client):
                 try:
                     response: pb.RerankResponse = await limit.run(lambda: client._call("Rerank", message, timeout_s))
                 except ServiceError as error:
-                    if error.code in _OF_ALL or (error.code is grpc.StatusCode.UNAVAILABLE and not error.reason):
+                    if error.code in _REQUEST_INDEPENDENT or (
+                        error.code is grpc.StatusCode.UNAVAILABLE and not error.reason
+                    ):
                         raise
                     return error
                 return response

@@ -36,7 +36,7 @@ _OUTPUT_LOST = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 #: Part of the message of Python's `tempfile` if it finds no folder.
 _NO_TEMPORARY = "No usable temporary directory"
 _BROKEN_MODELS = {error.reason for error in (CheckpointError, ModelServerUnfit, SelfTestFailed)}
-_OURS = {"rerank", "rerank_eval", "rerank_training"}
+_OUR_PACKAGES = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
 _EXTRAS = {"mcp": "mcp", "ray": "ray", "scipy": "eval", "starlette": "http", "uvicorn": "http"}
 
@@ -107,7 +107,7 @@ def quiet_libraries() -> None:
     """
     root = logging.getLogger()
     if logging.INFO <= root.level < logging.WARNING:
-        for name in _OURS:
+        for name in _OUR_PACKAGES:
             logging.getLogger(name).setLevel(root.level)
         root.setLevel(logging.WARNING)
 
@@ -140,7 +140,7 @@ def run(command: Callable[[], object]) -> None:
         _fail(str(error), exit_code(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in _OURS:
+        if package in _OUR_PACKAGES:
             raise  # this is a bug
         extra = f"[{_EXTRAS[package]}]" if package in _EXTRAS else ""
         _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}", WRONG_CALL)

@@ -25,7 +25,7 @@ _WITH_CHECKPOINT = sorted(
     get_args(model.model_fields["ranker"].annotation)[0] for model in get_args(_MODELS) if "path" in model.model_fields
 )
 #: Those whose checkpoint is any causal LM.
-_OF_CAUSAL_LMS = ("first", "generation", "cross-encoder")
+_CAUSAL_LM_RANKERS = ("first", "generation", "cross-encoder")
 _CAUSAL = "ForCausalLM"
 #: Every saved model has one of these.
 _CONFIGS = ("config.json", ADAPTER_FILE)
@@ -153,5 +153,5 @@ def _way_out(folder: Path, form: str) -> str:
     chat = [name for name in profiles.of_model_type("") if name not in published]
     kinds = f"{f'of a {model_type} ' if model_type else ''}({', '.join(published)})" if published else ""
     kinds += " or " * bool(kinds and chat) + f"of any chat model ({', '.join(chat)})" * bool(chat)
-    rankers = ", ".join(_OF_CAUSAL_LMS if model_type else _WITH_CHECKPOINT)
+    rankers = ", ".join(_CAUSAL_LM_RANKERS if model_type else _WITH_CHECKPOINT)
     return f"write {form}PROFILE:{folder} with a profile {kinds}, or {form}RANKER:{folder} with a ranker ({rankers})"

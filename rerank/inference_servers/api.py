@@ -23,7 +23,7 @@ _ID_PREFIX = "token_id:"
 #: changes their log-probabilities by a constant.
 _BIAS = 100.0
 #: The probability of a token so improbable that float32 rounds it to 0.
-_LEAST = 1e-45
+_MIN_PROBABILITY = 1e-45
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class LlamaCppApi(ServerApi):
 
     def log_probs(self, answer: Any) -> LogProbs:
         most_probable = answer["completion_probabilities"][0]["top_probs"]
-        return {int(token["id"]): math.log(max(token["prob"], _LEAST)) for token in most_probable}
+        return {int(token["id"]): math.log(max(token["prob"], _MIN_PROBABILITY)) for token in most_probable}
 
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
         return self._completion(prompt, max_tokens, {"temperature": 0.0, "repeat_penalty": 1.0})

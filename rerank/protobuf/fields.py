@@ -46,7 +46,7 @@ _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.FirstStageKind": (FirstStageKind, FIRST_STAGE_KINDS),
 }
 #: Arguments of the clients that callers give to a request.
-_OF_CLIENTS = ("attempts", "credentials", "target")
+_CLIENT_ARGUMENTS = ("attempts", "credentials", "target")
 #: Names that the fields of a candidate have in Python's dicts, and their names in rerank.proto.
 _CANDIDATE_NAMES = {"_id": "doc_id", "docid": "doc_id", "id": "doc_id", "score": "first_stage_score"}
 
@@ -168,7 +168,7 @@ def _checked(kind: type[Message], name: str, value: Any) -> Any:
 
 def _unknown_field(message: Descriptor, name: str, path: str) -> InvalidRequest:
     known = [field.name for field in message.fields]
-    if not path and name in _OF_CLIENTS:
+    if not path and name in _CLIENT_ARGUMENTS:
         return InvalidRequest(
             name, f"{message.name} has no such field; give it to the client: RerankClient(…, {name}=…)"
         )

@@ -36,7 +36,7 @@ SMALL_MESSAGE = 64 * 1024
 #: Places of messages that are received at the same time, in all and of one connection.
 _PLACES, _PLACES_OF_ONE = 16, 2
 #: Seconds that messages have to arrive while others wait for a place.
-_HURRY_S = 0.15
+_CONTENDED_TRANSFER_S = 0.15
 #: Connections whose conduct is remembered.
 _REMEMBERED = 10_000
 _ANYONE = CallerLimits()
@@ -330,7 +330,7 @@ class _ReceivingPlaces:
             await self._take(peer)
             self._timeouts.add(arrival)
             try:
-                arrival.reschedule(_now() + (_HURRY_S if self._waiting else seconds))
+                arrival.reschedule(_now() + (_CONTENDED_TRANSFER_S if self._waiting else seconds))
                 yield
                 self._ranks[peer] = self._ranks.pop(peer, 0) or -1
             except asyncio.CancelledError:
@@ -349,7 +349,7 @@ class _ReceivingPlaces:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (self._ranks.get(peer, 0), next(self._numbers), turn))
-        self._hurry()
+        self._shorten_arrivals()
         try:
             await turn
         except asyncio.CancelledError:
@@ -366,9 +366,9 @@ class _ReceivingPlaces:
                 return
         self._free += 1
 
-    def _hurry(self) -> None:
+    def _shorten_arrivals(self) -> None:
         """Gives the messages that are received only a short time more."""
-        soon_s = _now() + _HURRY_S
+        soon_s = _now() + _CONTENDED_TRANSFER_S
         for timeout in self._timeouts:
             if not timeout.expired():  # it may have passed a moment ago, and its call not have learned of it yet
                 timeout.reschedule(min(timeout.when() or soon_s, soon_s))

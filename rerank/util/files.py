@@ -28,7 +28,7 @@ _CANNOT_WRITE = {
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
 }
 #: The same for a file system that cannot wait until a file is on disk, and a folder that may be written and not read.
-_CANNOT_WAIT = {errno.EINVAL, errno.EACCES, errno.ENOTSUP}
+_CANNOT_SYNC = {errno.EINVAL, errno.EACCES, errno.ENOTSUP}
 #: Files of settings are larger by mistake only, and PyYAML reads some 300 KB per second.
 _MAX_TEXT_BYTES = 1024 * 1024
 
@@ -95,7 +95,7 @@ def _sync_one(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in _CANNOT_WAIT:
+        if error.errno not in _CANNOT_SYNC:
             raise
 
 

@@ -24,7 +24,7 @@ U = TypeVar("U")
 MAX_AHEAD = 64
 #: Requests that run before the first answer: until the engine has measured its speed, it could take more than it can
 #: answer in time.
-_AT_FIRST = 4
+_INITIAL_CALLS = 4
 #: Once a request was refused, every eighth answer tries whether there is more room.
 _GROWTH = 1 / 8
 
@@ -94,7 +94,7 @@ class ConcurrencyLimit:
 
     def __init__(self, is_refusal: Callable[[RerankError], bool]) -> None:
         self._is_refusal = is_refusal
-        self._running, self._most = 0, float(_AT_FIRST)
+        self._running, self._most = 0, float(_INITIAL_CALLS)
         self._was_refused = False
         self._next_end = asyncio.Event()
 

@@ -31,14 +31,14 @@ _CANDIDATE = {
     },
     "required": ["text"],
 }
-_OF_BOTH = {
+_SHARED_ARGUMENTS = {
     "query": {"type": "string"},
     "model": {"type": "string"},
     "instruction": {"type": "string", "description": "Says what counts as relevant, for models that read one."},
 }
 #: Tool → the arguments that it describes.
 _ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
-    "rerank": _OF_BOTH
+    "rerank": _SHARED_ARGUMENTS
     | {
         "candidates": {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _CANDIDATE]}},
         "top_n": {"type": "integer", "minimum": 0, "description": "Number of results. Default: 0, for all."},
@@ -47,7 +47,7 @@ _ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "description": "Whether the candidates are in the order of a search, best first. Default: false.",
         },
     },
-    "search": _OF_BOTH
+    "search": _SHARED_ARGUMENTS
     | {
         "top_n": {"type": "integer", "minimum": 0, "description": f"Results. Default: {_SEARCH_TOP_N}; 0: all."},
         "depth": {"type": "integer", "minimum": 1, "description": "Candidates that are reranked. Default: 100."},

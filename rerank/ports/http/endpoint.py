@@ -90,7 +90,7 @@ class Endpoint:
     def _adapted(self, parsed: ParsedRequest, notes: list[str]) -> RerankRequest | SearchRequest:
         """The request as this service can answer it; adds a note on each change."""
         request, best_effort, options = parsed.request, parsed.best_effort, parsed.request.options
-        if (name := self._meant(options.model)) != options.model:
+        if (name := self._resolved_name(options.model)) != options.model:
             notes.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
             options = replace(options, model=name)
         if "min_relevance" in best_effort and options.min_relevance is not None and not self._gives_relevance(name):
@@ -104,7 +104,7 @@ class Endpoint:
                 options = replace(options, max_chunks_per_doc=most)
         return request if options is request.options else replace(request, options=options)
 
-    def _meant(self, name: str) -> str:
+    def _resolved_name(self, name: str) -> str:
         if not name or (name in self._names and name not in self._aliases):
             return name
         return self._aliases.get(name) or self._aliases.get(ANY_NAME, name)

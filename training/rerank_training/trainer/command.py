@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 #: Arguments with the paths of what a training reads.
 _INPUTS = ("lists", "eval_lists", "qrels", "queries", "index", "config")
-_TRUTH = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 _MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --optim adafactor;
 --help-all shows them. A flag without a value may have true or false as its value."""
 
@@ -86,8 +86,8 @@ class _TrainingCommand(Command):
         read: list[str] = []
         for word in args:
             option = options.get(_name(read[-1])) if read else None
-            if option and option.is_flag and word.lower() in _TRUTH:
-                read[-1] = option.opts[0] if _TRUTH[word.lower()] else option.secondary_opts[0]
+            if option and option.is_flag and word.lower() in _BOOLEANS:
+                read[-1] = option.opts[0] if _BOOLEANS[word.lower()] else option.secondary_opts[0]
             else:
                 read.append(word)
         return super().parse_args(ctx, ["--help"] if "--help-all" in args else read)

@@ -27,7 +27,7 @@ from rerank.ports.http.apis.scores import Ranked, scored
 from rerank.types import Ranking
 
 #: Scores stay this far from 0 and 1, because their log-odds are infinite there and have no JSON.
-_LEAST = 1e-12
+_MIN_PROBABILITY = 1e-12
 
 
 def _text_of(value: Any) -> Any:
@@ -133,7 +133,7 @@ class MappedAPI(RerankAPI):
 
 
 def _log_odds(score: float) -> float:
-    probability = min(max(score, _LEAST), 1 - _LEAST)
+    probability = min(max(score, _MIN_PROBABILITY), 1 - _MIN_PROBABILITY)
     return math.log(probability / (1 - probability))
 
 
