@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +14,8 @@ from rerank import __version__
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient
 from rerank.client.retries import DEFAULT_ATTEMPTS
-from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound, RerankError
-from rerank.names import DEFAULT_FIRST_STAGE, FirstStage, did_you_mean
+from rerank.errors import InvalidRequest, NotFound, RerankError
+from rerank.names import DEFAULT_FIRST_STAGE, FirstStage
 from rerank.v1 import rerank_pb2 as pb
 
 #: Results of a search that asks for no number: a language model reads all of them.
@@ -54,8 +53,6 @@ _ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "first_stage": {"type": "string", "enum": [*FirstStage], "description": f"Default: {DEFAULT_FIRST_STAGE}."},
     },
 }
-#: Types of JSON's schemas and of Python.
-_TYPES = {"string": str, "integer": int, "boolean": bool, "array": list}
 
 
 async def serve_tools(target: str, credentials: Credentials) -> None:
@@ -109,29 +106,14 @@ async def _ask(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any
     """The response to a call. Raises: NotFound if there is no such tool; InvalidRequest; ServiceError."""
     if tool not in _ARGUMENTS:
         raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
-    _check_arguments(tool, arguments)
     options = dict(arguments)
     query = options.pop("query", "")
-    if tool == "search":
-        return await client.search(query, **{"top_n": _SEARCH_TOP_N, "return_passages": True} | options)
-    candidates = options.pop("candidates", [])
     try:
-        return await client.rerank(query, candidates, **{"ordered": False} | options)
+        if tool == "search":
+            return await client.search(query, **{"top_n": _SEARCH_TOP_N, "return_passages": True} | options)
+        return await client.rerank(query, options.pop("candidates", []), **{"ordered": False} | options)
     except TypeError as error:
-        raise InvalidRequest("candidates", str(error)) from error
-
-
-def _check_arguments(tool: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses arguments in the words of the tool's description. Raises: InvalidRequest."""
-    described = _ARGUMENTS[tool]
-    for name, value in arguments.items():
-        if name not in described:
-            hint = did_you_mean(name, described)
-            problem = f"the tool {tool} has no such argument;{hint} its arguments are {', '.join(described)}"
-            raise InvalidRequest(name[:MAX_QUOTED_CHARS], problem)
-        kind = described[name]["type"]
-        if not isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, bool)):
-            raise InvalidRequest(name, f"{reprlib.repr(value)} is not of the type {kind}; send one")
+        raise InvalidRequest("arguments", str(error)) from error
 
 
 def _answer(response: pb.RerankResponse) -> dict[str, Any]:

@@ -99,12 +99,12 @@ async def test_every_described_argument_is_taken(address: str) -> None:
         (
             "rerank",
             {"query": "q", "candidates": ["a"], "top_k": 3},
-            "INVALID_ARGUMENT: top_k: the tool rerank has no such argument; did you mean top_n. its arguments are "
-            "query, model, instruction, candidates, top_n, ordered$",
+            "INVALID_ARGUMENT: top_k: RerankRequest has no such field; did you mean top_n. fields: query, candidates, ",
         ),
-        ("search", {"query": "q", "top_n": "3"}, "INVALID_ARGUMENT: top_n: '3' is not of the type integer; send one"),
-        ("search", {"query": "q", "ordered": True}, "INVALID_ARGUMENT: ordered: the tool search has no such argument"),
+        ("search", {"query": "q", "top_n": "3"}, "INVALID_ARGUMENT: top_n: '3' is not a value of this field"),
+        ("search", {"query": "q", "ordered": True}, "INVALID_ARGUMENT: ordered: SearchRequest has no such field"),
         ("rerank", {"query": "q", "candidates": ["a"], "model": "x"}, "NOT_FOUND: .*'x'"),
+        ("search", {"query": "q", "self": 1}, "INVALID_ARGUMENT: arguments: .* multiple values for argument 'self'"),
         ("serach", {"query": "q"}, "NOT_FOUND: there is no tool 'serach'; use search or rerank"),
     ],
 )
