@@ -70,12 +70,14 @@ class Dataset:
     index: Path | None
 
     def rank(self, system: System, query_id: str) -> Response:
-        """Has a system rank the candidates of a query."""
+        """Has a system rank the candidates of a query. Without candidates, it is not called."""
         query = self.queries[query_id]
         if self.lists is None:
             return system.search(query, **self.search)
         candidates = self.lists[query_id]
-        return system.rerank(query, candidates) if candidates else Response(query_id)
+        if not candidates:
+            return Response(query_id, (), (), (), {}, wall_ms=0.0, ended_at=0.0)
+        return system.rerank(query, candidates)
 
     def first_stage(self, responses: Iterable[Response]) -> Run:
         """The candidates in the order of the first stage; of a search, as the system with these responses had them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -55,12 +55,12 @@ class Response:
     """
 
     query_id: str
-    doc_ids: tuple[str, ...] = ()
-    scores: tuple[float, ...] = ()
-    positions: tuple[int, ...] = ()
-    execution: Mapping[str, Any] = field(default_factory=dict)
-    wall_ms: float = 0.0
-    ended_at: float = 0.0
+    doc_ids: tuple[str, ...]
+    scores: tuple[float, ...]
+    positions: tuple[int, ...]
+    execution: Mapping[str, Any]
+    wall_ms: float
+    ended_at: float
 
     @property
     def docs(self) -> list[ScoredDoc]:

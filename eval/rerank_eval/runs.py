@@ -160,7 +160,7 @@ class TraceFile:
         try:
             stored, responses = rows[0]["settings"], [_RESPONSE.validate_python(row) for row in rows[1:]]
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{self._path} is not a trace file ({error!r}); choose another --out") from error
+            raise ConfigError(f"{self._path} is not a trace file; choose another --out") from error
         if changed := differences(stored, self._fingerprint):
             raise ConfigError(
                 f"{self._path} holds {len(responses)} responses of a run with other settings ({changed}); choose "
@@ -191,7 +191,7 @@ def _complete_rows(path: Path) -> list[Any]:
     try:
         return [json.loads(line) for line in complete.decode().split("\n") if line]
     except ValueError as error:
-        raise ConfigError(f"{path} is not a trace file ({error}); choose another --out") from error
+        raise ConfigError(f"{path} is not a trace file; choose another --out") from error
 
 
 def write_run(

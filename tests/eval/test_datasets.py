@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rerank_eval.commands import eval_beir, eval_trec_dl
 from rerank_eval.datasets import _names, open_datasets
-from rerank_eval.settings import BeirSettings
+from rerank_eval.settings import BeirSettings, TrecDLSettings
 
-from rerank.types import FirstStage, Query
-from tests.eval.data import judged_collection, refusal, write
+from rerank.types import FirstStage, Query, ScoredDoc
+from tests.eval.data import graded_requests, judged_collection, refusal, write
 
 
 def test_only_judged_queries_of_a_collection_are_asked(tmp_path: Path) -> None:
@@ -20,6 +20,18 @@ def test_only_judged_queries_of_a_collection_are_asked(tmp_path: Path) -> None:
     assert (dataset.name, dataset.queries) == ("mine", {"1": Query("x", "1")})
     assert (dataset.lists, dataset.search) == (None, {"first_stage": FirstStage.BM25, "depth": 7})
     assert dataset.title == "1 queries of mine, bm25, depth 7"
+
+
+def test_document_with_the_id_of_its_query_does_not_count_in_a_collection(tmp_path: Path) -> None:
+    """As in ArguAna. Candidates in a request file are taken as they are."""
+    grades, found = {"a": {"b": 1}}, {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
+    collection = judged_collection(tmp_path / "mine", {"a": "one", "b": "two"}, {"a": "one"}, grades)
+    (dataset,) = open_datasets(BeirSettings(collection=[str(collection)], target="none:1", out=tmp_path / "out"))
+    assert dataset.counted(found) == {"a": [ScoredDoc("b", 1.0)]}
+    assert dataset.measure(found).mean["RR@10"] == 1.0
+    _, requests, _, qrels = graded_requests(tmp_path, grades)
+    (listed,) = open_datasets(TrecDLSettings(requests=[Path(requests)], qrels=[qrels], out=tmp_path / "out"))
+    assert listed.measure(found).mean["RR@10"] == 0.5
 
 
 def test_datasets_are_named_after_what_is_judged_and_not_after_the_folder_of_a_run(tmp_path: Path) -> None:

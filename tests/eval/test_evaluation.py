@@ -239,10 +239,12 @@ def test_every_statistic_is_over_the_queries_that_were_asked(
     if is_run:
         corpus = {doc_id: text for row in texts.values() for doc_id, text in row.items()}
         collection = judged_collection(tmp_path / "collection", corpus, {q: q for q in grades}, grades)
-        files = ["--requests", write_run(tmp_path / "run.trec", {q: list(grades[q]) for q in asked})]
+        run = {q: list(grades[q]) for q in asked} | {"unjudged": ["d0-0"]}
+        files = ["--requests", write_run(tmp_path / "run.trec", run)]
         files += ["--collection", collection]
     else:
-        files = ["--requests", write_requests(tmp_path / "requests.jsonl", {q: texts[q] for q in asked})]
+        lists = {q: texts[q] for q in asked} | {"unjudged": {"d0-0": "1"}}
+        files = ["--requests", write_requests(tmp_path / "requests.jsonl", lists)]
         files += ["--qrels", write_qrels(tmp_path / "qrels.txt", grades)]
     out = tmp_path / "out"
     printed = evaluated(out, *files, models=("identity", "number"))
@@ -267,4 +269,5 @@ def test_every_statistic_is_over_the_queries_that_were_asked(
     assert rows(text, "Means over 10 judged queries")["first stage"][0] == f"{fmean(reference):.4f}"
     assert "t-test over 10 queries" in text
     assert "10 of 53 judged queries were asked; means and tests are over these." in printed
+    assert "1 of 11 queries have no judgements and are not measured: unjudged." in printed
     assert measures(out / "number")["mean"]["nDCG@10"] == pytest.approx(fmean(system))

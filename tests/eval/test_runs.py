@@ -162,6 +162,14 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
         TraceFile(path, {"depth": 100})
 
 
+@pytest.mark.parametrize("content", ["my notes\n", "[]\n", '{"settings": {}}\n{"query_id": "q1", "reply": {}}\n'])
+def test_file_with_something_else_is_refused(tmp_path: Path, content: str) -> None:
+    (path := tmp_path / "trace.jsonl").write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"trace\.jsonl is not a trace file; choose another --out"):
+        TraceFile(path, {})
+    assert path.read_text(encoding="utf-8") == content
+
+
 def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     file = TraceFile(path, {})
