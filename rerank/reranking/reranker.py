@@ -254,7 +254,6 @@ class AsyncReranker:
         self, index: Index, first_stage: FirstStage, depth: int, query: Query
     ) -> tuple[Query, tuple[Passage, ...]]:
         """Finds candidates; returns the query, too, with its vector if the first stage reads it."""
-        query = replace(query, is_truncated=query.is_truncated or not index.reads_whole(first_stage, query))
         encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
 

@@ -23,7 +23,3 @@ class Retriever(Protocol):
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
         """For each query its best passages, at most `depth` of them, best first; fewer or none if no more are found."""
         ...
-
-    def reads_whole(self, query: Query) -> bool:
-        """Returns False if only the beginning of the query is read."""
-        ...

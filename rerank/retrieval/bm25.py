@@ -58,9 +58,6 @@ class BM25Retriever:
         autoclass = pyserini_module("pyserini.pyclass").autoclass
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
 
-    def reads_whole(self, query: Query) -> bool:
-        return True
-
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
         """As `Retriever.search`. Raises: IndexMismatch if Lucene finds the index damaged where it reads it."""
         try:

@@ -203,9 +203,6 @@ class DenseRetriever:
         scores, rows = self.index.search(query_vectors(self.encoder, queries), depth)
         return [_scored_rows(s, r) for s, r in zip(scores, rows, strict=True)]
 
-    def reads_whole(self, query: Query) -> bool:
-        return self.encoder.reads_whole_query(query.text)
-
 
 def query_vectors(encoder: Encoder, queries: Sequence[Query]) -> Matrix:
     """(len(queries), D): the vectors of the queries; encodes those that have none yet."""

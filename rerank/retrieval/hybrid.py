@@ -39,9 +39,6 @@ class HybridRetriever:
         fused = (best(self.fusion(of_query), depth) for of_query in zip(*runs, strict=True))
         return [[ScoredRow(row, score) for row, score in of_query.items()] for of_query in fused]
 
-    def reads_whole(self, query: Query) -> bool:
-        return self.bm25.reads_whole(query) and self.dense.reads_whole(query)
-
 
 def reciprocal_rank(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:
     """Reciprocal rank fusion: score(d) = Σ over runs of 1 / (60 + rank of d), rank 1 for the first.

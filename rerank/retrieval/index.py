@@ -110,10 +110,6 @@ class Index:
         """For each query its best passages, at most `depth` of them, best first."""
         return [self.store.scored_docs(hits) for hits in self._retrievers[first_stage].search(queries, depth)]
 
-    def reads_whole(self, first_stage: FirstStage, query: Query) -> bool:
-        """Returns False if a first stage reads only the beginning of the query."""
-        return self._retrievers[first_stage].reads_whole(query)
-
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Passage, ...]:
         """The best passages of a query, with text and vector, best first."""
         (hits,) = self._retrievers[first_stage].search([query], depth)
