@@ -168,10 +168,6 @@ CHANGES: tuple[Change, ...] = (
             "_mean_over_lists(losses / mask.sum(dim=-1).clamp(min=1), _has_two(mask))",
             "_mean_over_lists(losses, _has_two(mask))",
         ),
-    ),
-    *_of(
-        "training/rerank_training/trainer/losses.py",
-        "tests/training/trainer/test_loss_properties.py",
         ("return mask.sum(dim=-1) >= 2", "return mask.sum(dim=-1) >= 1"),
         (".sum() / contributes.sum().clamp(min=1)", ".mean()"),
     ),

@@ -1,29 +1,109 @@
-"""Objective of PE-Rank: the scores of serving, and the weighted sum of its parts."""
+"""Batches and losses of PE-Rank: the prompts, embeddings and scores of serving; alignment of the projector."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
+import numpy as np
 import pytest
 import torch
+from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
-from rerank_training.pe_rank.model import PEModel, load_pe_base
-from rerank_training.pe_rank.objective import PECollator, PEObjective, with_text
-from rerank_training.trainer.losses import kl, listmle, stepwise_listmle
+from rerank_training.pe_rank.model import PEBase, PEModel, load_pe_base
+from rerank_training.pe_rank.objective import (
+    ALIGN_TEMPLATE,
+    AlignCollator,
+    AlignObjective,
+    PECollator,
+    PEObjective,
+    prompt_ids,
+    with_text,
+)
+from rerank_training.trainer.losses import IGNORE_INDEX, kl, listmle, stepwise_listmle
 from rich.console import Console
 from torch import Tensor
 
+from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.prompting.vector_prompts import VectorPrompts
+from rerank.prompting.templates import load_template
+from rerank.prompting.vector_prompts import PASSAGE_SLOT, VectorPrompts
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Window
-from tests.pe_checkpoints import SHORT, write_perturbed, write_published
+from rerank.types import Prepared, Window
+from tests.pe_checkpoints import SHORT, WITH_TEXT, write_perturbed, write_published
 from tests.training.pe_rank.pe_lists import training_lists
 
-pytestmark = pytest.mark.slow
+#: Of passages, and of queries.
+Tables: TypeAlias = tuple[VectorTable, VectorTable]
+
+
+@pytest.fixture(scope="module")
+def tables(encoder: Encoder) -> Tables:
+    console = Console(quiet=True)
+    return (
+        VectorTable(encoder.encode_passages, texts_of([training_lists()], "passages"), console),
+        VectorTable(encoder.encode_queries, texts_of([training_lists()], "queries"), console),
+    )
+
+
+def collator_of(checkpoint: Path, encoder: Encoder, tables: Tables, **options: object) -> PECollator:
+    base = load_pe_base(checkpoint, encoder, None)
+    prompts = VectorPrompts(base.template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
+    passages, queries = tables
+    queries_read = queries if prompts.reads_query_vector else None
+    return PECollator(prompts, passages, queries_read, base.context_tokens, **options)  # type: ignore[arg-type]
+
+
+def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
+    ready: Prepared = ranker.prepare(item.query, item.passages)
+    return Window(ready.query, ready.passages)
+
+
+@pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
+def test_prompts_are_those_of_serving(
+    encoder: Encoder, tables: Tables, checkpoint: Path, tmp_path: Path, template: str | None
+) -> None:
+    folder = checkpoint if template is None else write_published(tmp_path / "published", encoder, template=template)
+    collator = collator_of(folder, encoder, tables)
+    ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
+    for item in training_lists():
+        window = prepared(ranker, item)
+        served = ranker._prompts.token_ids(window.query, window.passages)
+        assert tuple(prompt_ids(collator.prompts, item)) == served
+
+
+def test_embeddings_are_those_of_serving(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
+    lists = training_lists(3)
+    batch = collator_of(checkpoint, encoder, tables)(lists)
+    model = load_pe_base(checkpoint, encoder, None).model
+    embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+    ranker = PERankRanker(checkpoint, encoder, "cpu")
+    for row, item in enumerate(lists):
+        window = prepared(ranker, item)
+        vectors = torch.from_numpy(np.stack([window.query.vector, *(p.vector for p in window.passages)]))
+        projected = ranker._projector(vectors)
+        row_embeddings = embeddings[row, : batch["last_index"][row] + 1]
+        torch.testing.assert_close(row_embeddings, ranker._embed(ranker.encode(window), projected), atol=1e-5, rtol=0)
+        torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
+
+
+def test_window_wider_than_the_model_is_refused(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
+    prompts = collator_of(checkpoint, encoder, tables).prompts
+    item = training_lists(2)[1]
+    needed = len(prompt_ids(prompts, item))
+    with pytest.raises(ConfigError, match=f"with 5 passages needs {needed} positions, the model reads {needed - 1}"):
+        PECollator(prompts, *tables, needed - 1)([item])
+
+
+def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.yaml"
+    path.write_text(WITH_TEXT)
+    with pytest.raises(ConfigError, match=r"shows \{text\} already"):
+        with_text(load_template(str(path)))
+
 
 LISTS = training_lists(6)
 
@@ -123,3 +203,43 @@ def test_divergence_in_one_step_has_no_gradient_for_the_scores_with_text(folder:
     PEObjective(listmle, kl_weight=1)._divergence(scores, text_scores, batch).backward()
     assert scores.grad is not None
     assert text_scores.grad is None
+
+
+TEXTS = ["A flea lives a year.", "Ice flows.", "Four strings and a bow, played between the knees of a musician."]
+
+
+@pytest.fixture
+def base(encoder: Encoder, tmp_path: Path) -> PEBase:
+    loaded = load_pe_base(write_published(tmp_path / "published", encoder), encoder, None)
+    loaded.tokenizer.eos_token = "<RANK>"
+    return loaded
+
+
+@pytest.fixture
+def collator(base: PEBase, encoder: Encoder) -> AlignCollator:
+    prompts = VectorPrompts(load_template(ALIGN_TEMPLATE), base.tokenizer, in_chat=True, text_tokens=16)
+    table = VectorTable(encoder.encode_passages, TEXTS, Console(quiet=True))
+    return AlignCollator(prompts, table, base.tokenizer)
+
+
+def test_text_follows_one_vector(base: PEBase, collator: AlignCollator) -> None:
+    batch = collator(TEXTS)
+    assert ((batch["input_ids"] == PASSAGE_SLOT).sum(dim=1) == 1).all()
+    answer = batch["labels"][1][batch["labels"][1] != IGNORE_INDEX]
+    assert base.tokenizer.decode(answer[:-1]).strip() == TEXTS[1]
+    assert answer[-1] == base.tokenizer.eos_token_id
+
+
+def test_loss_is_the_mean_over_all_tokens_of_texts(base: PEBase, collator: AlignCollator) -> None:
+    """Compared with one text at a time and logits at every position."""
+    batch = collator(TEXTS)
+    loss = AlignObjective().loss(base.model, batch)
+    total, count = torch.tensor(0.0), 0
+    for text in TEXTS:
+        one = collator([text])
+        states, _ = base.model(one["input_ids"], one["vectors"], one["mask"], one["order"])
+        log_probs = base.model.logits(states).log_softmax(dim=-1)[0]
+        for index, label in enumerate(one["labels"][0].tolist()):
+            if label != IGNORE_INDEX:
+                total, count = total - log_probs[index - 1, label], count + 1
+    torch.testing.assert_close(loss, total / count, atol=1e-4, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""`train-first` from its inputs to a checkpoint that FirstRanker serves."""
+"""`train-first` from its inputs, with the prompt settings of its base, to a checkpoint that FirstRanker serves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.training import load_base
+from rerank_training.first.objective import PromptSettings
+from rerank_training.first.training import load_base, prompt_settings
 from rerank_training.lists.training_list import TrainingList
 from safetensors.torch import load_file, save_file
 
@@ -19,6 +20,8 @@ from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.loading import load_causal_lm
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.types import Window
@@ -198,3 +201,27 @@ def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -
     for name in ("t5", "empty", "truncated"):
         with pytest.raises(CheckpointError, match=f"base .*{name} cannot be loaded as a causal language model"):
             first_run(inputs, tmp_path / "run", "--base", str(tmp_path / name))
+
+
+def prompt_of(base: Path, **flags: object) -> PromptSettings:
+    return prompt_settings(FirstArguments(lists="lists.jsonl", base=str(base), **flags))  # type: ignore[arg-type]
+
+
+def test_base_with_a_manifest_gives_its_own_settings() -> None:
+    template = load_template("first_smollm2")
+    found = prompt_of(bundled.FIRST)
+    assert found.template.sha256 == template.sha256
+    assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 48)
+
+
+def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog: pytest.LogCaptureFixture) -> None:
+    found = prompt_of(bundled.FIRST, template="first", identifiers="numbers", window_size=10, passage_tokens=0)
+    assert found == PromptSettings(load_template("first"), IdentifierKind.NUMBERS, 10, 0)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [message.partition(", so it")[0].partition(",")[0] for message in warnings] == [
+        f"--template first ({load_template('first').sha256[:12]}): the base was trained with "
+        f"{bundled.FIRST / 'template.yaml'} ({load_template('first_smollm2').sha256[:12]})",
+        "--identifiers numbers: the base was trained with letters",
+        "--window-size 10: the base was trained with 20",
+        "--passage-tokens 0: the base was trained with 48",
+    ]

@@ -1,43 +1,148 @@
-"""`distill-retriever` from its arguments to an encoder and an index that are served."""
+"""`distill-retriever`: lists mined from an index, an index encoded anew, and runs that are killed and resumed."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from rerank_training.lists.sampling import Pool
 from rerank_training.lists.training_list import read_lists
 from rerank_training.retriever import distillation
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
-from rerank_training.retriever.distillation import distill_retriever, measure_dense
+from rerank_training.retriever.distillation import (
+    distill_retriever,
+    measure_dense,
+    mined_lists,
+    reencode,
+    split_queries,
+)
+from rerank_training.retriever.encoder import TrainableEncoder
 from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 
 from rerank.collections import open_collection
-from rerank.errors import ConfigError
+from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.build import build_index
-from rerank.retrieval.index import Index
-from rerank.types import FirstStage, Query
+from rerank.retrieval.index import Index, read_manifest
+from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
 from tests.conftest import PASSAGES
 from tests.small_encoder import write_small_encoder
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture
+def judged_queries(tmp_path: Path) -> Path:
+    queries = [{"_id": str(number), "text": f"query {number}"} for number in range(4)]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
+    (tmp_path / "qrels").mkdir()
+    for split, judged in {"odd": "13", "all": "0123", "none": "9"}.items():
+        rows = ["query-id\tcorpus-id\tscore", *(f"{query_id}\tflea\t1" for query_id in judged)]
+        (tmp_path / "qrels" / f"{split}.tsv").write_text("\n".join(rows), encoding="utf-8")
+    return tmp_path
+
+
+def by_length(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+    return tuple(float(len(passage.text)) for passage in passages)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "counts"), [("all", "0 are left to train on and 4"), ("none", "4 are left to train on and 0 have")]
+)
+def test_split_without_training_or_held_out_queries_is_refused(
+    judged_queries: Path, held_out: str, counts: str
+) -> None:
+    with pytest.raises(ConfigError, match=counts):
+        split_queries(judged_queries, held_out)
+
+
+def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: Encoder) -> None:
+    query, depth = Query("library that searches with BM25", "1"), 3
+    (mined,) = mined_lists(index, encoder, [query], depth, by_length)
+    found = [index.search(stage, [query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
+    expected = list(dict.fromkeys(doc.doc_id for docs in found for doc in docs))
+    assert [passage.doc_id for passage in mined.passages] == expected
+    assert mined.relevance == by_length(None, mined.passages)  # type: ignore[arg-type]
+
+
+def test_queries_that_find_nothing_are_named(index: Index, encoder: Encoder) -> None:
+    with pytest.raises(CollectionError, match="none of 1 queries finds two passages"):
+        list(mined_lists(index, encoder, [Query("moon", "1")], 1, by_length))
+
+
+class Killed(Exception):
+    """Acts as the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The same model with one changed weight."""
+    folder = tmp_path_factory.mktemp("encoders") / "other"
+    model = TrainableEncoder(encoder, lora_rank=0)
+    model.encoder[0].auto_model.embeddings.LayerNorm.bias.data[0] += 1
+    model.save_pretrained(folder)
+    return Encoder(str(folder), "cpu")
+
+
+def nothing(stage: str, done: int, total: int | None) -> None:
+    pass
+
+
+def kill_at_the_end(stage: str, done: int, total: int | None) -> None:
+    """A progress callback that ends the encoding when all vectors are stored."""
+    if done == total:
+        raise Killed
+
+
+def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_rest(
+    index_folder: Path, other: Encoder, tmp_path: Path
+) -> None:
+    reencode(index_folder, tmp_path / "new", other, nothing)
+    opened = Index(tmp_path / "new", other)
+    passages = opened.store.passages(["flea", "moon", "cello"])
+    expected = other.encode_passages([passage.text for passage in passages])
+    np.testing.assert_allclose(np.stack([p.vector for p in passages if p.vector is not None]), expected, atol=1e-6)
+    assert opened.search(FirstStage.DENSE, [Query("string instruments")], 3)[0]
+    assert opened.search(FirstStage.BM25, [Query("flea")], 1)[0][0].doc_id == "flea"
+    before, after = read_manifest(index_folder), read_manifest(tmp_path / "new")
+    assert after.encoder == other.id
+    assert (after.collection, after.passages, after.dense) == (before.collection, before.passages, before.dense)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_killed_encoding_resumes(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
+    reencode(index_folder, tmp_path / "uninterrupted", other, nothing)
+    with pytest.raises(Killed):
+        reencode(index_folder, tmp_path / "killed", other, kill_at_the_end)
+    assert not (tmp_path / "killed").exists()
+    reports: list[tuple[str, int, int | None]] = []
+    reencode(index_folder, tmp_path / "killed", other, lambda *report: reports.append(report))
+    assert reports == [("vectors", 12, 12)]  # which are there when the second call begins
+    vectors = [np.load(tmp_path / name / "vectors.npy") for name in ("uninterrupted", "killed")]
+    assert np.array_equal(*vectors)
+
+
+def test_vectors_of_another_encoder_are_not_reused(
+    index_folder: Path, encoder: Encoder, other: Encoder, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        reencode(index_folder, tmp_path / "new", other, kill_at_the_end)
+    reencode(index_folder, tmp_path / "new", encoder, nothing)
+    vectors = [np.load(folder / "vectors.npy") for folder in (index_folder, tmp_path / "new")]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
+
 
 #: The queries are the titles of the passages; four of them are held out.
 HELD_OUT = ("flea", "moon", "lucene", "cello")
 #: Functions that the steps of a round call.
 STEPS = ("write_lists", "train", "reencode")
-
-
-class Killed(Exception):
-    """Acts as the end of the process."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +152,7 @@ def small(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder
 
 
 @pytest.fixture(scope="module")
-def index_folder(beir_folder: Path, small: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_index(beir_folder: Path, small: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("indexes") / "twelve"
     build_index(open_collection(str(beir_folder)), out, small)
     return out
@@ -75,18 +180,18 @@ def distilled(index: Path, queries: Path, out: Path, steps: int = 3, **changed: 
 
 
 @pytest.fixture(scope="module")
-def finished(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return distilled(index_folder, queries, tmp_path_factory.mktemp("runs") / "run")
+def finished(small_index: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return distilled(small_index, queries, tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture(scope="module")
-def ranked_by_a_reranker(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranked_by_a_reranker(small_index: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 10 steps whose teacher is a reranker, with no query held out."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
     changed = {"teacher": "reranker", "config": str(folder / "models.yaml"), "rank_loss": "weighted-ranknet"}
     changed |= {"list_size": 6, "held_out": ""}
-    return distilled(index_folder, queries / "queries.jsonl", folder / "run", steps=10, **changed)
+    return distilled(small_index, queries / "queries.jsonl", folder / "run", steps=10, **changed)
 
 
 def weights(encoder: Path) -> str:
@@ -119,10 +224,10 @@ def test_held_out_queries_are_not_trained_on(finished: Path) -> None:
     assert taught == {f"q-{doc_id}" for doc_id in PASSAGES if doc_id not in HELD_OUT}
 
 
-def test_held_out_queries_are_measured_by_dense_retrieval(index_folder: Path) -> None:
+def test_held_out_queries_are_measured_by_dense_retrieval(small_index: Path) -> None:
     queries = [Query("how long does a flea live", "1"), Query("moon", "2")]
     qrels = [Qrel("1", "flea", 1), Qrel("2", "moon", 1), Qrel("2", "not-in-the-index", 1)]
-    found = measure_dense(index_folder, "cpu", queries, qrels)
+    found = measure_dense(small_index, "cpu", queries, qrels)
     assert found.values("R@100") == [1.0, 0.5]
 
 
@@ -138,7 +243,7 @@ def test_teacher_may_be_a_reranker(ranked_by_a_reranker: Path) -> None:
 
 
 def test_run_killed_at_every_step_ends_with_the_same_weights(
-    finished: Path, index_folder: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, small_index: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     calls: list[str] = []
@@ -158,22 +263,22 @@ def test_run_killed_at_every_step_ends_with_the_same_weights(
     for step in STEPS:
         fatal.add(step)
         with pytest.raises(Killed):
-            distilled(index_folder, queries, run)
+            distilled(small_index, queries, run)
         fatal.clear()
-    distilled(index_folder, queries, run)
+    distilled(small_index, queries, run)
     repeated = ["write_lists", "write_lists", "train", "train", "reencode", "reencode"]
     assert calls == repeated, "only the steps that were killed are repeated"
     assert weights(run / "encoder") == weights(finished / "encoder")
 
 
 def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
-    finished: Path, index_folder: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, small_index: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     for path in (run / "encoder", run / "index", run / "training" / "checkpoint-3"):
         shutil.rmtree(path)
     (run / "report.json").unlink()
-    distilled(index_folder, queries, run)
+    distilled(small_index, queries, run)
     assert weights(run / "encoder") == weights(finished / "encoder")
     *_, measured, named, served = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"  nDCG@10  0\.\d{4} before, 0\.\d{4} after; p = \S+", measured)

@@ -1,20 +1,22 @@
-"""Trainable encoder: the vectors of serving, an adapter that is trained alone and merged on saving."""
+"""Trainable encoder: the vectors of serving, an adapter that is merged on saving, and a loss on scaled cosines."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.retriever.encoder import RetrieverCollator, TrainableEncoder
+from rerank_training.retriever.encoder import RetrieverCollator, RetrieverObjective, TrainableEncoder
+from rerank_training.trainer.losses import kl
+from torch import Tensor, nn
 
 from rerank.config import EncoderConfig
 from rerank.models.encoder import Encoder
+from rerank.models.encoder_loading import Prompts
 from rerank.types import Passage, Query
-
-pytestmark = pytest.mark.slow
 
 TEXTS = ["a flea lives a year", "tides"]
 
@@ -36,6 +38,7 @@ def trained(encoder: Encoder, lora_rank: int) -> TrainableEncoder:
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora_rank: int) -> None:
     """With the prompts that the collator writes."""
@@ -49,6 +52,7 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, tmp_path: Path, lora_rank: int) -> None:
     model = trained(encoder, lora_rank)
@@ -58,3 +62,32 @@ def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, t
     np.testing.assert_allclose(written.encode_passages(TEXTS), expected, atol=1e-5)
     assert not np.allclose(expected, encoder.encode_passages(TEXTS), atol=1e-3)
     assert written.id.max_tokens == encoder.id.max_tokens
+
+
+def a_list(query: str, **relevance: float) -> TrainingList:
+    return TrainingList(Query(query), tuple(Passage(d, f"text {d}") for d in relevance), tuple(relevance.values()))
+
+
+LISTS = [a_list("first", a=3, b=1), a_list("second query", b=2, c=5, d=1)]
+
+
+class TwoAxes(nn.Module):
+    """Text number i gets the unit vector at i times 30 degrees."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        angles = torch.arange(len(input_ids)) * math.pi / 6
+        return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
+    assert len(batch["input_ids"]) == 2 + 4
+    assert batch["relevance"].tolist() == [[3, 1, 0, 0], [0, 2, 5, 1]]
+    assert batch["mask"].tolist() == [[True, True, False, False], [False, True, True, True]]
+
+
+def test_loss_reads_a_lists_own_passages_only(encoder: Encoder) -> None:
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
+    objective = RetrieverObjective(kl)
+    expected = kl(objective.scores(TwoAxes(), batch), batch["relevance"], batch["mask"])
+    assert objective.loss(TwoAxes(), batch).item() == pytest.approx(expected.item())
