@@ -7,10 +7,10 @@ import re
 import reprlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -356,20 +356,38 @@ class WindowRanking:
         return tuple(sorted(range(len(self.scores)), key=self.scores.__getitem__, reverse=True))
 
 
-def check_ranking(ranking: WindowRanking, window: Window, precision: str) -> None:
-    """Raises: RankerFailure unless the ranking has one finite score per passage of the window.
+class Part(Protocol):
+    """A part of a window that waits in the queue by itself, so that callers take turns between the parts."""
+
+    @property
+    def window(self) -> Window: ...
+
+    @property
+    def tokens(self) -> int:
+        """The positions that the model reads and writes for the part."""
+        ...
+
+
+def check_rankings(rankings: Sequence[WindowRanking | None], parts: Sequence[Part], precision: str) -> None:
+    """Raises: RankerFailure unless each ranking has one finite score per passage of the window of its part.
 
     Args:
+        rankings: one per part; None for a part that is not the last one of its window.
         precision: what the ranker computes in, for the message; empty where that is not known.
     """
-    if len(ranking.scores) != len(window.passages):
-        found = f"{len(ranking.scores)} scores for a window of {len(window.passages)} passages"
-        raise RankerFailure(f"the ranker returned {found}; this is a bug")
-    if not all(map(math.isfinite, ranking.scores)):
-        raise RankerFailure(
-            f"its scores are not finite: weights with NaN, or too large for the precision ({precision or 'unknown'}); "
-            f"train again{'' if precision == 'float32' else ', or try precision: float32'}"
-        )
+    for part, ranking in zip(parts, rankings, strict=True):
+        if ranking is None:
+            continue
+        n = len(part.window.passages)
+        if len(ranking.scores) != n:
+            found = f"{len(ranking.scores)} scores for a window of {n} passages"
+            raise RankerFailure(f"the ranker returned {found}; this is a bug")
+        if not all(map(math.isfinite, ranking.scores)):
+            retry = "" if precision == "float32" else ", or try precision: float32"
+            raise RankerFailure(
+                "its scores are not finite: weights with NaN, or too large for the precision "
+                f"({precision or 'unknown'}); train again{retry}"
+            )
 
 
 class ScoreKind(Enum):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rerank.engine.request import Request
 from rerank.engine.scores import kendall_tau, strictly_decreasing, warning_of_scores
-from rerank.engine.strategies import describe, has_stride
+from rerank.engine.strategies import has_stride
 from rerank.errors import FAILURES, DeadlineExceeded, RankerFailure, message_for_caller
 from rerank.types import Completeness, OnFailure, RankedCandidate, Ranking, ScoreKind, Trace
 
@@ -65,7 +65,7 @@ def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
     keep = request.options.top_n or n + len(request.blank)
     answer = request.order[:keep]
     read = [(window.model, len(window.positions)) for window in request.windows]
-    is_scored = read == [(request.stages[-1].model, n)] or (kind.is_pointwise and _last_window_scored(request, answer))
+    is_scored = read == [(request.stages[-1].model, n)] or (_last_window_scored(request, answer) and kind.is_pointwise)
     if request.last is None or kind is ScoreKind.RANK or not is_scored:
         n += len(request.blank)
         return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
@@ -85,7 +85,7 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
     cut = request.truncated_doc_ids
     return Trace(
         model=request.stages[-1].model,
-        strategy=describe(tuple(stage.as_run(len(request.order)) for stage in request.stages)),
+        strategy=request.strategy,
         windows=tuple(request.windows),
         rounds=request.rounds,
         repairs=request.repairs,
@@ -106,12 +106,11 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
 
 
 def _warnings(request: Request) -> str:
-    of_stages = (stage.warning(len(request.order)) for stage in request.stages)
     of_scores = warning_of_scores(request.candidates) if request.weight else ""
     stride, strategy = request.options.stride, request.stages[-1].strategy
     of_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
     of_ranking = request.last.warning if request.last else ""
-    return "; ".join(filter(None, [request.info.warning, of_ranking, of_stride, of_scores, *of_stages]))
+    return "; ".join(filter(None, [request.info.warning, of_ranking, of_stride, of_scores, *request.warnings]))
 
 
 def _completeness(request: Request) -> tuple[Completeness, str]:
@@ -129,7 +128,7 @@ def _completeness(request: Request) -> tuple[Completeness, str]:
 
 def _partial_completeness(request: Request, stopped: str) -> tuple[Completeness, str]:
     done = len(request.windows)
-    fewest, most = request.window_bounds()
+    fewest, most = request.window_bounds
     bounds = f"{most}" if max(fewest, done) == most else f"{max(fewest, done)} to {most}"
     reason = f"{stopped} after {done} of {bounds} windows of {request.strategy}"
     return (Completeness.PARTIAL if request.read else Completeness.NONE), reason

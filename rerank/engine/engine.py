@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rerank.config import EngineConfig
@@ -84,7 +84,7 @@ class Engine:
     @property
     def queued_tokens(self) -> float:
         """The tokens that remain of the requests in the queue, including those that are running."""
-        return sum(request.remaining_tokens(Phase.RANK) for request in self._requests)
+        return _tokens_to_rank(self._requests)
 
     def observe_batches(self, observer: BatchObserver) -> None:
         """Calls a function after each batch, on the event loop."""
@@ -100,7 +100,8 @@ class Engine:
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
         request.begin(self._infos)
-        start_s, timeout = now_s(), timeout_at(request.deadline_s - request.options.answer_margin_s)
+        clock = asyncio.get_running_loop().time  # which deadlines refer to
+        start_s, timeout = clock(), timeout_at(request.deadline_s - request.options.answer_margin_s)
         with request.share.queueing(sum(request.remaining.values())):
             try:
                 async with timeout:
@@ -109,12 +110,12 @@ class Engine:
                         for stage in request.stages:
                             await self._run_stage(request, stage)
             except Exception as error:
-                return answer_after_failure(request, error, timeout.expired(), _ms_since(start_s))
-            return ranking_of(request, _ms_since(start_s))
+                return answer_after_failure(request, error, timeout.expired(), 1000 * (clock() - start_s))
+            return ranking_of(request, 1000 * (clock() - start_s))
 
     async def _run_stage(self, request: Request, stage: RankStage) -> None:
         """Lets a model order the candidates, round by round."""
-        needed = request.window_bounds().min_windows
+        needed = request.window_bounds.min_windows
         model = self._models[stage.model]
         request.begin_stage(stage, self._infos[stage.model])
         round_ = request.next_round()
@@ -128,7 +129,7 @@ class Engine:
     @contextmanager
     def _in_queue(self, request: Request) -> Iterator[None]:
         """Counts a request in the block. Raises: Overloaded, the queue is too full for it; an empty one takes any."""
-        queued, tokens = self.queued_tokens, request.remaining_tokens(Phase.RANK)
+        queued, tokens = _tokens_to_rank(self._requests), _tokens_to_rank([request])
         limit = self._config.max_queue_tokens
         if queued and queued + tokens > limit:
             raise Overloaded(
@@ -161,10 +162,10 @@ def _too_many_windows(request: Request, windows: int) -> InvalidRequest:
     )
 
 
-def now_s() -> float:
-    """Reads the event loop's clock, which deadlines refer to."""
-    return asyncio.get_running_loop().time()
-
-
-def _ms_since(start_s: float) -> float:
-    return (now_s() - start_s) * 1000
+def _tokens_to_rank(requests: Iterable[Request]) -> float:
+    """Sums the tokens of requests that remain to be ranked, of all models."""
+    total = 0.0
+    for request in requests:
+        for (phase, _), tokens in request.remaining.items():
+            total += tokens if phase is Phase.RANK else 0.0
+    return total

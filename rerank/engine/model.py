@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from itertools import groupby, islice
 from typing import TypeAlias, cast
@@ -15,8 +15,8 @@ from rerank.engine.strategies import Positions, Round
 from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure
 from rerank.models.batches import GPU_BATCH_TOKENS
-from rerank.rankers.base import Part, Ranker
-from rerank.types import Passage, Prepared, Window, WindowRanking, check_ranking
+from rerank.rankers.base import Ranker
+from rerank.types import Part, Passage, Prepared, Window, WindowRanking, check_rankings
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone.
@@ -29,7 +29,9 @@ _SLICE_BATCHES = 4
 #: A request's windows are encoded and queued this many at a time; meanwhile other requests take their turns.
 _WINDOWS_AT_ONCE = 32
 
-#: What was prepared of a slice of passages, and the encoded windows that were made with them.
+#: A slice of passages to prepare for a round of a request, and windows to encode after it.
+_Slice: TypeAlias = tuple[Request, Round, Sequence[int], Sequence[Positions]]
+#: What was prepared of the slice, and its windows.
 _Encoded: TypeAlias = tuple[Prepared, Sequence[Window]]
 
 
@@ -46,8 +48,8 @@ class ModelSchedulers:
         self._ranker, info = ranker, ranker.info
         prepare, rank = ModelPhase(Phase.PREPARE, model), ModelPhase(Phase.RANK, model)
         self._workers = [Worker(f"prepare {model}")]
-        self._preparing: Scheduler[Callable[[], _Encoded], _Encoded]
-        self._preparing = Scheduler(prepare, self._prepare_here, observers)
+        self._preparing: Scheduler[_Slice, _Encoded]
+        self._preparing = Scheduler(prepare, partial(self._workers[0].call, self._encoded), observers)
         self._ranking: Scheduler[Part, WindowRanking | None]
         if info.max_in_flight:
             calls = info.max_in_flight
@@ -57,7 +59,7 @@ class ModelSchedulers:
         most = (max_batch_tokens or info.gpu_batch_tokens or _CPU_BATCH_TOKENS) if info.supports_batching else 1
         # A GPU's batches are short, and its layers are compiled.
         preempts = info.supports_preemption and info.supports_batching and not info.gpu_batch_tokens
-        self._ranking = Scheduler(rank, self._score_here, observers, most, can_preempt=preempts)
+        self._ranking = Scheduler(rank, partial(worker.call, self._scores), observers, most, can_preempt=preempts)
         if preempts:
             ranker.call_between_layers(worker.run_waiting)
 
@@ -95,11 +97,10 @@ class ModelSchedulers:
         while len(ranked) < len(round_.windows):
             some = round_.windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
             windows = await self._encode(request, round_, some)
-            parts, tokens = list[Part](), list[int]()
+            parts = list[Part]()
             for window in windows:
-                for part in window.parts:
-                    parts.append(part)
-                    tokens.append(max(MIN_WINDOW_TOKENS, part.tokens))
+                parts += window.parts
+            tokens = [max(MIN_WINDOW_TOKENS, part.tokens) for part in parts]
             request.add_windows(len(windows), sum(tokens))
             done = iter(await self._ranking.run(request, parts, tokens))
             ranked += [_ranked(window, islice(done, len(window.parts))) for window in windows]
@@ -134,54 +135,39 @@ class ModelSchedulers:
         self, request: Request, round_: Round, positions: Sequence[int], windows: Sequence[Positions]
     ) -> Sequence[Window]:
         """Prepares a slice of the passages and encodes windows, in one call on the thread."""
-        costs = request.costs[self._preparing.phase.model]
-        tokens = costs.query + sum(map(costs.passages.__getitem__, positions)) + MIN_WINDOW_TOKENS * len(windows)
-        prepare = partial(self._prepared, request, round_, positions, windows)
-        (done,) = await self._preparing.run(request, [prepare], [tokens])
+        cost = request.costs[self._preparing.phase.model]
+        tokens = cost.query + sum(map(cost.passages.__getitem__, positions)) + MIN_WINDOW_TOKENS * len(windows)
+        (done,) = await self._preparing.run(request, [(request, round_, positions, windows)], [tokens])
         prepared, encoded = done.result
         request.add_prepared(positions, prepared, done.queue_ms, done.batch_ms)
         return encoded
 
-    def _prepared(
-        self, request: Request, round_: Round, positions: Sequence[int], windows: Sequence[Positions]
-    ) -> _Encoded:
-        """See `_prepare_slice`. Runs on the thread, and changes nothing of the request, which may have ended."""
+    def _encoded(self, slices: Sequence[_Slice]) -> list[_Encoded]:
+        """Runs on the thread, and changes nothing of the request, which may have ended."""
+        ((request, round_, positions, windows),) = slices  # a batch holds one
         prepared, passages = Prepared(request.prepared_query, ()), request.prepared
         if positions:  # the query of a later slice need not be prepared again
-            slice_ = [request.candidates[position] for position in positions]
-            prepared = self._ranker.prepare(request.prepared_query, slice_)
+            of_slice = [request.candidates[position] for position in positions]
+            prepared = self._ranker.prepare(request.prepared_query, of_slice)
             passages = passages | dict(zip(positions, prepared.passages, strict=True))
-        rendered = [request.window(round_, window, prepared.query, passages) for window in windows]
-        return prepared, list(map(self._ranker.encode, rendered))
-
-    async def _prepare_here(
-        self, calls: Sequence[Callable[[], _Encoded]], limit_s: float
-    ) -> tuple[list[_Encoded], float]:
-        (prepare,) = calls  # a batch holds one slice
-        encoded, seconds = await self._workers[0].call(prepare, limit_s)
-        return [encoded], seconds
-
-    async def _score_here(self, parts: Sequence[Part], limit_s: float) -> tuple[Sequence[WindowRanking | None], float]:
-        return await self._workers[1].call(partial(self._scores, parts), limit_s)
+        encoded = list[Window]()
+        for window in windows:
+            encoded.append(self._ranker.encode(request.window(round_, window, prepared.query, passages)))
+        return [(prepared, encoded)]
 
     def _scores(self, parts: Sequence[Part]) -> Sequence[WindowRanking | None]:
-        return self._checked(parts, cast(Sequence[WindowRanking | None], self._ranker.score(parts)))
+        """Runs on the thread."""
+        rankings = cast(Sequence[WindowRanking | None], self._ranker.score(parts))
+        check_rankings(rankings, parts, self._ranker.info.precision)  # here, so that a batch with a broken one is split
+        return rankings
 
     async def _score_on_server(
         self, parts: Sequence[Part], limit_s: float
     ) -> tuple[Sequence[WindowRanking | None], float]:
         start_s = time.perf_counter()
         rankings = await cast(Awaitable[Sequence[WindowRanking | None]], self._ranker.score(parts))
-        return self._checked(parts, rankings), time.perf_counter() - start_s
-
-    def _checked(
-        self, parts: Sequence[Part], rankings: Sequence[WindowRanking | None]
-    ) -> Sequence[WindowRanking | None]:
-        """Fails with the batch, so that a batch with a broken ranking is divided."""
-        for part, ranking in zip(parts, rankings, strict=True):
-            if ranking is not None:
-                check_ranking(ranking, part.window, self._ranker.info.precision)
-        return rankings
+        check_rankings(rankings, parts, self._ranker.info.precision)
+        return rankings, time.perf_counter() - start_s
 
 
 def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -> RankedWindow:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -75,6 +75,8 @@ class ModelCost:
     Attributes:
         query: to prepare the query.
         passages: to prepare each candidate; 1 where nothing is to be computed.
+        prepare: to prepare the query and all candidates.
+        bounds: on the number of windows.
         windows: the expected number of windows.
         rank: positions of the model's input that remain, with those that are running, as estimated before any window
             is encoded.
@@ -83,6 +85,8 @@ class ModelCost:
 
     query: int
     passages: Sequence[int]
+    prepare: int
+    bounds: Cost
     windows: float
     rank: float
     encoded: int = 0
@@ -94,7 +98,8 @@ class ModelCost:
         prepared, missing, missing_tokens = list[int](), 0, 0
         for passage in passages:
             tokens = 2 + min(len(passage.text) // 4, info.max_passage_tokens)
-            prepared.append(1 if info.is_ready(passage) else tokens)
+            known = passage.sparse if info.needs_sparse else passage.vector if info.needs_vectors else None
+            prepared.append(tokens if known is None else 1)
             if passage.vector is None:
                 missing += 1
                 missing_tokens += tokens
@@ -106,12 +111,8 @@ class ModelCost:
         else:
             each = n * (sum(prepared) / max(1, len(prepared)))
         each = max(MIN_WINDOW_TOKENS, min(each, info.max_window_tokens))
-        return cls(2 + len(query.text) // 4, prepared, windows, windows * each)
-
-    @property
-    def prepare(self) -> int:
-        """To prepare the query and all passages."""
-        return self.query + sum(self.passages)
+        query_tokens = 2 + len(query.text) // 4
+        return cls(query_tokens, prepared, query_tokens + sum(prepared), bounds, windows, windows * each)
 
     def add_windows(self, windows: int, tokens: int) -> float:
         """Counts windows that were encoded and are ranked next; returns what remains with them.
@@ -128,7 +129,9 @@ class Request:
     """A request in the engine, which runs it once at a time.
 
     Attributes:
-        stages: one, or up to three of a cascade; the last one has the request's own model.
+        stages: one, or up to three of a cascade; the last one has the request's own model. Once the request has begun,
+            they are without a weight of the first stage that cannot count.
+        warnings: why such weights cannot count.
         options: of the answer; what they say about the model and its strategy is in `stages`.
         deadline_s: on the event loop's clock; infinite without one.
         remaining: estimated tokens that remain in each phase, including those that are running.
@@ -157,6 +160,7 @@ class Request:
     tags: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     came: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     costs: dict[str, ModelCost] = field(init=False, default_factory=dict)
+    warnings: list[str] = field(init=False, default_factory=list)
 
     info: RankerInfo = field(init=False)
     order: Sequence[int] = field(init=False, default=())
@@ -186,10 +190,13 @@ class Request:
         """The stages in words."""
         return describe(self.stages)
 
+    @property
     def window_bounds(self) -> Cost:
-        """Sums the least and the most windows of all stages."""
-        costs = [stage.strategy.cost(len(self.candidates)) for stage in self.stages]
-        return Cost(*map(sum, zip(*costs, strict=True)))
+        """The least and the most windows of all stages."""
+        fewest = most = 0
+        for cost in self.costs.values():
+            fewest, most = fewest + cost.bounds.min_windows, most + cost.bounds.max_windows
+        return Cost(fewest, most)
 
     def begin(self, infos: Mapping[str, RankerInfo]) -> None:
         """Estimates the work, and sets passages without a text apart, unless all are so or no model reads them.
@@ -200,28 +207,30 @@ class Request:
         if self.costs:
             raise RankerFailure("the engine ran this request before; this is a bug")
         self.info = infos[self.stages[-1].model]
-        for stage in self.stages:
-            cost = ModelCost.of(infos[stage.model], self.query, self.candidates, stage.strategy)
-            self.costs[stage.model] = cost
-            self.remaining[ModelPhase(Phase.RANK, stage.model)] = cost.rank
-            self.remaining[ModelPhase(Phase.PREPARE, stage.model)] = cost.prepare
         self.order = range(len(self.candidates))
         blank = [position for position in self.order if not self.candidates[position].text.strip()]
         if blank and len(blank) < len(self.order) and any(infos[stage.model].reads_passages for stage in self.stages):
             self.order = [position for position in self.order if position not in {*blank}]
             self.blank = blank
+        stages = list[RankStage]()
+        for stage in self.stages:
+            cost = ModelCost.of(infos[stage.model], self.query, self.candidates, stage.strategy)
+            self.costs[stage.model] = cost
+            self.remaining[ModelPhase(Phase.RANK, stage.model)] = cost.rank
+            self.remaining[ModelPhase(Phase.PREPARE, stage.model)] = cost.prepare
+            if warning := stage.warning(len(self.order)):
+                self.warnings.append(warning)
+                stage = replace(stage, weight=0.0)
+            stages.append(stage)
+        self.stages = tuple(stages)
 
     def subtract(self, phase: ModelPhase, tokens: float) -> None:
         """Subtracts work that is done."""
         self.remaining[phase] = max(0.0, self.remaining.get(phase, 0.0) - tokens)
 
-    def remaining_tokens(self, phase: Phase) -> float:
-        """Sums the tokens that remain in a phase, of all models."""
-        return sum(tokens for model_phase, tokens in self.remaining.items() if model_phase.phase is phase)
-
     def begin_stage(self, stage: RankStage, info: RankerInfo) -> None:
-        """Begins a stage, whose ranker is `info`."""
-        self._stage, self._stage_info = stage.as_run(len(self.order)), info
+        """Begins one of the stages, whose ranker is `info`."""
+        self._stage, self._stage_info = stage, info
         self._schedule = stage.strategy.schedule(self.order)
         self.prepared, self.prepared_query = {}, self.query
 
@@ -283,7 +292,9 @@ class Request:
         self.model_ms += slowest.model_ms
         self.decode_ms += slowest.ranking.decoded.ms
         for positions, done in zip(round_.windows, ranked, strict=True):
-            ranking = done.ranking if info.adds_first_stage else with_first_stage(done.ranking, done.window)
+            ranking = done.ranking
+            if done.window.weight and not info.adds_first_stage:
+                ranking = with_first_stage(ranking, done.window)
             rankings.append(ranking)
             decoded = done.ranking.decoded
             tokens = done.window.tokens_with(decoded)
@@ -291,7 +302,8 @@ class Request:
             times = (done.queue_ms, done.model_ms, decoded.tokens)
             where = (self.rounds, self._stage.model, done.window.truncated)
             self.windows.append(WindowTrace(*read, *where, *times, done.ranking.cosines))
-            self.truncated_doc_ids.update(self.candidates[positions[place]].doc_id for place in done.window.truncated)
+            for place in done.window.truncated:
+                self.truncated_doc_ids.add(self.candidates[positions[place]].doc_id)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
             self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())

@@ -78,10 +78,12 @@ class Rate:
 
     Attributes:
         is_warm: a batch has run.
+        tokens_per_s: None before it is measured.
     """
 
     def __init__(self) -> None:
         self.is_warm = False
+        self.tokens_per_s: float | None = None
         #: Of the latest batches; earlier ones count less and less.
         self._tokens, self._seconds = 0.0, 0.0
 
@@ -92,11 +94,7 @@ class Rate:
             return
         keep = math.exp(-seconds / _AVERAGED_S)
         self._tokens, self._seconds = keep * self._tokens + tokens, keep * self._seconds + seconds
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """None before it is measured."""
-        return self._tokens / self._seconds if self._seconds else None
+        self.tokens_per_s = self._tokens / self._seconds if self._seconds else None
 
 
 class Scheduler(Generic[T, R]):

@@ -19,8 +19,6 @@ def with_first_stage(ranking: WindowRanking, window: Window) -> WindowRanking:
     weight = window.weight
     if not isinstance(weight, float):
         raise RankerFailure(f"the weight {weight} reached a model that cannot read it; this is a bug")
-    if not weight:
-        return ranking
     scores = z_scores(ranking.scores) + weight * z_scores(window.first_stage)
     return replace(ranking, scores=tuple(scores.tolist()), weight=weight)
 

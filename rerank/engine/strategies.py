@@ -8,7 +8,7 @@ depend on a model, so it can be tested with numbers.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from rerank.errors import InvalidRequest
@@ -210,10 +210,6 @@ class RankStage:
     strategy: Strategy
     weight: FirstStageWeight = 0.0
     has_scores: bool = True
-
-    def as_run(self, n: int) -> RankStage:
-        """The stage as it orders n candidates: without a weight that cannot count."""
-        return replace(self, weight=0.0) if self.warning(n) else self
 
     def warning(self, n: int) -> str:
         """Says why the weight cannot count in the order of n candidates; empty if it can, or is 0."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from rerank.types import SlicedWork
 
 log = logging.getLogger(__name__)
 
+S = TypeVar("S")
 T = TypeVar("T")
 #: None ends the thread.
 _Call: TypeAlias = Callable[[], object] | None
@@ -49,8 +51,8 @@ class Worker:
         self._paused_s = 0.0
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    async def call(self, function: Callable[[], T], limit_s: float) -> tuple[T, float]:
-        """Runs a function; returns its result and its duration in seconds, without the functions that preempted it.
+    async def call(self, function: Callable[[S], T], argument: S, limit_s: float) -> tuple[T, float]:
+        """Calls a function; returns its result and its duration in seconds, without the functions that preempted it.
 
         Raises: ShuttingDown; RankerFailure, the function has not ended after `limit_s`, or an earlier one has not yet;
         RankerFailure for a panic of Rust; what the function raises, and RuntimeError for what is not an Exception.
@@ -61,7 +63,7 @@ class Worker:
             raise RankerFailure(self.problem)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[T, float]] = loop.create_future()
-        self._calls.put(partial(self._call, function, done))
+        self._calls.put(partial(self._call, partial(function, argument), done))
         limit = loop.call_later(limit_s, self._hang, done, limit_s)
         try:
             return await done
@@ -157,7 +159,7 @@ class SharedWorker:
     async def call(self, caller: str, function: Callable[[], T]) -> T:
         """Calls a function on the thread. Raises: ShuttingDown; what the function raises."""
         async with self._turns.setdefault(caller, asyncio.Lock()):
-            result, _ = await self._worker.call(function, _LIMIT_S)
+            result, _ = await self._worker.call(operator.call, function, _LIMIT_S)
             return result
 
 

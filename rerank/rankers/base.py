@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from rerank.errors import RankerFailure
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_ranking
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +58,6 @@ class RankerInfo:
     relevance: Literal["", "score", "cosine"] = ""
     #: What the model computes in: float32 or bfloat16; empty where that is not known here.
     precision: str = ""
-
-    def is_ready(self, passage: Passage) -> bool:
-        """Returns True if `prepare` has nothing to compute for the passage."""
-        if self.needs_sparse:
-            return passage.sparse is not None
-        return self.needs_vectors and passage.vector is not None
-
-
-class Part(Protocol):
-    """A part of a window that waits in the queue by itself, so that callers take turns between the parts."""
-
-    @property
-    def window(self) -> Window: ...
-
-    @property
-    def tokens(self) -> int:
-        """The positions that the model reads and writes for the part."""
-        ...
 
 
 class Ranker(ABC):
@@ -159,8 +141,7 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
     encoded = [ranker.encode(window) for window in windows]
     scored = iter(cast(Sequence[WindowRanking | None], ranker.score([part for one in encoded for part in one.parts])))
     rankings = [last_of([next(scored) for _ in window.parts]) for window in encoded]
-    for ranking, window in zip(rankings, encoded, strict=True):
-        check_ranking(ranking, window, ranker.info.precision)
+    check_rankings(rankings, encoded, ranker.info.precision)
     return rankings
 
 

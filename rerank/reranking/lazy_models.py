@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from rerank.config import ModelConfig
-from rerank.engine.engine import Engine, now_s
+from rerank.engine.engine import Engine
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import ModelRegistry
 from rerank.util.memory import free_memory
@@ -49,7 +49,7 @@ class LazyModels:
         """Begins to look for idle models, if any is to be unloaded."""
         limits = {model.name: model.unload_after_s for model in self._models.values() if model.unload_after_s}
         if limits:
-            self._used_s = dict.fromkeys(limits, now_s())
+            self._used_s = dict.fromkeys(limits, _now_s())
             self._unloading = asyncio.create_task(self._unload_idle(limits))
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class LazyModels:
             yield
         finally:
             self._in_use.subtract(names)
-            self._used_s |= dict.fromkeys(names, now_s())
+            self._used_s |= dict.fromkeys(names, _now_s())
 
     def _start(self, name: str) -> asyncio.Task[None]:
         log.info("model %s is being loaded", name)
@@ -88,7 +88,7 @@ class LazyModels:
         loaded = await asyncio.wrap_future(outcome)
         await self._engine.put(name, loaded.ranker, loaded.info)
         self._registry.put(name, loaded)
-        self._used_s[name] = now_s()
+        self._used_s[name] = _now_s()
         memory = loaded.memory_bytes / 1e9, loaded.gpu_memory_bytes / 1e9
         log.info("model %s is loaded: %.1f s, %.2f GB, and %.2f GB of GPU", name, loaded.load_s, *memory)
 
@@ -96,7 +96,7 @@ class LazyModels:
         while True:
             await asyncio.sleep(min(limits.values()) / _LOOKS)
             for name, limit_s in limits.items():
-                is_idle = not self._in_use[name] and now_s() - self._used_s[name] > limit_s
+                is_idle = not self._in_use[name] and _now_s() - self._used_s[name] > limit_s
                 if is_idle and self._registry.is_served(name):
                     await self._unload(name)
 
@@ -110,3 +110,7 @@ class LazyModels:
                 break
             await asyncio.sleep(1)
         log.info("model %s is unloaded; the next request for it loads it again", name)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

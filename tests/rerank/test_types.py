@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import RankerFailure
-from rerank.types import Query, Window, WindowRanking, check_ranking, with_title
+from rerank.types import Query, Window, WindowRanking, check_rankings, with_title
 from tests.fakes import numbered_passages
 
 
@@ -25,7 +25,7 @@ def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: lis
 def test_wrong_number_of_scores_raises_with_both_numbers(scores: tuple[float, ...]) -> None:
     window = Window(Query("q"), tuple(numbered_passages([1, 2])))
     with pytest.raises(RankerFailure, match=f"returned {len(scores)} scores for a window of 2 passages; this is a bug"):
-        check_ranking(WindowRanking(scores), window, "float32")
+        check_rankings([None, WindowRanking(scores)], [window, window], "float32")
 
 
 @pytest.mark.parametrize(

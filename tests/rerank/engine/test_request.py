@@ -76,16 +76,16 @@ def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> 
 async def test_passages_are_counted_once_however_many_windows_and_slices_read_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counted: list[str] = []
-    is_ready = RankerInfo.is_ready
+    counted: list[int] = []
+    estimate = ModelCost.of
 
-    def counting(info: RankerInfo, passage: Passage) -> bool:
-        counted.append(passage.doc_id)
-        return is_ready(info, passage)
+    def counting(info: RankerInfo, query: Query, passages: Sequence[Passage], strategy: Strategy) -> ModelCost:
+        counted.append(len(passages))
+        return estimate(info, query, passages, strategy)
 
-    monkeypatch.setattr(RankerInfo, "is_ready", counting)
+    monkeypatch.setattr(ModelCost, "of", counting)
     request = request_for(range(100))
     async with engine_for(NumberRanker()) as engine:
         ranking = await engine.run(request)
     assert len(ranking.trace.windows) == 9
-    assert counted == [passage.doc_id for passage in request.candidates]
+    assert counted == [100]

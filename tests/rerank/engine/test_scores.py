@@ -61,14 +61,18 @@ class ByLength(NumberRanker):
 pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=1, max_size=20)
 
 
-@given(pairs, st.floats(0, 100))
+@given(pairs, st.floats(0, 100, exclude_min=True))
 def test_scores_equal_the_formula(scores: list[tuple[int, int]], weight: float) -> None:
     ranker, first_stage = ([float(pair[side]) for pair in scores] for side in (0, 1))
     expected = [a + weight * b for a, b in zip(slow_z_scores(ranker), slow_z_scores(first_stage), strict=True)]
-    expected = expected if weight else ranker
     found = interpolate(WindowRanking(tuple(ranker), repairs=2), first_stage, weight)
     assert found.scores == pytest.approx(expected, abs=1e-9)
     assert found.repairs == 2
+
+
+async def test_without_a_weight_the_scores_are_the_models_own() -> None:
+    ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], step(Single(20)))
+    assert [row.score for row in ranking.ranked] == [3.0, 2.0, 1.0]
 
 
 def test_tie_keeps_first_stage_order() -> None:

@@ -73,7 +73,7 @@ def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encod
     prepared = ranker.prepare(Query("what is 7"), passages)
     found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
     assert found.scores == pytest.approx(expected.scores, abs=1e-6)
-    assert not ranker.info.is_ready(passages[0])
+    assert not ranker.info.needs_vectors
 
 
 def test_vectors_of_the_index_are_read(e2rank: Encoder) -> None:
