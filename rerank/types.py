@@ -6,7 +6,6 @@ import math
 import re
 import reprlib
 from array import array
-from bisect import bisect_left
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -91,10 +90,6 @@ class TextTokens(NamedTuple):
     ids: array[int]
     starts: array[int]
     ends: array[int]
-
-    def between(self, start: int, end: int) -> array[int]:
-        """Returns the ids of a part of the text that begins and ends with tokens."""
-        return self.ids[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from rerank.models.memory import fitting_tokens
 from rerank.models.precision import copy_computing_in, copy_sharing_weights, pick_encoder_dtype
 from rerank.models.tokenizer import backend_tokenizer_of
 from rerank.models.vector_cache import VectorCache
-from rerank.prompting.truncate import beginning, first_tokens
+from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
 
 #: A text to count the tokens that the model writes around each text.

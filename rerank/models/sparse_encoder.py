@@ -30,7 +30,7 @@ from rerank.models.loading import pick_device
 from rerank.models.precision import copy_computing_in, pick_encoder_dtype
 from rerank.models.sparse_loading import load_splade
 from rerank.models.vector_cache import SparseCache
-from rerank.prompting.truncate import beginning
+from rerank.prompting.tokens import beginning
 from rerank.types import Passage, Precision, Query
 from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseText, SparseVector, TermIds, TokenStates, dot_products

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
@@ -15,8 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
-from rerank.prompting.tokens import PromptTokenizer
-from rerank.prompting.truncate import SLACK_TOKENS, beginning, first_tokens, passage_limit
+from rerank.prompting.tokens import SLACK_TOKENS, PromptTokenizer, beginning, first_tokens, passage_limit
 from rerank.types import Passage, Prepared, Query, TextTokens, Window
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
@@ -82,12 +81,13 @@ class ListwiseRenderer:
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the texts, cuts long ones that are never shown whole, and tokenizes them."""
-        shown = [self._shown(self._beginning(passage), passage.title) for passage in passages]
+        query = self._fitting_query(query)
+        shown = [self._shown(passage) for passage in passages]
         texts = [*dict.fromkeys(shown)]
         tokens = dict(zip(texts, self.prompt_tokenizer.tokens(texts), strict=True))
         of_passages = zip(passages, shown, strict=True)
         prepared = [replace(passage, text=text, tokens=tokens[text]) for passage, text in of_passages]
-        return Prepared(self._fitting_query(query), tuple(prepared))
+        return Prepared(query, tuple(prepared))
 
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
@@ -116,14 +116,15 @@ class ListwiseRenderer:
         ids = self.prompt_tokenizer.ids_of_prompt(rendered, passages, tokens, shown)
         return ListwisePrompt(self._with_bos(ids), truncated)
 
-    def _beginning(self, passage: Passage) -> str:
-        """Cuts off the end of a text that can never be shown, before anything else is done with it."""
-        shown = partial(self._shown, title=passage.title)
-        return beginning(passage.text, self.passage_tokens, lambda start: len(self.prompt_tokenizer.ids(shown(start))))
+    def _shown(self, passage: Passage) -> str:
+        """Returns the text of a passage as prompts show it, without an end that is never shown."""
 
-    def _shown(self, text: str, title: str) -> str:
-        """Returns the text of a passage as prompts show it."""
-        return self.sanitize(self.template.style.passage_text(text, title) if self._restyles else text)
+        def shown(start: str) -> str:
+            style = self.template.style
+            return self.sanitize(style.passage_text(start, passage.title) if self._restyles else start)
+
+        start = beginning(passage.text, self.passage_tokens, lambda text: len(self.prompt_tokenizer.ids(shown(text))))
+        return shown(start)
 
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
         """Returns the text of a prompt with these passage texts, including chat markup."""

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
-from rerank.prompting.truncate import beginning, first_tokens
+from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Passage, Query
 
 #: Replace token ids where the next passage's vector and the query's vector go.

@@ -18,7 +18,7 @@ from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.memory import fitting_tokens, translate_out_of_memory
 from rerank.prompting.sanitize import markup_divider
-from rerank.prompting.truncate import beginning, ending, first_tokens
+from rerank.prompting.tokens import beginning, ending, first_tokens
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
 

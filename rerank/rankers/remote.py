@@ -28,7 +28,7 @@ from rerank.inference_servers.api import APIS
 from rerank.inference_servers.server import NoAnswer
 from rerank.models.encoder import Encoder
 from rerank.models.tokenizer import backend_tokenizer_of
-from rerank.prompting.truncate import beginning
+from rerank.prompting.tokens import beginning
 from rerank.rankers.base import Ranker
 from rerank.rankers.e2rank import E2RankPrompts, by_cosine
 from rerank.rankers.first import FirstPrompts

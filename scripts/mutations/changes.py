@@ -108,14 +108,6 @@ CHANGES: tuple[Change, ...] = (
         ("(*prompt.token_ids, self.identifiers.bracket_id)", "(*prompt.token_ids,)"),
     ),
     *_of(
-        "rerank/prompting/truncate.py",
-        _PROMPTING,
-        ("_MARGIN_TOKENS = 128", "_MARGIN_TOKENS = 0"),
-        ("room -= length + SLACK_TOKENS", "room -= length"),
-        ("if limit < _MIN_PASSAGE_TOKENS:", "if limit < 0:"),
-        ("text[: ends[tokens - 1]]", "text[: ends[tokens - 2]]"),
-    ),
-    *_of(
         "rerank/prompting/sanitize.py",
         _PROMPTING,
         ('text = " ".join(text.split())', ""),
@@ -132,6 +124,10 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/prompting/tokens.py",
         _PROMPTING,
+        ("_MARGIN_TOKENS = 128", "_MARGIN_TOKENS = 0"),
+        ("room -= length + SLACK_TOKENS", "room -= length"),
+        ("if limit < _MIN_PASSAGE_TOKENS:", "if limit < 0:"),
+        ("text[: ends[tokens - 1]]", "text[: ends[tokens - 2]]"),
         ("            ids += of_border[self._word_tokens :]", "            ids += of_border"),
         ("if text == passage.text and _is_gap(prompt, at + len(text)):", "if text == passage.text:"),
     ),
