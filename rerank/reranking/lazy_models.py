@@ -7,14 +7,16 @@ import logging
 import math
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from rerank.config import ModelConfig
 from rerank.engine.engine import Engine
+from rerank.engine.strategies import Stages
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import ModelRegistry
+from rerank.types import ANSWER_MARGIN_S, FirstStageWeight, RankOptions
 from rerank.util.memory import free_memory
 from rerank.util.time_limit import in_thread
 
@@ -60,19 +62,26 @@ class LazyModels:
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def load(self, names: Sequence[str], until_s: float) -> None:
-        """Loads models, and waits for them until a time on the event loop's clock; they are loaded all the same."""
-        tasks = [self._loading.get(name) or self._start(name) for name in names]
-        if tasks:
-            wait_s = None if math.isinf(until_s) else max(0.0, until_s - asyncio.get_running_loop().time())
-            await asyncio.wait(tasks, timeout=wait_s)
+    @asynccontextmanager
+    async def ready(
+        self, options: RankOptions, instruction: str, weight: FirstStageWeight, deadline_s: float
+    ) -> AsyncIterator[Stages]:
+        """Loads the models of a request, and keeps them in memory during the block, which gets the request's stages.
 
-    @contextmanager
-    def using(self, names: Sequence[str]) -> Iterator[None]:
-        """Keeps models in memory during the block."""
+        If the deadline comes before they are loaded, they answer with ModelLoading; they are loaded all the same.
+
+        Raises: see ModelRegistry.resolve, whose arguments these are.
+        """
+        if unloaded := self._registry.unloaded_models_of(options):
+            tasks = [self._loading.get(name) or self._start(name) for name in unloaded]
+            # Twice the margin, as an answer instead of a failure needs some of the time, too.
+            left_s = deadline_s - 2 * ANSWER_MARGIN_S - _now_s()
+            await asyncio.wait(tasks, timeout=None if math.isinf(left_s) else max(0.0, left_s))
+        stages = self._registry.resolve(options, instruction, weight)
+        names = [stage.model for stage in stages]
         self._in_use.update(names)
         try:
-            yield
+            yield stages
         finally:
             self._in_use.subtract(names)
             self._used_s |= dict.fromkeys(names, _now_s())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from rerank.config import ModelConfig
 from rerank.config.loading import preranker_problem
@@ -12,7 +13,7 @@ from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.reranking.relevance import check_min_relevance, gives_relevance
-from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
+from rerank.types import FirstStageKind, FirstStageWeight, OnFailure, RankOptions, ScoreKind, StrategyKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class ModelRegistry:
         unloaded = {name: UnloadedRanker(name, model.ranker) for name, model in self._models.items()}
         self.rankers: dict[str, Ranker] = {**unloaded, **rankers}
         self.infos = {name: ranker.info for name, ranker in self.rankers.items()} | dict(infos or {})
+        kinds = list(FirstStageKind)
+        self._weights = {model.name: {kind: model.weight_for(kind) for kind in kinds} for model in models}
         self._costs = dict.fromkeys(self._models, (0.0, 0, 0))
         self._complete()
 
@@ -99,7 +102,8 @@ class ModelRegistry:
     def _complete(self) -> None:
         """Makes what depends on the descriptions of all models."""
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
-        self._default_stages = {name: self._stages(name, RankOptions()) for name in self._models}
+        of_models = {name: self._models_of(RankOptions(name)) for name in self._models}
+        self._default_stages = {name: self._stages(models, FirstStageKind.AUTO) for name, models in of_models.items()}
 
     def describe(self) -> list[ModelDescription]:
         """Lists the configured models, the default one first."""
@@ -116,11 +120,16 @@ class ModelRegistry:
 
     def unloaded_models_of(self, options: RankOptions) -> list[str]:
         """Returns the models of a request that are not loaded. Raises: NotFound, InvalidRequest; see `resolve`."""
-        stages = self._stages(self._name(options), options)
-        return [stage.model for stage in stages if isinstance(self.rankers[stage.model], UnloadedRanker)]
+        return [name for name, _ in self._models_of(options) if isinstance(self.rankers[name], UnloadedRanker)]
 
-    def resolve(self, options: RankOptions, instruction: str = "") -> Stages:
+    def resolve(
+        self, options: RankOptions, instruction: str = "", weight: FirstStageWeight = FirstStageKind.AUTO
+    ) -> Stages:
         """Makes the stages of a request, completed from the defaults of its model, which the last stage has.
+
+        Args:
+            instruction: of the query.
+            weight: how much the first stage counts if the options do not say so.
 
         Raises:
             NotFound: there is no such model.
@@ -129,16 +138,39 @@ class ModelRegistry:
             InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
                 is no relevance for `min_relevance`.
         """
-        name = self._name(options)
-        self._check_served(name, options)
-        if instruction and not self.infos[name].reads_instruction:
-            raise self._instruction_not_read(name)
-        stages = self._stages(name, options)
-        for stage in stages:
-            self._check_served(stage.model, options)
+        models = self._models_of(options)
+        for name, _ in models:
+            ranker = self.rankers[name]
+            if isinstance(ranker, FailedRanker) and options.on_failure != OnFailure.FIRST_STAGE:
+                raise ranker.error
+        if instruction and not self.infos[models[0][0]].reads_instruction:
+            raise self._instruction_not_read(models[0][0])
+        given = cast(FirstStageWeight | None, options.first_stage_weight)
+        stages = self._stages(models, weight if given is None else given)
         if options.min_relevance is not None:
             check_min_relevance(options.min_relevance, stages, self.infos, self._default_stages)
         return stages
+
+    def _models_of(self, options: RankOptions) -> list[tuple[str, RankOptions]]:
+        """Lists the model of a request and, in a cascade, its prerankers, with the options of each.
+
+        A preranker ranks by its default strategy, which may be a cascade of two models.
+        """
+        models = [(self._name(options), options)]
+        while self._kind(*models[-1]) is StrategyKind.CASCADE:
+            name, options = models[-1]
+            preranker = options.preranker or self._models[name].preranker
+            if problem := preranker_problem(preranker, name, self._models):
+                raise InvalidRequest("strategy.preranker", problem, {"preranker": preranker})
+            models.append((preranker, RankOptions()))
+        name, options = models[-1]
+        if options.preranker:
+            problem = f"the strategy {self._kind(name, options)} has no preranker; leave preranker out, or set the"
+            raise InvalidRequest("strategy.preranker", f"{problem} strategy cascade", {"preranker": options.preranker})
+        return models
+
+    def _kind(self, name: str, options: RankOptions) -> StrategyKind:
+        return StrategyKind(options.strategy or self._models[name].strategy)
 
     def _name(self, options: RankOptions) -> str:
         name = options.model or next(iter(self._models))
@@ -166,11 +198,6 @@ class ModelRegistry:
         """Says why the model itself cannot rank; empty if it can."""
         return self.rankers[name].problem
 
-    def _check_served(self, name: str, options: RankOptions) -> None:
-        ranker = self.rankers[name]
-        if isinstance(ranker, FailedRanker) and options.on_failure != OnFailure.FIRST_STAGE:
-            raise ranker.error
-
     def _instruction_not_read(self, name: str) -> InvalidRequest:
         others = [
             other
@@ -188,32 +215,21 @@ class ModelRegistry:
             {"model": name},
         )
 
-    def _stages(self, name: str, options: RankOptions) -> Stages:
-        default, limit = self._models[name], self.infos[name].max_window_size
-        size = options.window_size or self._window_sizes[name]
-        if size > limit:
-            raise _window_too_large(name, size, limit)
-        kind = StrategyKind(options.strategy or default.strategy)
-        if options.preranker and kind is not StrategyKind.CASCADE:
-            problem = f"the strategy {kind} has no preranker; leave preranker out, or set the strategy cascade"
-            raise InvalidRequest("strategy.preranker", problem, {"preranker": options.preranker})
-        strategy = strategy_of(kind, size, options.stride or size // 2)
-        weight = options.first_stage_weight
-        if kind is StrategyKind.CASCADE:
-            weight = FirstStageKind.NEURAL  # of the preranker's list
-        if not isinstance(weight, float):
-            weight = default.weight_for(FirstStageKind(weight or FirstStageKind.AUTO))
-        info = self.infos[name]
-        weight = weight if info.reads_passages else 0.0
-        stage = RankStage(name, strategy, weight, has_scores=not weight or info.score_kind is not ScoreKind.RANK)
-        return (*self._preranker_stages(name, options), stage) if kind is StrategyKind.CASCADE else (stage,)
-
-    def _preranker_stages(self, model: str, options: RankOptions) -> Stages:
-        """Makes the stages of a cascade's preranker: its default strategy, which may be a cascade of two models."""
-        preranker = options.preranker or self._models[model].preranker
-        if problem := preranker_problem(preranker, model, self._models):
-            raise InvalidRequest("strategy.preranker", problem, {"preranker": preranker})
-        return self._stages(preranker, RankOptions(first_stage_weight=options.first_stage_weight))
+    def _stages(self, models: Sequence[tuple[str, RankOptions]], weight: FirstStageWeight) -> Stages:
+        """Makes the stages of the models, which `_models_of` lists; the first of them is the last stage."""
+        stages = list[RankStage]()
+        for name, options in reversed(models):
+            info = self.infos[name]
+            size = options.window_size or self._window_sizes[name]
+            if size > info.max_window_size:
+                raise _window_too_large(name, size, info.max_window_size)
+            strategy = strategy_of(self._kind(name, options), size, options.stride or size // 2)
+            of_list = FirstStageKind.NEURAL if stages else weight  # a preranker is a neural first stage
+            of_list = of_list if isinstance(of_list, float) else self._weights[name][of_list]
+            of_list = of_list if info.reads_passages else 0.0
+            has_scores = not of_list or info.score_kind is not ScoreKind.RANK
+            stages.append(RankStage(name, strategy, of_list, has_scores))
+        return tuple(stages)
 
 
 def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:

@@ -10,7 +10,7 @@ from rerank.config.encoder import RelevanceCurve
 from rerank.engine.strategies import Stages, describe
 from rerank.errors import InvalidRequest
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Ranking, ScoreKind, WindowTrace
+from rerank.types import Passage, Ranking, RankOptions, ScoreKind, WindowTrace
 
 
 def probability(log_odds: float) -> float:
@@ -70,7 +70,7 @@ def with_relevance(
     known = dict[str, float]()
     for window in ranking.trace.windows:
         if info.relevance != "score":
-            values = _by_cosine(window, curve)
+            values = _by_cosine(window, curve) if window.cosines and curve is not None else []
         else:
             values = _by_score(window) if window.model == ranking.trace.model else []
         for position, value in zip(window.positions, values, strict=bool(values)):
@@ -90,27 +90,30 @@ def _by_score(window: WindowTrace) -> list[float]:
     return [score if is_probability else probability(score) for score in window.scores]
 
 
-def _by_cosine(window: WindowTrace, curve: RelevanceCurve | None) -> list[float]:
-    """NaN where the cosine is; none without a curve."""
-    if curve is None:
-        return []
+def _by_cosine(window: WindowTrace, curve: RelevanceCurve) -> list[float]:
+    """NaN where the cosine is."""
     log_odds = [curve.intercept + curve.slope * cosine for cosine in window.cosines]
     return [value if math.isnan(value) else probability(value) for value in log_odds]
 
 
-def at_least(ranking: Ranking, min_relevance: float, top_n: int = 0) -> Ranking:
-    """Drops the results whose relevance is lower, or not known, and keeps the first `top_n` (0: all) of the others.
+def at_least(ranking: Ranking, options: RankOptions) -> Ranking:
+    """Drops results whose relevance is below `min_relevance` or unknown, and keeps the first `top_n` of the others.
+
+    Without `min_relevance`, it returns the ranking as it is.
 
     A ranking instead of a failure keeps results of unknown relevance, which no model may have read, and says so. If
     nothing is left, a warning names the highest relevance.
     """
+    min_relevance = options.min_relevance
+    if min_relevance is None:
+        return ranking
     unknown = {item.position for item in ranking.ranked if item.relevance is None}
     kept = unknown if ranking.trace.failure else set[int]()
     ranked = tuple(
         item
         for item in ranking.ranked
         if item.position in kept or (item.relevance is not None and item.relevance >= min_relevance)
-    )[: top_n or None]
+    )[: options.top_n or None]
     trace = ranking.trace
     if kept:
         note = f"min_relevance {min_relevance:g} is not applied to {len(kept)} results, whose relevance is unknown"

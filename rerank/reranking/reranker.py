@@ -28,17 +28,16 @@ from rerank.readers.candidates import passage_of
 from rerank.reranking.lazy_models import LazyModels
 from rerank.reranking.load_models import ModelLoader, load_models
 from rerank.reranking.registry import ModelDescription, ModelRegistry
-from rerank.reranking.steps import RerankerSteps, chosen, without_top_n
+from rerank.reranking.relevance import at_least
+from rerank.reranking.steps import RerankerSteps
 from rerank.retrieval.feedback import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.types import (
-    ANSWER_MARGIN_S,
     CandidateLike,
     FeedbackMethod,
     FeedbackSettings,
     FirstStage,
     FirstStageKind,
-    FirstStageWeight,
     Passage,
     Query,
     Ranking,
@@ -163,18 +162,10 @@ class AsyncReranker:
         Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
-        weighted = _with_weight(options, self.config.first_stage_weight)
-        await self._load(weighted, deadline_s)
-        stages = self._models.resolve(weighted, query.instruction)
-        with self._lazy.using([stage.model for stage in stages]):
+        ready = self._lazy.ready(options, query.instruction, self.config.first_stage_weight, deadline_s)
+        async with ready as stages:
             request = Request(query, await self._with_texts(candidates), stages, options, deadline_s, share)
-            return chosen(await self._steps.rank(request), options)
-
-    async def _load(self, options: RankOptions, deadline_s: float) -> None:
-        """Loads the models of a request; if the deadline comes first, they answer with ModelLoading."""
-        if unloaded := self._models.unloaded_models_of(options):
-            # Twice the margin, as an answer instead of a failure needs some of the time, too.
-            await self._lazy.load(unloaded, deadline_s - 2 * ANSWER_MARGIN_S)
+            return at_least(await self._steps.rank(request), options)
 
     async def search(
         self,
@@ -204,30 +195,28 @@ class AsyncReranker:
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        weighted = _with_weight(options, FirstStageKind.AUTO)
-        await self._load(weighted, deadline_s)
-        stages = self._models.resolve(weighted, query.instruction)
-        feedback = FeedbackSettings.of(feedback) if feedback is not None else None
-        index = self._open_index()
-        if feedback is not None and not first_stage.reads_vectors:
-            problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
-            raise InvalidRequest("feedback", f"{problem}, or no feedback")
-        if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
-            self._check_makes_vectors(stages[-1].model)
+        async with self._lazy.ready(options, query.instruction, FirstStageKind.AUTO, deadline_s) as stages:
+            feedback = FeedbackSettings.of(feedback) if feedback is not None else None
+            index = self._open_index()
+            if feedback is not None and not first_stage.reads_vectors:
+                problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
+                raise InvalidRequest("feedback", f"{problem}, or no feedback")
+            if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
+                self._check_makes_vectors(stages[-1].model)
 
-        async def retrieve(query: Query, deadline_s: float) -> tuple[Query, tuple[Passage, ...]]:
-            try:
-                async with timeout_at(deadline_s):
-                    work = partial(self._retrieve, index, first_stage, depth, query)
-                    return await self._searches.call(share.name, work)
-            except TimeoutError as error:
-                problem = f"the deadline passed in the first stage ({first_stage.value}); allow more time"
-                raise DeadlineExceeded(problem) from error
+            async def retrieve(query: Query, deadline_s: float) -> tuple[Query, tuple[Passage, ...]]:
+                try:
+                    async with timeout_at(deadline_s):
+                        work = partial(self._retrieve, index, first_stage, depth, query)
+                        return await self._searches.call(share.name, work)
+                except TimeoutError as error:
+                    problem = f"the deadline passed in the first stage ({first_stage.value}); allow more time"
+                    raise DeadlineExceeded(problem) from error
 
-        async def rank(found: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
-            return await self._steps.rank(replace(request, candidates=found, options=options, deadline_s=deadline_s))
+            async def rank(found: tuple[Passage, ...], options: RankOptions, deadline_s: float) -> Ranking:
+                of_found = replace(request, candidates=found, options=options, deadline_s=deadline_s)
+                return await self._steps.rank(of_found)
 
-        with self._lazy.using([stage.model for stage in stages]):
             start_s = time.perf_counter()
             encoded, candidates = await retrieve(query, deadline_s)
             first_stage_ms = (time.perf_counter() - start_s) * 1000
@@ -237,8 +226,10 @@ class AsyncReranker:
             else:
                 update = partial(self._searches.call, share.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, update)
-                ranking, report = await feedback_search.run(encoded, candidates, without_top_n(options), deadline_s)
-        return SearchResult(chosen(ranking, options), first_stage, len(candidates), first_stage_ms, report)
+                # Those with too little relevance are left out afterwards, so that all are ranked.
+                all_ = options if options.min_relevance is None else replace(options, top_n=0)
+                ranking, report = await feedback_search.run(encoded, candidates, all_, deadline_s)
+        return SearchResult(at_least(ranking, options), first_stage, len(candidates), first_stage_ms, report)
 
     def _check_makes_vectors(self, model: str) -> None:
         """Raises: InvalidRequest if a model does not make vectors of queries for the index."""
@@ -259,14 +250,16 @@ class AsyncReranker:
 
     async def _with_texts(self, candidates: Iterable[CandidateLike]) -> tuple[Passage, ...]:
         """Makes candidates with their texts, and with their vectors if they are in the index."""
-        given = [
-            candidate if isinstance(candidate, Passage) else passage_of(candidate, place)
-            for place, candidate in enumerate(candidate_list(candidates))
-        ]
-        doc_ids = [passage.doc_id for passage in given if passage.in_index]
-        found = await self.convert(self._open_index().store.passages, doc_ids) if doc_ids else []
-        stored = {passage.doc_id: passage for passage in found}
-        return tuple(_passage(passage, stored) for passage in given)
+        given, doc_ids = list[Passage](), list[str]()
+        for place, candidate in enumerate(candidate_list(candidates)):
+            given.append(candidate if isinstance(candidate, Passage) else passage_of(candidate, place))
+            if given[-1].in_index:
+                doc_ids.append(given[-1].doc_id)
+        stored = dict[str, Passage]()
+        if doc_ids:
+            found = await self.convert(self._open_index().store.passages, doc_ids)
+            stored = {passage.doc_id: passage for passage in found}
+        return tuple([_passage(passage, stored) for passage in given])
 
     def _open_index(self) -> Index:
         if self.index is None:
@@ -330,17 +323,13 @@ def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
     return ModelLoader(encoder, config.device, sparse_encoder, config.max_load_s), index
 
 
-def _with_weight(options: RankOptions, default: FirstStageWeight) -> RankOptions:
-    return options if options.first_stage_weight is not None else replace(options, first_stage_weight=default)
-
-
 def _passage(given: Passage, stored: dict[str, Passage]) -> Passage:
     """The passage that is ranked; it begins with its title, if the caller gives one."""
     if not given.in_index and not given.title and given.is_as_sent:
         return given
     found = stored[given.doc_id] if given.in_index else None
     text = given.text or (found.text if found else "")
-    titled = with_title(text, given.title)
+    titled = with_title(text, given.title) if given.title else text
     prefix_chars = len(titled) - len(text)
     if found is None:
         return Passage(given.doc_id, titled, given.score, given.title, prefix_chars=prefix_chars)

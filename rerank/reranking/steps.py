@@ -10,12 +10,12 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import Request, timeout_at
 from rerank.engine.worker import SharedWorker
 from rerank.models.encoder import Encoder
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, RankerInfo
 from rerank.reranking.chunks import ChunkedDocuments
 from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.relevance import at_least, with_relevance
+from rerank.reranking.relevance import with_relevance
 from rerank.reranking.unordered import UnorderedList
-from rerank.types import Passage, Ranking, RankOptions, SlicedWork
+from rerank.types import Passage, Ranking, SlicedWork
 
 T = TypeVar("T")
 
@@ -34,36 +34,42 @@ class RerankerSteps:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
 
     async def rank(self, request: Request) -> Ranking:
-        """Ranks the candidates among which `chosen` chooses.
+        """Ranks the candidates: all of them if `at_least` then leaves out those with too little relevance.
 
         The order of candidates that have none comes from their texts (`rerank.reranking.unordered`). Long documents are
         ranked by their best chunks (`rerank.reranking.chunks`).
         """
-        given = request = replace(request, options=without_top_n(request.options))
-        unordered = chunked = None
+        if request.options.min_relevance is not None:
+            request = replace(request, options=replace(request.options, top_n=0))
+        given, unordered, chunked = request, None, None
+        infos, caching, writers = list[RankerInfo](), list[Ranker](), set[str]()
+        for stage in request.stages:
+            infos.append(self._models.infos[stage.model])
+            if infos[-1].kind == "generation":
+                writers.add(stage.model)
+            if self._encoder.vector_cache.max_bytes and infos[-1].has_cache:
+                caching.append(self._models.rankers[stage.model])
         if not request.options.ordered:
             grouping = UnorderedList.of(request.query.text, request.candidates)
             unordered = await self._run(request, grouping, _CHARS_READ_PER_MS)
             request = unordered.request(request)
-        if request.options.max_chunks_per_doc > 1 and (chunked := await self._chunked(request)) is not None:
+        if request.options.max_chunks_per_doc > 1 and (chunked := await self._chunked(request, infos)) is not None:
             request = chunked.request(request)
-        if caching := self._caching_rankers(request):
+        if caching:
             known = _with_cached_vectors(request.candidates, caching)
             request = replace(request, candidates=tuple(await self._run(request, known, _CHARS_READ_PER_MS)))
         ranking = await self._engine.run(request)
-        infos = {stage.model: self._models.infos[stage.model] for stage in request.stages}
-        if writers := {model for model, info in infos.items() if info.kind == "generation"}:
+        if writers:
             ranking = with_share_of_repairs(ranking, writers)
-        ranking = with_relevance(ranking, infos[request.stages[-1].model], self._encoder.relevance, request.candidates)
+        ranking = with_relevance(ranking, infos[-1], self._encoder.relevance, request.candidates)
         if chunked is not None:
             ranking = chunked.ranking(ranking, given.options.top_n)
         if unordered is not None:
             ranking = unordered.ranking(ranking, given.options)
         return ranking
 
-    async def _chunked(self, request: Request) -> ChunkedDocuments | None:
+    async def _chunked(self, request: Request, infos: Sequence[RankerInfo]) -> ChunkedDocuments | None:
         """Divides the documents; None if the deadline comes first, and the request ends as a late one does."""
-        infos = [self._models.infos[stage.model] for stage in request.stages]
         margin_s = request.options.answer_margin_s if request.options.allow_partial else 0.0
         try:
             async with timeout_at(request.deadline_s - margin_s):
@@ -72,13 +78,6 @@ class RerankerSteps:
                 )
         except TimeoutError:
             return None
-
-    def _caching_rankers(self, request: Request) -> list[Ranker]:
-        """The rankers that know vectors which earlier requests computed of the same texts."""
-        if not self._encoder.vector_cache.max_bytes:
-            return []
-        rankers = [self._models.rankers[stage.model] for stage in request.stages]
-        return [ranker for ranker in rankers if ranker.info.has_cache]
 
     async def _run(self, request: Request, work: SlicedWork[T], chars_per_ms: int) -> T:
         """Runs work on the texts of a request, which is done at once if it is short."""
@@ -100,18 +99,6 @@ def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking
         warning = f"{share} in what the model wrote were repaired; passages that it did not name kept their order"
     told = "; ".join(filter(None, (trace.model_warning, warning)))
     return replace(ranking, trace=replace(trace, generated=generated, model_warning=told))
-
-
-def without_top_n(options: RankOptions) -> RankOptions:
-    """Asks for all candidates if some of them are left out afterwards."""
-    return options if options.min_relevance is None else replace(options, top_n=0)
-
-
-def chosen(ranking: Ranking, options: RankOptions) -> Ranking:
-    """Leaves out results with less relevance than the request asks for; the first `top_n` of the others stay."""
-    if options.min_relevance is None:
-        return ranking
-    return at_least(ranking, options.min_relevance, options.top_n)
 
 
 def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[Ranker]) -> SlicedWork[list[Passage]]:

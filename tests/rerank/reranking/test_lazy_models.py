@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
 import weakref
@@ -152,7 +153,7 @@ async def test_model_in_use_is_not_unloaded(loader: HeldLoader, lm: Path) -> Non
     loader.released.set()
     async with opened(reranker_of(loader, lm, unload_after_s=0.2)) as reranker:
         await reranker.rerank("fleas", TEXTS, RankOptions(model="first"))
-        with reranker._lazy.using(["first"]):
+        async with reranker._lazy.ready(RankOptions("first"), "", 0.0, math.inf):
             await asyncio.sleep(0.6)
             assert is_loaded(reranker)
 

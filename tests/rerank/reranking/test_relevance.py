@@ -126,7 +126,7 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
         {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
     )
     for least, expected in ((0.0, ["d1", "d0"]), (0.25, ["d1", "d0"]), (0.5, ["d1"]), (0.76, [])):
-        kept = at_least(found, least)
+        kept = at_least(found, RankOptions(min_relevance=least))
         assert [item.passage.doc_id for item in kept.ranked] == expected
         assert kept.trace == found.trace or not expected
 
@@ -149,12 +149,12 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
         {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
     )
     failed = replace(found, trace=replace(found.trace, failure=DeadlineExceeded, reason="the deadline came"))
-    kept = at_least(failed, 0.5)
+    kept = at_least(failed, RankOptions(min_relevance=0.5))
     assert [item.passage.doc_id for item in kept.ranked] == ["d1", "d2"], "d2 was not read"
     note = "min_relevance 0.5 is not applied to 1 results, whose relevance is unknown"
     assert kept.trace.reason == f"the deadline came; {note}"
     all_known = replace(failed, ranked=failed.ranked[:2])
-    assert at_least(all_known, 0.5).trace.reason == "the deadline came"
+    assert at_least(all_known, RankOptions(min_relevance=0.5)).trace.reason == "the deadline came"
 
 
 async def test_passage_whose_cosine_was_not_read_has_no_relevance() -> None:
