@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, first_stage_weight
+from rerank.names import FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, first_stage_weight
 
-N = TypeVar("N", bound=Name)
 T = TypeVar("T")
-
-
-def _parser(names: type[N]) -> Callable[[str], N]:
-    """A parser that accepts each name with hyphens and with underscores."""
-    return _checked(partial(names.of, ""))
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -31,6 +26,11 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise typer.BadParameter(error.description) from error
 
     return parsed
+
+
+def choice(names: type[Name], help_text: str) -> Any:
+    """An option with one of these names, with hyphens or with underscores."""
+    return typer.Option(parser=_checked(partial(names.of, "")), metavar=_metavar(names), help=help_text)
 
 
 def as_utf8(argument: str) -> str:
@@ -63,75 +63,11 @@ TLSCA = Annotated[
         "default: plain text.",
     ),
 ]
-ModelName = Annotated[str, typer.Option("--model", help="Name of a model of the service; empty: its default model.")]
 TopN = Annotated[int, typer.Option(help="Number of results to return; 0: all.")]
-Depth = Annotated[int, typer.Option(help="Number of candidates that the first stage retrieves.")]
-FirstStageOption = Annotated[
-    FirstStage,
-    typer.Option(
-        "--first-stage", parser=_parser(FirstStage), metavar=_metavar(FirstStage), help="The first-stage retriever."
-    ),
-]
-StrategyOption = Annotated[
-    StrategyKind | None,
-    typer.Option(
-        "--strategy",
-        parser=_parser(StrategyKind),
-        metavar=_metavar(StrategyKind),
-        help="How the list is split into windows; default: the model's own strategy.",
-    ),
-]
-WindowSize = Annotated[int, typer.Option(help="Number of passages per window; 0: the model's default.")]
-Stride = Annotated[
-    int,
-    typer.Option(
-        help="For sliding: number of passages between the starts of two windows; 0: the model's default, or half a "
-        "window."
-    ),
-]
-Preranker = Annotated[str, typer.Option(help="For cascade: the model that orders all candidates first.")]
-Instruction = Annotated[
-    str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
-]
-Ordered = Annotated[
-    bool | None,
-    typer.Option(
-        "--ordered/--unordered",
-        help="Whether the candidates are in the order of a first stage, best first; default: in a file they are. "
-        "--unordered: their order has no effect on the result, and equal texts get equal scores.",
-    ),
-]
-MinRelevance = Annotated[
-    float | None,
-    typer.Option(
-        help="Leave out results with less relevance, 0 to 1, before --top-n counts; for models that give it, see "
-        "`rerank models`."
-    ),
-]
-MaxChunksPerDoc = Annotated[
-    int,
-    typer.Option(
-        help="Divide a document that is longer than the model reads into up to this many parts, and rank it by its "
-        "best part; 0: read only its beginning."
-    ),
-]
-AllowPartial = Annotated[
-    bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
-]
-OnFailureOption = Annotated[
-    OnFailure | None,
-    typer.Option(
-        "--on-failure",
-        parser=_parser(OnFailure),
-        metavar=_metavar(OnFailure),
-        help="If ranking fails, return an error, or the best order so far, which begins as the first stage's; default: "
-        "error.",
-    ),
-]
+FirstStageOption = Annotated[FirstStage, choice(FirstStage, "The first-stage retriever.")]
 FirstStageWeightOption = Annotated[
     Any,  # FirstStageWeight | None: typer takes no unions
     typer.Option(
-        "--first-stage-weight",
         parser=_checked(first_stage_weight),
         metavar=f"NUMBER or {_metavar(FirstStageKind)}",
         help="How much the first stage counts: a number; auto, the model decides; or neural, for a strong neural first "
@@ -139,20 +75,6 @@ FirstStageWeightOption = Annotated[
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
-DefaultTimeoutS = Annotated[
-    float | None, typer.Option(help="Deadline in seconds; default: 60 for a service, none without one.")
-]
-FeedbackOption = Annotated[
-    FeedbackMethod | None,
-    typer.Option(
-        "--feedback",
-        parser=_parser(FeedbackMethod),
-        metavar=_metavar(FeedbackMethod),
-        help="Relevance feedback: update the query vector with the ranking in this way, retrieve again, and rank the "
-        "union.",
-    ),
-]
-Verbose = Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")]
 Json = Annotated[bool, flag("--json", "Print the response as JSON, for programs.")]
 Encoder = Annotated[
     str | None,
@@ -161,3 +83,73 @@ Encoder = Annotated[
         "all-MiniLM-L6-v2."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingSettings:
+    """Settings that `search` and `rank` share."""
+
+    model: Annotated[str, "Name of a model of the service; empty: its default model."] = ""
+    strategy: Annotated[
+        StrategyKind | None,
+        choice(StrategyKind, "How the list is split into windows; default: the model's own strategy."),
+    ] = None
+    window_size: Annotated[int, "Number of passages per window; 0: the model's default."] = 0
+    stride: Annotated[
+        int,
+        "For sliding: number of passages between the starts of two windows; 0: the model's default, or half a window.",
+    ] = 0
+    preranker: Annotated[str, "For cascade: the model that orders all candidates first."] = ""
+    first_stage_weight: FirstStageWeightOption = None
+    instruction: Annotated[str, "Description of relevance, for models that read one; see `rerank models`."] = ""
+    min_relevance: Annotated[
+        float | None,
+        "Leave out results with less relevance, 0 to 1, before --top-n counts; for models that give it, see "
+        "`rerank models`.",
+    ] = None
+    timeout_s: Annotated[float | None, "Deadline in seconds; default: 60 for a service, none without one."] = None
+    tls_ca: TLSCA = None
+    max_chunks_per_doc: Annotated[
+        int,
+        "Divide a document that is longer than the model reads into up to this many parts, and rank it by its best "
+        "part; 0: read only its beginning.",
+    ] = 0
+    allow_partial: Annotated[
+        bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
+    ] = False
+    on_failure: Annotated[
+        OnFailure | None,
+        choice(
+            OnFailure,
+            "If ranking fails, return an error, or the best order so far, which begins as the first stage's; default: "
+            "error.",
+        ),
+    ] = None
+    verbose: Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")] = (
+        False
+    )
+    as_json: Json = False
+
+    @property
+    def call_timeout_s(self) -> float:
+        """The deadline of a call of a service."""
+        return 60.0 if self.timeout_s is None else self.timeout_s
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request that these settings fill."""
+        return {
+            "model": self.model,
+            "strategy": {
+                "kind": self.strategy,
+                "window_size": self.window_size,
+                "stride": self.stride,
+                "preranker": self.preranker,
+            },
+            "first_stage_weight": self.first_stage_weight,
+            "instruction": as_utf8(self.instruction),
+            "min_relevance": self.min_relevance,
+            "max_chunks_per_doc": self.max_chunks_per_doc,
+            "allow_partial": self.allow_partial,
+            "on_failure": self.on_failure,
+            "return_passages": True,
+        }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rerank.commands import options
 from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
 from rerank.commands.run import console
-from rerank.names import DEFAULT_FIRST_STAGE
+from rerank.names import DEFAULT_FIRST_STAGE, FeedbackMethod
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -22,60 +22,22 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankingSettings:
-    """Settings that `search` and `rank` share."""
-
-    model: options.ModelName = ""
-    strategy: options.StrategyOption = None
-    window_size: options.WindowSize = 0
-    stride: options.Stride = 0
-    preranker: options.Preranker = ""
-    first_stage_weight: options.FirstStageWeightOption = None
-    instruction: options.Instruction = ""
-    min_relevance: options.MinRelevance = None
-    timeout_s: options.DefaultTimeoutS = None
-    tls_ca: options.TLSCA = None
-    max_chunks_per_doc: options.MaxChunksPerDoc = 0
-    allow_partial: options.AllowPartial = False
-    on_failure: options.OnFailureOption = None
-    verbose: options.Verbose = False
-    as_json: options.Json = False
-
-    @property
-    def call_timeout_s(self) -> float:
-        """The deadline of a call of a service."""
-        return 60.0 if self.timeout_s is None else self.timeout_s
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of the request that these settings fill."""
-        return {
-            "model": self.model,
-            "strategy": {
-                "kind": self.strategy,
-                "window_size": self.window_size,
-                "stride": self.stride,
-                "preranker": self.preranker,
-            },
-            "first_stage_weight": self.first_stage_weight,
-            "instruction": options.as_utf8(self.instruction),
-            "min_relevance": self.min_relevance,
-            "max_chunks_per_doc": self.max_chunks_per_doc,
-            "allow_partial": self.allow_partial,
-            "on_failure": self.on_failure,
-            "return_passages": True,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings(RankingSettings):
+class SearchSettings(options.RankingSettings):
     """Settings of `rerank search`."""
 
     query: Annotated[str, typer.Argument(help="The query.")]
     target: options.Target = DEFAULT_TARGET
     first_stage: options.FirstStageOption = DEFAULT_FIRST_STAGE
-    depth: options.Depth = 100
+    depth: Annotated[int, "Number of candidates that the first stage retrieves."] = 100
     top_n: options.TopN = 10
-    feedback: options.FeedbackOption = None
+    feedback: Annotated[
+        FeedbackMethod | None,
+        options.choice(
+            FeedbackMethod,
+            "Relevance feedback: update the query vector with the ranking in this way, retrieve again, and rank the "
+            "union.",
+        ),
+    ] = None
 
 
 def search(settings: SearchSettings) -> None:
@@ -154,7 +116,7 @@ def open_client(target: str, tls_ca: str | None) -> RerankClient:
     return RerankClient(target, Credentials.from_environment(tls_ca), DEFAULT_ATTEMPTS)
 
 
-def show_response(response: pb.RerankResponse, title: str, settings: RankingSettings) -> None:
+def show_response(response: pb.RerankResponse, title: str, settings: options.RankingSettings) -> None:
     if settings.as_json:
         _print_json(response)
         return

@@ -15,7 +15,7 @@ import typer
 from rerank.commands import options
 from rerank.commands.display import results_table
 from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
-from rerank.commands.query import DEFAULT_TARGET, RankingSettings, open_client, show_response
+from rerank.commands.query import DEFAULT_TARGET, open_client, show_response
 from rerank.commands.run import console
 from rerank.readers.candidates import read_candidates
 from rerank.readers.rows import STDIN
@@ -30,7 +30,7 @@ _FILE_ENDS, _PATH_STARTS = (".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"), (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSettings(RankingSettings):
+class RankSettings(options.RankingSettings):
     """Settings of `rerank rank`."""
 
     candidates: Annotated[
@@ -74,11 +74,18 @@ class RankSettings(RankingSettings):
         ),
     ] = None
     top_n: options.TopN = 0
-    ordered: options.Ordered = None
+    ordered: Annotated[
+        bool | None,
+        typer.Option(
+            "--ordered/--unordered",
+            help="Whether the candidates are in the order of a first stage, best first; default: in a file they are. "
+            "--unordered: their order has no effect on the result, and equal texts get equal scores.",
+        ),
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that these settings fill."""
-        return {**RankingSettings.fields(self), "top_n": self.top_n, "ordered": self.ordered}
+        return {**options.RankingSettings.fields(self), "top_n": self.top_n, "ordered": self.ordered}
 
 
 def rank(settings: RankSettings) -> None:

@@ -28,8 +28,8 @@ class RelevanceCurve(Settings):
         slope: what is added to the log-odds at the cosine 1, above 0.
     """
 
-    intercept: Annotated[float, Field(allow_inf_nan=False)]
-    slope: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    intercept: float
+    slope: Annotated[float, Field(gt=0)]
 
 
 #: The curve of the default encoder, fitted on halves of TREC DL 2021 (SPLADE++) and pydoc (hybrid-rrf), on the passages
