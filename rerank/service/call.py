@@ -27,8 +27,13 @@ Headers: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 def only_value(headers: Headers, name: str) -> str | None:
     """The only value of a header; None if there is none, or several."""
-    values = [value for given, value in headers if given == name]
-    return str(values[0]) if len(values) == 1 else None
+    found = None
+    for given, value in headers:
+        if given == name:
+            if found is not None:
+                return None
+            found = str(value)
+    return found
 
 
 def request_id_of(headers: Headers) -> str:
@@ -68,29 +73,9 @@ class PortCall(Protocol):
         """
         ...
 
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the client has the answer, or the call has ended in another way."""
-        ...
-
     def hang_up(self) -> None:
         """Ends the connection of a client that does not read its answer."""
         ...
-
-
-class DoneNotifier:
-    """A call whose port announces its end, as gRPC itself does."""
-
-    _on_done: Callable[[], object] | None = None
-
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call when the call has ended."""
-        self._on_done = function
-
-    def finish(self) -> None:
-        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
-        if self._on_done is not None:
-            self._on_done()
-            self._on_done = None
 
 
 @dataclass(eq=False)

@@ -144,7 +144,7 @@ class CallsInFlight:
         self.is_shutting_down = self.is_drained = False
         self._keys = keys
         #: In the order of their arrival.
-        self._calls: dict[CallInFlight, None] = {}
+        self._calls: dict[PortCall, CallInFlight] = {}
         self._ending: set[CallInFlight] = set()
         #: By the sharer of calls, and by the name of the key.
         self._calls_of, self._tokens_of = Counter[str](), defaultdict[str, float](float)
@@ -165,11 +165,11 @@ class CallsInFlight:
 
     def peers(self) -> set[str]:
         """The clients' connections that have calls in flight; also for other threads."""
-        return {call.peer for call in list(self._calls)}
+        return {call.peer for call in list(self._calls.values())}
 
     @contextmanager
     def enter(self, port: PortCall, method: str, on_end: OnEnd | None = None) -> Iterator[CallInFlight]:
-        """Counts a call as in flight until its answer was read. In the block, it is answered.
+        """Counts a call as in flight until `leave`. In the block, it is answered.
 
         If there is no room, the call ends that waits for its message for longest.
 
@@ -188,10 +188,9 @@ class CallsInFlight:
             if self.is_shutting_down:
                 raise ShuttingDown("the service is shutting down; send the request to another replica")
             self._make_room(call)
-            self._calls[call] = None
+            self._calls[port] = call
             self._calls_of[call.sharer] += 1
             self._idle.clear()
-            port.on_done(partial(self._leave, call))
             yield call
         except asyncio.CancelledError:
             call.is_cancelled = True
@@ -214,7 +213,7 @@ class CallsInFlight:
         is_full = calls >= limit
         if not is_full and own <= _SHARE * (limit - calls):
             return
-        for call in self._calls if len(self._ending) < _MAX_ENDING else ():
+        for call in self._calls.values() if len(self._ending) < _MAX_ENDING else ():
             arrival, may_end = call.arrival, (is_full or call.sharer == new.sharer) and call not in self._ending
             if may_end and arrival is not None and not arrival.expired():
                 self._ending.add(call)
@@ -242,8 +241,11 @@ class CallsInFlight:
             raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
         call.size, self._bytes = size, others + size
 
-    def _leave(self, call: CallInFlight) -> None:
-        del self._calls[call]
+    def leave(self, port: PortCall) -> None:
+        """Ends a call when its client has the answer or is gone; does nothing if the call never was in flight."""
+        call = self._calls.pop(port, None)
+        if call is None:
+            return
         self._ending.discard(call)
         self._calls_of[call.sharer] -= 1
         if not self._calls_of[call.sharer]:
@@ -256,7 +258,7 @@ class CallsInFlight:
 
     def end_unread(self, call: CallInFlight) -> None:
         """Ends a connection once, although several of its answers may be late together."""
-        for other in self._calls:
+        for other in self._calls.values():
             if other.peer == call.peer and other.unread is not None:
                 other.unread.cancel()
         log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
@@ -271,7 +273,7 @@ class CallsInFlight:
 
     def end_latest(self) -> bool:
         """Ends the latest call that ranks. Returns: False if none does."""
-        for call in reversed(self._calls):
+        for call in reversed(self._calls.values()):
             if call.ranks is not None and not call.ranks.expired():
                 call.ranks.reschedule(0)
                 return True
@@ -280,7 +282,7 @@ class CallsInFlight:
     def end_drain(self) -> None:
         """Ends the calls that wait for their message or rank."""
         self.is_drained = True
-        for call in self._calls:
+        for call in self._calls.values():
             for timeout in (call.arrival, call.ranks):
                 if timeout is not None and not timeout.expired():
                     timeout.reschedule(0)
@@ -327,7 +329,10 @@ class _ReceivingPlaces:
             seconds: how long it may take if nobody waits for a place.
         """
         async with self._of_one.setdefault(peer, asyncio.Semaphore(_PLACES_OF_ONE)):
-            await self._take(peer)
+            if self._free:
+                self._free -= 1
+            else:
+                await self._wait_for_turn(peer)
             self._timeouts.add(arrival)
             try:
                 arrival.reschedule(_now() + (_CONTENDED_TRANSFER_S if self._waiting else seconds))
@@ -343,10 +348,7 @@ class _ReceivingPlaces:
                 self._timeouts.discard(arrival)
                 self._give()
 
-    async def _take(self, peer: str) -> None:
-        if self._free:
-            self._free -= 1
-            return
+    async def _wait_for_turn(self, peer: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (self._ranks.get(peer, 0), next(self._numbers), turn))
         self._shorten_arrivals()

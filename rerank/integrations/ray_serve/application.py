@@ -23,7 +23,7 @@ from rerank.integrations.ray_serve.proxy import TIME_REMAINING, add_services, se
 from rerank.ports.grpc.handlers import RerankMethods, health_methods
 from rerank.ports.health import health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.call import REQUEST_ID, DoneNotifier, only_value, request_id_of
+from rerank.service.call import REQUEST_ID, only_value, request_id_of
 from rerank.service.limits import CallsInFlight
 from rerank.service.startup import check_before_loading
 from rerank.telemetry.logs import set_up_logging
@@ -180,6 +180,7 @@ class Replica:
         stack = AsyncExitStack()  # ends with the process
         await stack.enter_async_context(self._reranker)
         calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
+        checks = CallsInFlight(config.limits)
         observed = stack.enter_context(telemetry(self._reranker, calls))
         if observed.metrics is not None:
             from rerank.ports.http.metrics import running_metrics  # needs the extra observability
@@ -187,7 +188,8 @@ class Replica:
             await stack.enter_async_context(running_metrics(observed.metrics, config))
         health = await stack.enter_async_context(health_of(self._reranker))
         self._methods = RerankMethods(self._reranker, calls, observed.on_end).by_name
-        self._methods |= health_methods(health, CallsInFlight(config.limits))
+        self._methods |= health_methods(health, checks)
+        self._calls, self._checks = calls, checks
 
     async def Rerank(self, message: bytes, grpc_context: RayServegRPCContext) -> _Serialized:  # noqa: N802
         return await self._answer("Rerank", message, grpc_context)
@@ -230,11 +232,12 @@ class Replica:
             reply, error.__traceback__ = b"", None  # it keeps the message
             set_status(context, error, named)
         finally:
-            call.finish()
+            self._calls.leave(call)
+            self._checks.leave(call)
         return _Serialized(reply)
 
 
-class RayCall(DoneNotifier):
+class RayCall:
     """A unary call, see `rerank.service.call.PortCall`.
 
     Args:

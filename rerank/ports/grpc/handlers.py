@@ -33,7 +33,7 @@ from rerank.protobuf.status import status_of
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import REQUEST_ID, OnEnd, PortCall, only_value, request_id_of
 from rerank.service.limits import CallInFlight, CallsInFlight
-from rerank.service.requests import RerankRequest, check_number_of_candidates
+from rerank.service.requests import check_number_of_candidates
 from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,8 @@ class RerankMethods:
         with self._calls.enter(port, "Rerank", self._on_end) as call:
             message = _counted_message(pb.RerankRequest, await call.receive(), limits)
             check_number_of_candidates(message.candidates, limits)
-            call.request = request = await call.convert(self._reranker, _checked_request, message, limits)
+            request = await call.convert(self._reranker, rerank_request, message)
+            call.request = request = await call.convert(self._reranker, request.checked, limits)
             async with call.answering() as (deadline_s, share):
                 call.result = ranking = await request.rank(self._reranker, deadline_s, share)
             return call.reply(rerank_response(ranking, message).SerializeToString())
@@ -109,10 +110,6 @@ async def _check(health: Health, calls: CallsInFlight, port: PortCall) -> bytes:
         return call.reply(health.check(message).SerializeToString())
 
 
-def _checked_request(message: pb.RerankRequest, limits: Limits) -> RerankRequest:
-    return rerank_request(message).checked(limits)
-
-
 def _counted_message(kind: type[M], message: bytes | bytearray, limits: Limits) -> M:
     """Parses a message after its fields were counted. Raises: InvalidRequest."""
     if len(message) > FIELDS_PER_CANDIDATE * limits.max_candidates:  # a field has at least a byte
@@ -140,11 +137,13 @@ class GrpcCall:
 
     Args:
         context: what gRPC knows of the call.
+        calls: the calls in flight, which it leaves when the client has the answer, or it has ended in another way.
         hang_up: ends the connection of a client.
     """
 
-    def __init__(self, context: Context, hang_up: HangUp) -> None:
+    def __init__(self, context: Context, calls: CallsInFlight, hang_up: HangUp) -> None:
         self._context, self._hang_up = context, hang_up
+        context.add_done_callback(lambda _: calls.leave(self))  # type: ignore[arg-type]  # the stubs want a class
         self.peer = context.peer()
         self._headers = list(context.invocation_metadata() or ())
         self.request_id = request_id_of(self._headers)
@@ -163,29 +162,25 @@ class GrpcCall:
             raise InvalidRequest("request", "the call ended without a message; send one")
         return bytes(message)
 
-    def on_done(self, function: Callable[[], object]) -> None:
-        """Registers what to call at the end of the call."""
-        self._context.add_done_callback(lambda _: function())  # type: ignore[arg-type]  # the stubs want a class
-
     def hang_up(self) -> None:
         """Ends the client's connection."""
         self._hang_up(self.peer)
 
 
-def unary_handlers(methods: Mapping[str, MessageMethod], hang_up: HangUp) -> dict[str, Handler]:
+def unary_handlers(methods: Mapping[str, MessageMethod], calls: CallsInFlight, hang_up: HangUp) -> dict[str, Handler]:
     """Handlers of methods by their names.
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
     return {
-        name: grpc.stream_unary_rpc_method_handler(partial(_handle, method, hang_up))
+        name: grpc.stream_unary_rpc_method_handler(partial(_handle, method, calls, hang_up))
         for name, method in methods.items()
     }
 
 
-async def _handle(method: MessageMethod, hang_up: HangUp, _: object, context: Context) -> bytes:
-    """Answers a call. gRPC's iterator over the messages, the third argument, would keep the last one."""
-    call = GrpcCall(context, hang_up)
+async def _handle(method: MessageMethod, calls: CallsInFlight, hang_up: HangUp, _: object, context: Context) -> bytes:
+    """Answers a call. gRPC's iterator over the messages, the last argument but one, would keep the last of them."""
+    call = GrpcCall(context, calls, hang_up)
     named = (REQUEST_ID, call.request_id)
     try:
         reply = await method(call)
@@ -260,7 +255,7 @@ def _stream_handler(name: str, answers: Answers, calls: CallsInFlight, hang_up: 
             yield message
 
     async def handle(_: object, context: Context) -> AsyncIterator[bytes]:
-        port = _StreamCall(context, hang_up)
+        port = _StreamCall(context, calls, hang_up)
         later = asyncio.get_running_loop().call_later
         try:
             with calls.enter(port, name) as call:

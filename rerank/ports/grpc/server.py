@@ -105,9 +105,9 @@ def add_services(
     """
     config = reranker.config
     methods = RerankMethods(reranker, calls, on_end)
-    server.add_registered_method_handlers(SERVICE, unary_handlers(methods.by_name, hang_up))
+    server.add_registered_method_handlers(SERVICE, unary_handlers(methods.by_name, calls, hang_up))
     checks = CallsInFlight(config.limits)  # apart from the others, and without keys
-    handlers = unary_handlers(health_methods(health, checks), hang_up) | {
+    handlers = unary_handlers(health_methods(health, checks), checks, hang_up) | {
         "Watch": watch_handler(health, checks, hang_up)
     }
     server.add_registered_method_handlers(_HEALTH.full_name, handlers)

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope
 from rerank.errors import InvalidRequest
 from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
-from rerank.service.call import DoneNotifier, request_id_of
+from rerank.service.call import request_id_of
 from rerank.service.limits import SMALL_MESSAGE
 from rerank.util.json_values import has_more_values
 from rerank.util.validation import plain_words
@@ -54,7 +54,7 @@ class HungUp(asyncio.CancelledError):
     """The client has hung up, which cancels its call."""
 
 
-class HttpCall(DoneNotifier):
+class HttpCall:
     """A request, see `rerank.service.call.PortCall`.
 
     Args:

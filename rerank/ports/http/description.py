@@ -123,7 +123,7 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
         except RerankError as error:
             return refuse(error)
         finally:
-            port.finish()
+            calls.leave(port)
 
     return limited
 

@@ -59,7 +59,7 @@ class Endpoint:
         except HungUp:
             pass
         finally:
-            port.finish()
+            self._calls.leave(port)
 
     async def _reply(self, port: HttpCall, method: str) -> HttpReply:
         """Answers a request. Raises: HungUp."""
@@ -72,8 +72,9 @@ class Endpoint:
                 if isinstance(candidates := body.get(api.passages_field), list):
                     check_number_of_candidates(candidates, limits)
                 parsed = await call.convert(reranker, api.parse, body)
+                ignored = fields_without_effect(api.request, body)
                 call.request = request = self._adapted(parsed, notes)
-                if ignored := fields_without_effect(api.request, body):
+                if ignored:
                     notes.append(f"without effect here: {listed(ignored)}")
                 call.request = request = await call.convert(reranker, request.checked, limits)
                 async with port.until_hung_up(), call.answering() as (deadline_s, share):

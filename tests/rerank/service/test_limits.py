@@ -21,7 +21,6 @@ from rerank.config import Limits
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
-from rerank.service.call import DoneNotifier
 from rerank.service.limits import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, held_service, identity_service, numbered_candidates, refusal
@@ -123,7 +122,7 @@ def test_call_without_a_message_gives_way_when_there_is_no_room(encoder: Encoder
         assert sum(call.done() for call in silent) <= 3
 
 
-class FakeCall(DoneNotifier):
+class FakeCall:
     """A call of a connection whose message arrives when it is set."""
 
     def __init__(self, connection: int) -> None:
