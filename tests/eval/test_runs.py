@@ -93,10 +93,16 @@ def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path: Path, c
 
 
 def test_other_settings_are_refused_before_the_first_query(tmp_path: Path) -> None:
+    """Of a system, of the dataset, or another number of concurrent queries, which changes the latency."""
     run([system(RecordingClient(), name, depth=1) for name in ("a", "b")], tmp_path)
     client = RecordingClient()
-    with pytest.raises(ConfigError, match="other settings"):
-        run([system(client, "a", depth=1), system(client, "b", depth=2)], tmp_path)
+    systems = [system(client, "a", depth=1), system(client, "b", depth=1)]
+    with pytest.raises(ConfigError, match=r"b/trace.* other settings \(depth: 1 there, 2 now\)"):
+        run([systems[0], system(client, "b", depth=2)], tmp_path)
+    with pytest.raises(ConfigError, match=r"queries_sha256: not set there, x now"):
+        run(systems, tmp_path, dataset=replace(DATASET, fingerprint={"queries_sha256": "x"}))
+    with pytest.raises(ConfigError, match=r"load: 1 there, 3 now"):
+        run(systems, tmp_path, concurrency=3)
     assert client.queries == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from rerank_eval.settings import BASELINES, EvaluationSettings
-from rerank_eval.systems import open_systems, parse_systems, service_config, without_precision
+from rerank_eval.systems import _system, _unreported, open_systems, parse_systems, service_config, without_precision
 
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
@@ -21,6 +21,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.retrieval.hybrid import z_scores
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, Window
+from rerank.v1 import rerank_pb2 as pb
 from tests.eval.data import write
 from tests.serving import Served
 
@@ -104,6 +105,14 @@ def test_baseline_is_the_sum_of_z_scores_of_its_name(name: str, weight: float, e
     assert not needs_sparse(model)
 
 
+@pytest.mark.parametrize(("model", "weight"), [("number", 0.7), ("cosine", None), ("z-score", None)])
+def test_weight_of_the_first_stage_is_sent_to_all_but_baselines(model: str, weight: float | None) -> None:
+    client: Any = None
+    found = _system("s", client, pb.Model(name="s"), model, flags(first_stage_weight=0.7), {}, None)
+    assert found.options["first_stage_weight"] == found.fingerprint["first_stage_weight"] == weight
+    assert found.fingerprint["versions"].keys() >= {"python", "rerank", "torch"}  # type: ignore[attr-defined]
+
+
 def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     timeouts_s: list[float] = []
     call = RerankClient._call
@@ -134,8 +143,6 @@ def test_precision_is_that_of_every_model_that_has_one_and_others_are_named(tmp_
 
 def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models() -> None:
     """A folder of the cosine's results is not resumed for the z-score, nor one of another precision."""
-    from rerank_eval.systems import _unreported
-
     given = (("a=cosine", None), ("a=z-score", None), ("a=pe-rank-first", None), ("a=pe-rank-first", "float32"))
     found = [_unreported("a", config_of(model, precision=precision)) for model, precision in given]
     assert all(one != other for place, one in enumerate(found) for other in found[:place])
