@@ -42,42 +42,32 @@ class EvaluationSettings:
 
     model: Annotated[
         list[str],
-        typer.Option(
-            help="A model to evaluate: a bundled one (default, pe-rank, …), one of --config or of the service at "
-            "--target; NAME=PATH or NAME=RANKER:PATH of a checkpoint; NAME=MODEL gives another name. "
-            f"{' and '.join(BASELINES)} are baselines of the encoder. Repeatable: all are compared with the first "
-            "stage and with the first of them. Default: default, the service's own."
-        ),
+        "A model to evaluate: a bundled one (default, pe-rank, …), one of --config or of the service at "
+        "--target; NAME=PATH or NAME=RANKER:PATH of a checkpoint; NAME=MODEL gives another name. "
+        f"{' and '.join(BASELINES)} are baselines of the encoder. Repeatable: all are compared with the first "
+        "stage and with the first of them. Default: default, the service's own.",
     ] = field(default_factory=list)
     config: Annotated[
-        Path | None,
-        typer.Option(help="YAML file of the service that is started: its models, their strategies and cascades."),
+        Path | None, "YAML file of the service that is started: its models, their strategies and cascades."
     ] = None
     encoder: Encoder = None
     precision: Annotated[
         Precision | None,
-        typer.Option(
-            help="Number format of the models of the service that is started; default: from --config, else auto. In "
-            "float32 the figures do not depend on the processor."
-        ),
+        "Number format of the models of the service that is started; default: from --config, else auto. In "
+        "float32 the figures do not depend on the processor.",
     ] = None
     target: Annotated[
-        str,
-        typer.Option(help=f"HOST:PORT of a running service; without it, one is started for the evaluation. {KEY_HELP}"),
+        str, f"HOST:PORT of a running service; without it, one is started for the evaluation. {KEY_HELP}"
     ] = ""
     first_stage_weight: FirstStageWeightOption = None
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1
     queries: Annotated[
         Path | None,
-        typer.Option(
-            help="Ask these queries only: a file with the id of a query in each line, or lines of query_id, tab, text, "
-            "or BEIR's queries.jsonl or its folder, whose texts are asked."
-        ),
+        "Ask these queries only: a file with the id of a query in each line, or lines of query_id, tab, text, "
+        "or BEIR's queries.jsonl or its folder, whose texts are asked.",
     ] = None
     limit: Annotated[int, typer.Option(min=0, help="Ask only the first of the judged queries; 0: all.")] = 0
-    split: Annotated[
-        str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
-    ] = "test"
+    split: Annotated[str, "Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv."] = "test"
     rel: Annotated[
         int,
         typer.Option(
@@ -86,17 +76,16 @@ class EvaluationSettings:
             "Learning (grades 0 to 3, and many above 1), otherwise 1.",
         ),
     ] = 0
-    out: Annotated[Path, typer.Option(help="Folder for the results; a run that was killed resumes in it.")]
+    out: Annotated[Path, "Folder for the results; a run that was killed resumes in it."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeirSettings(EvaluationSettings):
     """Settings of `eval-beir`."""
 
-    collection: Annotated[list[str], typer.Option(help=f"{_COLLECTIONS}. Repeatable.")]
+    collection: Annotated[list[str], f"{_COLLECTIONS}. Repeatable."]
     index: Annotated[
-        list[Path],
-        typer.Option(help="Index of the collection by `rerank index`, one for each; not needed with --target."),
+        list[Path], "Index of the collection by `rerank index`, one for each; not needed with --target."
     ] = field(default_factory=list)
     first_stage: FirstStageOption = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
@@ -110,10 +99,8 @@ class BeirSettings(EvaluationSettings):
     ] = False
     feedback_ranking: Annotated[
         bool,
-        typer.Option(
-            help="With --feedback: rank a second time, which takes twice the time of the first; without it, only dense "
-            "retrieval is measured."
-        ),
+        "With --feedback: rank a second time, which takes twice the time of the first; without it, only dense "
+        "retrieval is measured.",
     ] = True
     feedback_loss: Annotated[
         list[FeedbackMethod],
@@ -149,21 +136,16 @@ class TrecDLSettings(EvaluationSettings):
 
     requests: Annotated[
         list[Path],
-        typer.Option(
-            help="RankLLM request file: queries with their candidates. With --collection, a TREC run. "
-            "Repeatable, once for each dataset."
-        ),
+        "RankLLM request file: queries with their candidates. With --collection, a TREC run. "
+        "Repeatable, once for each dataset.",
     ]
     qrels: Annotated[
         list[str],
-        typer.Option(
-            help="Judgements of each --requests: a file in the form of TREC or BEIR, trec-dl-2019 to trec-dl-2023, or "
-            "a name of ir_datasets; not needed with --collection."
-        ),
+        "Judgements of each --requests: a file in the form of TREC or BEIR, trec-dl-2019 to trec-dl-2023, or "
+        "a name of ir_datasets; not needed with --collection.",
     ] = field(default_factory=list)
     collection: Annotated[
-        list[str],
-        typer.Option(help=f"Collection with the passages of a TREC run, one for each --requests. {_COLLECTIONS}."),
+        list[str], f"Collection with the passages of a TREC run, one for each --requests. {_COLLECTIONS}."
     ] = field(default_factory=list)
     depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
 

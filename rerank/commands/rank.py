@@ -43,35 +43,27 @@ class RankSettings(options.RankingSettings):
             "spaces. Other fields are ignored. - reads standard input.",
         ),
     ] = field(default_factory=list)
-    query: Annotated[str | None, typer.Option(help="The query.")] = None
+    query: Annotated[str | None, "The query."] = None
     example: Annotated[bool, options.flag("--example", "Rank an example query and its passages.")] = False
     target: Annotated[
         str | None,
-        typer.Option(
-            help="HOST:PORT of a running service. Default: none, the model is loaded in this process; with --batch "
-            f"{DEFAULT_TARGET}. {options.KEY_HELP}"
-        ),
+        "HOST:PORT of a running service. Default: none, the model is loaded in this process; with --batch "
+        f"{DEFAULT_TARGET}. {options.KEY_HELP}",
     ] = None
     model: Annotated[
         str,
-        typer.Option(
-            help="Name of a model of the service; without one: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
-            "checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: the default model."
-        ),
+        "Name of a model of the service; without one: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
+        "checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: the default model.",
     ] = ""
     batch: Annotated[
         Path | None,
-        typer.Option(
-            help="Instead of a query: rank the requests of this file, one per line in RankLLM's form: "
-            '{"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}.'
-        ),
+        "Instead of a query: rank the requests of this file, one per line in RankLLM's form: "
+        '{"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}.',
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="With --batch: the file for the ranked requests, in the same form and order. The same command goes on "
-            "after a kill, and sends failed requests again."
-        ),
+        "With --batch: the file for the ranked requests, in the same form and order. The same command goes on "
+        "after a kill, and sends failed requests again.",
     ] = None
     top_n: options.TopN = 0
     ordered: Annotated[

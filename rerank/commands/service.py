@@ -22,18 +22,16 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 class ServeSettings:
     """Settings of `rerank serve`."""
 
-    config: Annotated[Path | None, typer.Option(help="YAML file with the settings of the service.")] = None
-    listen: Annotated[str | None, typer.Option(help="HOST:PORT to listen on; port 0 chooses a free port.")] = None
-    index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; required for search.")] = None
+    config: Annotated[Path | None, "YAML file with the settings of the service."] = None
+    listen: Annotated[str | None, "HOST:PORT to listen on; port 0 chooses a free port."] = None
+    index: Annotated[Path | None, "Index folder from `rerank index`; required for search."] = None
     encoder: options.Encoder = None
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: auto.")] = None
+    device: Annotated[str | None, "auto, cpu, cuda or cuda:N; default: auto."] = None
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Name of a bundled model, such as pe-rank-first; NAME=PATH of a checkpoint with a manifest, as "
-            "training writes it; NAME=PROFILE:PATH of a published one; or NAME=RANKER:PATH of another. Precedes the "
-            "models of --config and replaces the bundled model of the same name. Repeatable."
-        ),
+        "Name of a bundled model, such as pe-rank-first; NAME=PATH of a checkpoint with a manifest, as "
+        "training writes it; NAME=PROFILE:PATH of a published one; or NAME=RANKER:PATH of another. Precedes the "
+        "models of --config and replaces the bundled model of the same name. Repeatable.",
     ] = None
     http: Annotated[
         str | None,
@@ -44,22 +42,17 @@ class ServeSettings:
     ] = None
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A host name, in addition to localhost, that the HTTP port answers to without keys, such as "
-            "host.docker.internal. Repeatable."
-        ),
+        "A host name, in addition to localhost, that the HTTP port answers to without keys, such as "
+        "host.docker.internal. Repeatable.",
     ] = None
     qrels: Annotated[
-        str | None,
-        typer.Option(help="Judgements that the page at / of the HTTP port shows: pydoc, or a folder in BEIR layout."),
+        str | None, "Judgements that the page at / of the HTTP port shows: pydoc, or a folder in BEIR layout."
     ] = None
-    keys: Annotated[
-        Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
-    ] = None
+    keys: Annotated[Path | None, "File of API keys, which `rerank keys add` writes; calls then need one."] = None
     insecure: Annotated[
         bool, options.flag("--insecure", "Listen on other addresses than the loopback without keys.")
     ] = False
-    log_level: Annotated[LogLevel | None, typer.Option(help="Lowest level that is logged; default: info.")] = None
+    log_level: Annotated[LogLevel | None, "Lowest level that is logged; default: info."] = None
     check: Annotated[
         bool,
         options.flag(

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from rerank.commands import options
 from rerank.commands.app import CommandApp, flags
 from rerank.errors import ConfigError
@@ -17,13 +15,10 @@ from rerank.errors import ConfigError
 class McpSettings:
     """Settings of `rerank mcp`."""
 
-    index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; without it, no search.")] = None
-    config: Annotated[
-        Path | None, typer.Option(help="YAML file with the settings of a service; its ports and keys are not used.")
-    ] = None
+    index: Annotated[Path | None, "Index folder from `rerank index`; without it, no search."] = None
+    config: Annotated[Path | None, "YAML file with the settings of a service; its ports and keys are not used."] = None
     target: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT of a running service to ask, instead of starting one. RERANK_API_KEY is its key."),
+        str | None, "HOST:PORT of a running service to ask, instead of starting one. RERANK_API_KEY is its key."
     ] = None
     tls_ca: options.TLSCA = None
 
