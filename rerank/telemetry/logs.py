@@ -145,7 +145,8 @@ class TextFormatter(logging.Formatter):
         super().__init__(_TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return escape_control_chars(super().formatMessage(record)).replace("\n", r"\n")
+        line = super().formatMessage(record)
+        return line if line.isprintable() else escape_control_chars(line).replace("\n", r"\n")
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return escape_control_chars(super().formatException(ei))

@@ -212,28 +212,31 @@ async def abort(context: Context, error: Exception, *metadata: tuple[str, str]) 
 
 
 def watch_handler(health: Health, checks: CallsInFlight, hang_up: HangUp) -> Handler:
-    async def answers(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for status in health.watch(short_message(health_pb2.HealthCheckRequest, await anext(messages, b""))):
-            yield status.SerializeToString()
+    return _stream_handler("Watch", partial(_statuses, health), checks.of_streams(_WATCHES), hang_up)
 
-    return _stream_handler("Watch", answers, checks.of_streams(_WATCHES), hang_up)
+
+async def _statuses(health: Health, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for status in health.watch(short_message(health_pb2.HealthCheckRequest, await anext(messages, b""))):
+        yield status.SerializeToString()
 
 
 def reflection_handler(services: Sequence[str], calls: CallsInFlight, hang_up: HangUp) -> Handler:
     """The handler of ServerReflectionInfo, which describes these services."""
-    reflection = ReflectionServicer(services)
+    describe = lru_cache(_KEPT_ANSWERS)(partial(_description, ReflectionServicer(services)))
+    return _stream_handler(
+        "ServerReflectionInfo", partial(_descriptions, describe), calls.of_streams(_REFLECTIONS), hang_up
+    )
 
-    @lru_cache(_KEPT_ANSWERS)
-    def answer(message: bytes) -> bytes:
-        request = short_message(reflection_pb2.ServerReflectionRequest, message)
-        (found,) = reflection.ServerReflectionInfo(iter([request]), None)
-        return bytes(found.SerializeToString())
 
-    async def answers(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for message in messages:
-            yield answer(message)
+async def _descriptions(describe: Callable[[bytes], bytes], messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for message in messages:
+        yield describe(message)
 
-    return _stream_handler("ServerReflectionInfo", answers, calls.of_streams(_REFLECTIONS), hang_up)
+
+def _description(reflection: ReflectionServicer, message: bytes) -> bytes:
+    request = short_message(reflection_pb2.ServerReflectionRequest, message)
+    (found,) = reflection.ServerReflectionInfo(iter([request]), None)
+    return bytes(found.SerializeToString())
 
 
 class _StreamCall(GrpcCall):
@@ -248,24 +251,26 @@ class _StreamCall(GrpcCall):
         self.has_ended = message is grpc.aio.EOF
         return b"" if self.has_ended else bytes(message)
 
-
-def _stream_handler(name: str, answers: Answers, calls: CallsInFlight, hang_up: HangUp) -> Handler:
-    async def messages_of(port: _StreamCall, call: CallInFlight) -> AsyncIterator[bytes]:
-        while (message := bytes(await call.receive())) or not port.has_ended:
+    async def messages(self, call: CallInFlight) -> AsyncIterator[bytes]:
+        while (message := bytes(await call.receive())) or not self.has_ended:
             yield message
 
-    async def handle(_: object, context: Context) -> AsyncIterator[bytes]:
-        port = _StreamCall(context, calls, hang_up)
-        later = asyncio.get_running_loop().call_later
-        try:
-            with calls.enter(port, name) as call:
-                async for answer in answers(messages_of(port, call)):
-                    unread = later(calls.limits.max_transfer_s, port.hang_up)
-                    try:
-                        yield answer
-                    finally:
-                        unread.cancel()
-        except RerankError as error:
-            await abort(context, error)
 
-    return grpc.stream_stream_rpc_method_handler(handle)
+def _stream_handler(name: str, answers: Answers, calls: CallsInFlight, hang_up: HangUp) -> Handler:
+    return grpc.stream_stream_rpc_method_handler(partial(_handle_stream, name, answers, calls, hang_up))
+
+
+async def _handle_stream(
+    name: str, answers: Answers, calls: CallsInFlight, hang_up: HangUp, _: object, context: Context
+) -> AsyncIterator[bytes]:
+    port, later = _StreamCall(context, calls, hang_up), asyncio.get_running_loop().call_later
+    try:
+        with calls.enter(port, name) as call:
+            async for answer in answers(port.messages(call)):
+                unread = later(calls.limits.max_transfer_s, port.hang_up)
+                try:
+                    yield answer
+                finally:
+                    unread.cancel()
+    except RerankError as error:
+        await abort(context, error)

@@ -119,9 +119,11 @@ class _PlainPaths:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = re.sub(r"^https?://[^/]*", "", scope["path"]).split("/")
-        path = "/" + "/".join(filter(None, parts))
-        await self._app({**scope, "path": path}, receive, send)
+        path = scope["path"]
+        if "//" in path or path[-1:] == "/" or path[:1] != "/":
+            parts = re.sub(r"^https?://[^/]*", "", path).split("/")
+            scope = {**scope, "path": "/" + "/".join(filter(None, parts))}
+        await self._app(scope, receive, send)
 
 
 def _refusal(by_path: APIs, error: RerankError) -> Response:

@@ -52,7 +52,6 @@ class Answer:
 
 
 Headers = tuple[tuple[str, str], ...]
-#: Limits are errors also for those who ask for an answer instead of the errors of the service.
 #: Sends a request of a method, with headers and a time to answer it.
 Send = Callable[..., Answer]
 ANSWERED = ("OK", 2)
