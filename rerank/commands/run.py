@@ -21,12 +21,12 @@ _USUAL_WIDTH = 80
 #: The call was right, but something failed, such as a model that cannot be loaded, a full disk, or a bug.
 FAILED = 1
 #: The caller's mistake, as wrong flags are.
-WRONG_CALL = 2
+USAGE_ERROR = 2
 _UNREACHABLE, _LATE, _REFUSED = 3, 4, 5
 #: gRPC status of an error → exit code; of any other status: FAILED. docs/reference/statuses.md has the same table.
 _EXIT_CODES = {
-    **dict.fromkeys(("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"), WRONG_CALL),
-    **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED"), WRONG_CALL),
+    **dict.fromkeys(("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"), USAGE_ERROR),
+    **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED"), USAGE_ERROR),
     "UNAVAILABLE": _UNREACHABLE,
     "DEADLINE_EXCEEDED": _LATE,
     "RESOURCE_EXHAUSTED": _REFUSED,
@@ -143,7 +143,7 @@ def run(command: Callable[[], object]) -> None:
         if package in _OUR_PACKAGES:
             raise  # this is a bug
         extra = f"[{_EXTRAS[package]}]" if package in _EXTRAS else ""
-        _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}", WRONG_CALL)
+        _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}", USAGE_ERROR)
 
 
 def exit_code(error: RerankError) -> int:

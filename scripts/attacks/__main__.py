@@ -150,7 +150,7 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
             asyncio.create_task(_at_a_rate(kind, probe, report, interval_s[kind], has_ended))
             for kind, probe in probes.items()
         ]
-        tasks.append(asyncio.create_task(_again_and_again(partial(_rerank, target, ten), report, has_ended)))
+        tasks.append(asyncio.create_task(_one_after_another(partial(_rerank, target, ten), report, has_ended)))
         while not attacking.done() or time.perf_counter() < start_s + seconds:
             report.growth_mb = max(report.growth_mb, service.resident_mb() - before_mb)
             await asyncio.sleep(_POLL_S)
@@ -166,17 +166,17 @@ async def _rerank(target: Target, message: pb.RerankRequest) -> str:
     return await target.rerank(message, _TIMEOUT_S)
 
 
-async def _alone_s(ask: Callable[[], Awaitable[str]]) -> float:
+async def _alone_s(send: Callable[[], Awaitable[str]]) -> float:
     """The median latency of three requests, one after the other."""
     report = Report()
     for _ in range(3):
-        await _timed("honest", ask, report)
+        await _timed("honest", send, report)
     return median(report.latency_ms["honest"]) / 1000
 
 
-async def _timed(kind: str, ask: Callable[[], Awaitable[str]], report: Report) -> None:
+async def _timed(kind: str, send: Callable[[], Awaitable[str]], report: Report) -> None:
     start_s = time.perf_counter()
-    outcome = await ask()
+    outcome = await send()
     report.latency_ms[kind].append((time.perf_counter() - start_s) * 1000)
     if outcome != "OK":
         report.unanswered[f"{kind} {outcome}"] += 1
@@ -192,10 +192,10 @@ async def _at_a_rate(
             await asyncio.sleep(interval_s)
 
 
-async def _again_and_again(ask: Callable[[], Awaitable[str]], report: Report, has_ended: asyncio.Event) -> None:
+async def _one_after_another(send: Callable[[], Awaitable[str]], report: Report, has_ended: asyncio.Event) -> None:
     """The honest caller, until the attack has ended."""
     while not has_ended.is_set():
-        await _timed("honest", ask, report)
+        await _timed("honest", send, report)
         await asyncio.sleep(_PAUSE_S)
 
 

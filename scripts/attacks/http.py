@@ -117,11 +117,11 @@ async def endless_headers(target: Target) -> Counter[str]:
 async def metrics_requests(target: Target) -> Counter[str]:
     """Eight connections that read /metrics again and again, and eight with a request line of 70 kB."""
 
-    async def ask(path: str) -> Counter[str]:
+    async def get(path: str) -> Counter[str]:
         message = _message(f"GET {path} HTTP/1.1", "host: localhost", "connection: close")
         return await repeated(lambda: _status(target.metrics_address, message, source=_SOURCE), 8)
 
-    return sum(await asyncio.gather(ask("/metrics"), ask("/" + "x" * 70_000)), Counter[str]())
+    return sum(await asyncio.gather(get("/metrics"), get("/" + "x" * 70_000)), Counter[str]())
 
 
 #: Attacks on a service that may open OPEN_FILES files.

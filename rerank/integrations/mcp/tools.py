@@ -75,7 +75,7 @@ async def tool_server(client: AsyncRerankClient) -> Server[Any]:
 
     async def call_tool(_: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            answer = _answer(await _ask(client, call.name, call.arguments or {}))
+            answer = _answer(await _request(client, call.name, call.arguments or {}))
         except RerankError as error:
             content = types.TextContent(type="text", text=f"{error.grpc_status}: {error}")
             return types.CallToolResult(content=[content], is_error=True)
@@ -102,7 +102,7 @@ def _tool(name: str, description: str, model: dict[str, Any], *required: str) ->
     return types.Tool(name=name, description=description, input_schema=schema, annotations=read_only)
 
 
-async def _ask(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any]) -> pb.RerankResponse:
+async def _request(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any]) -> pb.RerankResponse:
     """The response to a call. Raises: NotFound if there is no such tool; InvalidRequest; ServiceError."""
     if tool not in _ARGUMENTS:
         raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
