@@ -1,4 +1,4 @@
-"""The command `rerank` and its subcommands; those of keys and checkpoints are here."""
+"""The command `rerank` and its subcommands; the commands of keys and checkpoints are here."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Pair: TypeAlias = Mapping[str, Sequence[int]]
 #: Options of the library's rendering: lists without padding.
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
 #: What the library's rendering says of a batch; everything else it says of each pair.
-_OF_ALL_PAIRS = ("modality", "logits_to_keep", "prompt_length")
+_SHARED_INPUTS = ("modality", "logits_to_keep", "prompt_length")
 #: Weights that a checkpoint may have, and scores are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
 #: Tokens that the library reads where a causal LM's files name none.
@@ -127,7 +127,7 @@ class PairScorer:
             rendered = self._model.preprocess(
                 inputs, prompt=instruction or self._default_prompt, processing_kwargs=dict(options)
             )
-        names = [name for name in rendered if name not in _OF_ALL_PAIRS]
+        names = [name for name in rendered if name not in _SHARED_INPUTS]
         columns = zip(*(rendered[name] for name in names), strict=True)
         return [dict(zip(names, values, strict=True)) for values in columns]
 

@@ -35,7 +35,7 @@ SLACK_TOKENS = 2
 #: How vocabularies write tokens with a space after something else. Few have any, most of them of other white space.
 _INNER_SPACE = re.compile(r"[^ Ġ▁][ Ġ▁]")
 #: A space that no token may hold, because texts are cut there.
-_BEHIND_A_WORD = re.compile(r"\S ")
+_SPACE_AFTER_WORD = re.compile(r"\S ")
 #: A space alone between two visible ASCII characters, letters or digits.
 _GAP = re.compile(r"(?<=[!-~\w]) (?=[!-~\w])")
 #: A word in front of a text makes the tokenizer read it as the middle of one.
@@ -73,7 +73,7 @@ class PromptTokenizer:
         """Returns the token ids of a prompt, equal to `ids(prompt)`.
 
         Args:
-            passages: in the order in which the prompt shows them.
+            passages: in the order of the prompt.
             tokens: of their texts.
             shown: what the prompt shows of each: its text, or the beginning of it.
         """
@@ -107,7 +107,7 @@ class PromptTokenizer:
     def cuts_at_spaces(self) -> bool:
         """True if no token spans a gap, and a text is read alike on both sides of one."""
         found = [id_ for token, id_ in self._backend.get_vocab().items() if _INNER_SPACE.search(token)]
-        if any(_BEHIND_A_WORD.search(self._backend.decode([id_], skip_special_tokens=False)) for id_ in found):
+        if any(_SPACE_AFTER_WORD.search(self._backend.decode([id_], skip_special_tokens=False)) for id_ in found):
             return False
         (whole,) = self.tokens([_SAMPLE])
         for at in (at for at in range(len(_SAMPLE)) if _is_gap(_SAMPLE, at)):

@@ -140,12 +140,12 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
     """
     encoded = [ranker.encode(window) for window in windows]
     scored = iter(cast(Sequence[WindowRanking | None], ranker.score([part for one in encoded for part in one.parts])))
-    rankings = [last_of([next(scored) for _ in window.parts]) for window in encoded]
+    rankings = [ranking_of_parts([next(scored) for _ in window.parts]) for window in encoded]
     check_rankings(rankings, encoded, ranker.info.precision)
     return rankings
 
 
-def last_of(scored: Sequence[WindowRanking | None]) -> WindowRanking:
+def ranking_of_parts(scored: Sequence[WindowRanking | None]) -> WindowRanking:
     """Returns the ranking of a window from what its parts gave. Raises: RankerFailure if none gave it."""
     ranking = next((one for one in reversed(scored) if one is not None), None)
     if ranking is None:

@@ -105,9 +105,9 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     for callback in (PrinterCallback, ProgressCallback):
         if callback is PrinterCallback or not sys.stderr.isatty():
             trainer.remove_callback(callback)
-    trainer.add_callback(SpeedLog())
+    trainer.add_callback(ProgressLineCallback())
     if trainer.eval_dataset is not None:
-        trainer.add_callback(MeasureBefore(trainer))
+        trainer.add_callback(InitialEvaluation(trainer))
     way_out = "free disk space and give the same command again, which resumes from the last save"
     # Autocast converts the inputs of an adapter's products; peft would convert them to float32 and back before.
     as_they_are = disable_input_dtype_casting(trainer.model, active=trainer.args.bf16)
@@ -136,7 +136,7 @@ def train_checkpoint(
         tokenizer: None if the checkpoint uses the encoder's.
         template: None for a ranker without a prompt.
         how_to_serve: lines at the end of the summary; None: `rerank serve` with this model.
-        manifest: fields of the manifest, besides those that all trainings have.
+        manifest: fields of the manifest that only some trainings have.
 
     Raises:
         ConfigError: see `train` and `write_checkpoint`.
@@ -222,7 +222,7 @@ def _contents(arguments: Sequence[Any]) -> dict[str, str]:
     return {name + _CONTENTS: sha256_of_files(found) for name, found in files.items() if found}
 
 
-class MeasureBefore(TrainerCallback):
+class InitialEvaluation(TrainerCallback):
     """Measures the held-out nDCG@10 before the first step, and keeps it in the log history of the run's saves."""
 
     def __init__(self, trainer: RankingTrainer) -> None:
@@ -261,7 +261,7 @@ def _change(before: Sequence[float], after: Sequence[float]) -> str:
     )
 
 
-class SpeedLog(TrainerCallback):
+class ProgressLineCallback(TrainerCallback):
     """Prints a line every `logging_steps` steps: loss, held-out nDCG@10, tokens per second, remaining time."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
