@@ -12,7 +12,6 @@ import pytest
 import torch
 from rerank_training.e2rank.arguments import E2RankArguments, E2RankRunFlags
 from rerank_training.e2rank.training import E2RankCollator, E2RankObjective, ListEncoder, _prompts, train_e2rank
-from rerank_training.lists.training_list import TrainingList
 from rerank_training.retriever.encoder import RetrieverCollator
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.losses import ranknet
@@ -26,14 +25,9 @@ from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
-from rerank.types import Passage, Query, Window
+from rerank.types import Query
 from tests.small_encoder import write_qwen_model, write_small_encoder
-from tests.training.pe_rank.pe_lists import write_training_lists
-
-
-def a_list(query: str, **relevance: float) -> TrainingList:
-    return TrainingList(Query(query), tuple(Passage(d, f"text {d}") for d in relevance), tuple(relevance.values()))
-
+from tests.training.small_lists import a_list, served_window, write_training_lists
 
 #: The passage b is in both.
 LISTS = [a_list("first", a=3, b=1, c=0), a_list("second query", b=2, d=5)]
@@ -63,8 +57,7 @@ def test_scores_are_those_of_serving(qwen: Encoder, model: ListEncoder, batch: d
     ranker = load_ranker(with_path(settings, qwen), qwen, "cpu")
     scores = E2RankObjective(ranknet).scores(model, batch)
     for row, item in enumerate(LISTS):
-        prepared = ranker.prepare(item.query, item.passages)
-        (served,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
+        (served,) = rank_windows(ranker, [served_window(ranker, item)])
         np.testing.assert_allclose(scores[row][batch["mask"][row]].numpy(), served.scores, atol=1e-5)
 
 

@@ -19,10 +19,11 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.permutations import parse_permutation
-from rerank.types import Passage, Query, Window
+from rerank.types import Passage, Query
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.slow_losses import slow_ranknet
 from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
+from tests.training.small_lists import served_window
 from tests.word_lists import word_lists
 
 FAMILIES: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
@@ -65,11 +66,6 @@ def checkpoint(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranker(checkpoint: Path) -> FirstRanker:
     return FirstRanker(checkpoint, "first", device="cpu", passage_tokens=20)
-
-
-def served_window(ranker: FirstRanker, item: TrainingList) -> Window:
-    prepared = ranker.prepare(item.query, item.passages)
-    return Window(prepared.query, prepared.passages)
 
 
 @each_size

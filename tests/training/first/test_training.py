@@ -24,7 +24,7 @@ from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.types import Window
+from tests.training.small_lists import served_window
 from tests.word_lists import first_run, word_lists, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -54,8 +54,7 @@ def adapter(inputs: Path) -> Path:
 def served(checkpoint: Path, items: list[TrainingList]) -> list[tuple[float, ...]]:
     """Scores of the ranker that serves the checkpoint with its template."""
     ranker = FirstRanker(checkpoint, str(checkpoint / TEMPLATE_FILE), device="cpu")
-    prepared = [ranker.prepare(item.query, item.passages) for item in items]
-    rankings = rank_windows(ranker, [Window(one.query, one.passages) for one in prepared])
+    rankings = rank_windows(ranker, [served_window(ranker, item) for item in items])
     return [ranking.scores for ranking in rankings]
 
 

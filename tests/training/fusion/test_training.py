@@ -20,7 +20,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.types import FirstStageKind
 from tests.conftest import PASSAGES
-from tests.training.pe_rank.pe_lists import QUERIES
+from tests.training.small_lists import QUERIES
 
 QUERY = "how long does a flea live"
 

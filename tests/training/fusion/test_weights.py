@@ -19,7 +19,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.types import FirstStageKind, FirstStageWeight, Window
-from tests.training.pe_rank.pe_lists import training_lists
+from tests.training.small_lists import training_lists
 
 SCORES = (0.5, 2.0, 1.0, -3.0, 0.25)
 ITEM = replace(training_lists(3)[1], scores=SCORES)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import pytest
 import torch
-from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.model import PEBase, PEModel, load_pe_base
 from rerank_training.pe_rank.objective import (
@@ -32,57 +30,53 @@ from rerank.prompting.templates import load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, VectorPrompts
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Prepared, Window
 from tests.pe_checkpoints import SHORT, WITH_TEXT, write_perturbed, write_published
-from tests.training.pe_rank.pe_lists import training_lists
+from tests.training.small_lists import served_window, training_lists
 
-#: Of passages, and of queries.
-Tables: TypeAlias = tuple[VectorTable, VectorTable]
+LISTS = training_lists(6)
+QUIET = Console(quiet=True)
 
 
-@pytest.fixture(scope="module")
-def tables(encoder: Encoder) -> Tables:
-    console = Console(quiet=True)
+@cache
+def tables(encoder: Encoder) -> tuple[VectorTable, VectorTable]:
+    """Vectors of the passages, and of the queries."""
     return (
-        VectorTable(encoder.encode_passages, texts_of([training_lists()], "passages"), console),
-        VectorTable(encoder.encode_queries, texts_of([training_lists()], "queries"), console),
+        VectorTable(encoder.encode_passages, texts_of([training_lists()], "passages"), QUIET),
+        VectorTable(encoder.encode_queries, texts_of([training_lists()], "queries"), QUIET),
     )
 
 
-def collator_of(checkpoint: Path, encoder: Encoder, tables: Tables, **options: object) -> PECollator:
-    base = load_pe_base(checkpoint, encoder, None)
-    prompts = VectorPrompts(base.template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
-    passages, queries = tables
+@cache
+def base_and_collator(
+    folder: Path, encoder: Encoder, shows_texts: bool = False, stepwise: bool = False
+) -> tuple[PEModel, PECollator]:
+    base = load_pe_base(folder, encoder, None)
+    prompts = base.prompts(base.template, 4)
+    texts = base.prompts(with_text(base.template), 4) if shows_texts else None
+    passages, queries = tables(encoder)
     queries_read = queries if prompts.reads_query_vector else None
-    return PECollator(prompts, passages, queries_read, base.context_tokens, **options)  # type: ignore[arg-type]
-
-
-def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
-    ready: Prepared = ranker.prepare(item.query, item.passages)
-    return Window(ready.query, ready.passages)
+    return base.model, PECollator(prompts, passages, queries_read, base.context_tokens, texts, stepwise)
 
 
 @pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
-def test_prompts_are_those_of_serving(
-    encoder: Encoder, tables: Tables, checkpoint: Path, tmp_path: Path, template: str | None
-) -> None:
+def test_prompts_are_those_of_serving(encoder: Encoder, checkpoint: Path, tmp_path: Path, template: str | None) -> None:
     folder = checkpoint if template is None else write_published(tmp_path / "published", encoder, template=template)
-    collator = collator_of(folder, encoder, tables)
+    _, collator = base_and_collator(folder, encoder)
     ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
     for item in training_lists():
-        window = prepared(ranker, item)
+        window = served_window(ranker, item)
         served = ranker._prompts.token_ids(window.query, window.passages)
         assert tuple(prompt_ids(collator.prompts, item)) == served
 
 
-def test_embeddings_are_those_of_serving(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
+def test_embeddings_are_those_of_serving(encoder: Encoder, checkpoint: Path) -> None:
     lists = training_lists(3)
-    batch = collator_of(checkpoint, encoder, tables)(lists)
-    model = load_pe_base(checkpoint, encoder, None).model
+    model, collator = base_and_collator(checkpoint, encoder)
+    batch = collator(lists)
     embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
     ranker = PERankRanker(checkpoint, encoder, "cpu")
     for row, item in enumerate(lists):
-        window = prepared(ranker, item)
+        window = served_window(ranker, item)
         vectors = torch.from_numpy(np.stack([window.query.vector, *(p.vector for p in window.passages)]))
         projected = ranker._projector(vectors)
         row_embeddings = embeddings[row, : batch["last_index"][row] + 1]
@@ -90,12 +84,12 @@ def test_embeddings_are_those_of_serving(encoder: Encoder, tables: Tables, check
         torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
 
 
-def test_window_wider_than_the_model_is_refused(encoder: Encoder, tables: Tables, checkpoint: Path) -> None:
-    prompts = collator_of(checkpoint, encoder, tables).prompts
+def test_window_wider_than_the_model_is_refused(encoder: Encoder, checkpoint: Path) -> None:
+    _, collator = base_and_collator(checkpoint, encoder)
     item = training_lists(2)[1]
-    needed = len(prompt_ids(prompts, item))
+    needed = len(prompt_ids(collator.prompts, item))
     with pytest.raises(ConfigError, match=f"with 5 passages needs {needed} positions, the model reads {needed - 1}"):
-        PECollator(prompts, *tables, needed - 1)([item])
+        replace(collator, context_tokens=needed - 1)([item])
 
 
 def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None:
@@ -103,9 +97,6 @@ def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None
     path.write_text(WITH_TEXT)
     with pytest.raises(ConfigError, match=r"shows \{text\} already"):
         with_text(load_template(str(path)))
-
-
-LISTS = training_lists(6)
 
 
 @pytest.fixture(scope="module", params=["ours", "published"])
@@ -118,25 +109,9 @@ def folder(
     return write_published(out, encoder, template=SHORT)
 
 
-@cache
 def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> tuple[PEModel, dict[str, Tensor]]:
-    base = load_pe_base(folder, encoder, None)
-    views = [
-        VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
-        for template in (base.template, with_text(base.template))
-    ]
-    console = Console(quiet=True)
-    passages = VectorTable(encoder.encode_passages, texts_of([LISTS], "passages"), console)
-    queries = VectorTable(encoder.encode_queries, texts_of([LISTS], "queries"), console)
-    collator = PECollator(
-        views[0],
-        passages,
-        queries if views[0].reads_query_vector else None,
-        4096,
-        text_prompts=views[1],
-        with_choices=stepwise,
-    )
-    return base.model, collator(LISTS)
+    model, collator = base_and_collator(folder, encoder, True, stepwise)
+    return model, collator(LISTS)
 
 
 @pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
@@ -144,8 +119,7 @@ def test_scores_are_those_of_serving(folder: Path, encoder: Encoder, decoding: s
     model, batch = model_and_batch(folder, encoder)
     scores = PEObjective(listmle, stepwise=decoding == "dynamic").scores(model, batch)
     ranker = PERankRanker(folder, encoder, "cpu", decoding=decoding)  # type: ignore[arg-type]
-    ready = [ranker.prepare(item.query, item.passages) for item in LISTS]
-    served = rank_windows(ranker, [Window(one.query, one.passages) for one in ready])
+    served = rank_windows(ranker, [served_window(ranker, item) for item in LISTS])
     for row, ranking in enumerate(served):
         own = scores[row, : len(ranking.scores)]
         expected = torch.tensor(ranking.scores)
@@ -218,7 +192,7 @@ def base(encoder: Encoder, tmp_path: Path) -> PEBase:
 @pytest.fixture
 def collator(base: PEBase, encoder: Encoder) -> AlignCollator:
     prompts = VectorPrompts(load_template(ALIGN_TEMPLATE), base.tokenizer, in_chat=True, text_tokens=16)
-    table = VectorTable(encoder.encode_passages, TEXTS, Console(quiet=True))
+    table = VectorTable(encoder.encode_passages, TEXTS, QUIET)
     return AlignCollator(prompts, table, base.tokenizer)
 
 

@@ -21,10 +21,9 @@ from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
-from tests.training.pe_rank.pe_lists import HELD_OUT, training_lists, write_training_lists
+from tests.training.small_lists import HELD_OUT, served_window, training_lists, write_training_lists
 
 pytestmark = pytest.mark.slow
 
@@ -75,8 +74,7 @@ def test_result_is_served_and_described_by_its_manifest(trained: Path, encoder: 
     assert 0 < manifest.metrics["nDCG@10"] <= 1
     ranker = PERankRanker(trained, encoder, "cpu")
     item = training_lists()[0]
-    ready = ranker.prepare(item.query, item.passages)
-    assert len(rank_windows(ranker, [Window(ready.query, ready.passages)])[0].scores) == len(item.passages)
+    assert len(rank_windows(ranker, [served_window(ranker, item)])[0].scores) == len(item.passages)
     assert ranker.info.template_sha256 == load_template("pe_rank").sha256
     assert (manifest.instructions, ranker.info.reads_instruction) == (0, False)
 

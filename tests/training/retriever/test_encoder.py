@@ -17,6 +17,7 @@ from rerank.config import EncoderConfig
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_loading import Prompts
 from rerank.types import Passage, Query
+from tests.training.small_lists import a_list
 
 TEXTS = ["a flea lives a year", "tides"]
 
@@ -62,10 +63,6 @@ def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, t
     np.testing.assert_allclose(written.encode_passages(TEXTS), expected, atol=1e-5)
     assert not np.allclose(expected, encoder.encode_passages(TEXTS), atol=1e-3)
     assert written.id.max_tokens == encoder.id.max_tokens
-
-
-def a_list(query: str, **relevance: float) -> TrainingList:
-    return TrainingList(Query(query), tuple(Passage(d, f"text {d}") for d in relevance), tuple(relevance.values()))
 
 
 LISTS = [a_list("first", a=3, b=1), a_list("second query", b=2, c=5, d=1)]

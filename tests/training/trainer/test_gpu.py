@@ -29,7 +29,7 @@ from rerank.reranking.load_models import E2RANK_END_TOKEN
 from tests.causal_lms import SIZES
 from tests.pe_checkpoints import SHORT, write_published
 from tests.small_encoder import write_qwen_model
-from tests.training.pe_rank.pe_lists import write_training_lists
+from tests.training.small_lists import write_training_lists
 from tests.word_lists import first_run, write_inputs
 
 #: Trains in a folder, and returns the folder of the result.

@@ -30,7 +30,7 @@ from rerank.retrieval.build import build_index
 from tests.conftest import PASSAGES
 from tests.small_encoder import write_qwen_model, write_small_encoder
 from tests.training.parsing import parse_arguments
-from tests.training.pe_rank.pe_lists import HELD_OUT, write_training_lists
+from tests.training.small_lists import HELD_OUT, write_training_lists
 from tests.training.trainer.process_losses import LOSSES, joined, lists_of, stepped, tiny_lm
 from tests.word_lists import first_flags, first_run, write_inputs
 

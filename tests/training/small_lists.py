@@ -1,4 +1,4 @@
-"""Small training lists of the conftest's passages, whose order is known."""
+"""Small training lists, and their windows as serving makes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rerank_training.lists.training_list import TrainingList, write_lists
 
-from rerank.types import Passage, Query
+from rerank.rankers.base import Ranker
+from rerank.types import Passage, Query, Window
 from tests.conftest import PASSAGES
 
 QUERIES = ("how long does a flea live", "what makes bread rise", "search library", "where is ice", "string instruments")
@@ -32,3 +33,14 @@ def training_lists(
 def write_training_lists(path: Path, count: int = 10, queries: tuple[str, ...] = QUERIES) -> Path:
     write_lists(path, training_lists(count, queries=queries))
     return path
+
+
+def a_list(query: str, **relevance: float) -> TrainingList:
+    """A list with a passage for each keyword, which is its doc_id."""
+    return TrainingList(Query(query), tuple(Passage(d, f"text {d}") for d in relevance), tuple(relevance.values()))
+
+
+def served_window(ranker: Ranker, item: TrainingList) -> Window:
+    """The window that a ranker makes of a list."""
+    ready = ranker.prepare(item.query, item.passages)
+    return Window(ready.query, ready.passages)
