@@ -216,7 +216,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def suggested(text: str) -> list[str]:
-    return [quoted or bare for quoted, bare in SUGGESTED.findall(" ".join(text.split()))]
+    return [quoted or bare for line in text.splitlines() for quoted, bare in SUGGESTED.findall(line)]
 
 
 def test_commands_that_messages_suggest_can_be_given() -> None:
