@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from inspect import signature
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder
 
 from rerank import FirstStage, InvalidRequest, Query, RankOptions, Reranker, UsageError
 from rerank.reranking.blocking import check_arguments
+from rerank.types import Passage, TextTokens
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
@@ -42,6 +45,25 @@ def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
             {"corpus_id": 1, "score": 2.0, "text": DOCUMENTS[1]},
         ]
         assert reranker.rank("q", []) == []
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"vector": np.ones(4, np.float32)},
+        {"vector_truncated": True},
+        {"sparse_score": 1.0},
+        {"stems": ("old",)},
+        {"prefix_chars": 3},
+        {"tokens": TextTokens(array("i"), array("i"), array("i"))},
+    ],
+)
+async def test_what_is_known_of_a_passage_from_elsewhere_is_not_used(encoder: Encoder, known: dict[str, Any]) -> None:
+    """Another encoder or model may have computed it."""
+    async with reranker_of(encoder, {"number": NumberRanker()}) as reranker:
+        (result,) = (await reranker.rerank("q", [Passage("a", "1", **known)], RankOptions())).ranked
+    assert result.passage == Passage("a", "1")
+    assert (result.passage.vector, result.passage.tokens, result.passage.stems) == (None, None, None)
 
 
 @pytest.mark.parametrize("top_k", [-1, 0])

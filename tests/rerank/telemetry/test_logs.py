@@ -17,6 +17,7 @@ from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.telemetry.logs import JsonFormatter, LogWriter, RateLimitedLog, TextFormatter, set_up_logging
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
+from rerank.util.terminal import escape_control_chars
 from tests.serving import wait_for
 from tests.traces import trace_of
 
@@ -103,6 +104,11 @@ def test_message_steers_no_terminal_and_stays_on_its_line(formatter: Any) -> Non
     assert not set("\x1b\x9b\n") & set(line)
     if formatter is JsonFormatter:
         assert json.loads(line)["message"] == "\x1b[2J\x9b1m a\n2026-01-01 INFO b"
+
+
+def test_no_character_that_a_terminal_obeys_is_in_a_line() -> None:
+    obeyed = [char for char in map(chr, range(0x110000)) if escape_control_chars(char) != char]
+    assert not [char for char in obeyed if char in TextFormatter().format(record(f"a{char}b"))]
 
 
 def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted() -> None:
