@@ -22,8 +22,8 @@ from typing import Any
 
 from rerank.checkpoints.bundled import installed_folder
 from rerank.errors import ConfigError, IndexMismatch
-from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.index_format import damaged
+from rerank.retrieval.store import ScoredRow
 from rerank.types import Query
 
 #: Anserini's defaults for MS MARCO passages and BEIR.

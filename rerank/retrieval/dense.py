@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.index_format import DenseKind, damaged
-from rerank.retrieval.store import VectorFile
+from rerank.retrieval.store import ScoredRow, VectorFile
 from rerank.types import Matrix, Query
 from rerank.util.files import atomic_file
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.base import Retriever, ScoredRow
+from rerank.retrieval.store import ScoredRow
 from rerank.types import Query
 
 #: Key of a passage: its row in the index, or its doc_id.
@@ -17,6 +17,14 @@ K = TypeVar("K", bound=Hashable)
 
 #: The constant k of reciprocal rank fusion (Cormack et al., SIGIR 2009, section 2).
 RRF_K = 60
+
+
+class Retriever(Protocol):
+    """A first-stage retriever, which finds candidates for queries."""
+
+    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
+        """For each query its best passages, at most `depth` of them, best first; fewer or none if no more are found."""
+        ...
 
 
 class Fusion(Protocol):

@@ -14,10 +14,9 @@ from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_loading import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
-from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import BM25Retriever
 from rerank.retrieval.dense import DenseRetriever, open_vector_index
-from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
+from rerank.retrieval.hybrid import HybridRetriever, Retriever, reciprocal_rank, z_score_sum
 from rerank.retrieval.index_format import (
     MANIFEST_FILE,
     DenseKind,

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.index_format import ArrayFile, damaged, open_array, reserve
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
@@ -32,6 +32,14 @@ class DuplicateDocId(CollectionError):
     def __init__(self, row: int, doc_id: str) -> None:
         super().__init__(f"passage {row}: doc_id {doc_id!r} occurs twice in the collection")
         self.doc_id = doc_id
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """A passage that a retriever found: its 0-based row in the index, and its score."""
+
+    row: int
+    score: float
 
 
 class PassageStore:

@@ -8,8 +8,8 @@ from math import sqrt
 
 import pytest
 
-from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.hybrid import Fusion, HybridRetriever, best, reciprocal_rank, z_score_sum, z_scores
+from rerank.retrieval.store import ScoredRow
 from rerank.types import Query
 
 WEIGHTS = (0.3, 1.0)

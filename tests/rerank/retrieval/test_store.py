@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from rerank.errors import CollectionError, IndexMismatch, NotFound
-from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.store import PassageStore, VectorFile, allocate_vectors, write_passages
+from rerank.retrieval.store import PassageStore, ScoredRow, VectorFile, allocate_vectors, write_passages
 from rerank.types import Passage
 
 
