@@ -10,12 +10,14 @@ from contextlib import closing
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.access.addresses import with_host_and_port
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
-from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
+from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts, checked_timeout_s
 from rerank.errors import ConfigError, RerankError, UsageError
+from rerank.names import LIVENESS, SERVICE
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import passage_of
 from rerank.types import CandidateLike, candidate_list
@@ -277,6 +279,32 @@ def list_loaded_models(client: RerankClient, names: Collection[str], timeout_s: 
     for name in dict.fromkeys(unknown):
         client.rerank("a", ["a"], timeout_s, model=name)
     return client.list_models(timeout_s) if unknown else listed
+
+
+def check_health(
+    target: str, credentials: Credentials, timeout_s: float, model: str = "", liveness: bool = False
+) -> str:
+    """The status of a service, such as "SERVING" or "NOT_SERVING".
+
+    Args:
+        target: HOST:PORT of the service.
+        credentials: TLS; health checks need no key.
+        timeout_s: deadline of the call in seconds.
+        model: asks for this model; empty: for the default model.
+        liveness: asks only whether the process answers, even if its models are not served.
+
+    Raises:
+        ServiceError: there was no answer, or there is no such model.
+    """
+    name = LIVENESS if liveness else f"{SERVICE}/{model}" if model else ""
+    with credentials.channel(target) as channel:
+        try:
+            reply = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=name), timeout=checked_timeout_s(timeout_s)
+            )
+        except grpc.RpcError as error:
+            raise ServiceError(error, target) from error
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
 
 
 def _is_refusal(error: RerankError) -> bool:

@@ -100,7 +100,7 @@ def health(
     Prints SERVING and exits with 0, or prints NOT_SERVING and exits with 1. Without an answer it exits with 3.
     """
     from rerank.access.credentials import Credentials
-    from rerank.client.health_check import check_health
+    from rerank.client.client import check_health
 
     status = check_health(target, Credentials.from_environment(tls_ca), timeout_s, model, liveness)
     console.print(status)

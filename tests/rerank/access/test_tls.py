@@ -13,8 +13,7 @@ import pytest
 
 from rerank.access.tls import check_certificates
 from rerank.client import Credentials, RerankClient
-from rerank.client.client import AsyncRerankClient
-from rerank.client.health_check import check_health
+from rerank.client.client import AsyncRerankClient, check_health
 from rerank.config import TLSConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder

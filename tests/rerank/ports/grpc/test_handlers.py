@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 from rerank.access.credentials import PLAIN
 from rerank.access.keys import CallerLimits, add_key
 from rerank.client import Credentials
-from rerank.client.health_check import check_health
+from rerank.client.client import check_health
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.names import LIVENESS, SERVICE

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from rerank.access.credentials import PLAIN
-from rerank.client.health_check import check_health
+from rerank.client.client import check_health
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
 from rerank.ports.grpc import server as grpc_server
