@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rerank_eval.collections import candidates_of_run, named_qrels, open_collection, read_run
+from rerank_eval.collections import _passage, candidates_of_run, named_qrels, open_collection, read_run
 
 from rerank.collections import NAMED, Collection
 from rerank.collections.judgements import read_judgements
@@ -73,6 +73,13 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
     assert collection.qrels("any split") == [Qrel("1", "a", 0)]
     assert collection.find(["b"]) == {"b": Passage("b", "two")}
     assert list(collection.passages()) == [Passage("a", "one"), Passage("b", "two")]
+
+
+@pytest.mark.parametrize(("text", "title"), [("Fleas are small.", ""), ("Fleas. They are small.", "Fleas.")])
+def test_passage_of_ir_datasets_has_the_title_that_its_text_begins_with(text: str, title: str) -> None:
+    assert _passage(SimpleNamespace(doc_id="a", title="Fleas.", default_text=lambda: text)) == Passage(
+        "a", text, title=title
+    )
 
 
 def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

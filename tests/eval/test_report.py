@@ -76,7 +76,7 @@ def test_a_single_comparison_is_not_corrected_for_several() -> None:
 def test_intervals_are_within_the_range_of_the_measure() -> None:
     text = markdown(evaluation(result("a", [1.0, 1.0, 1.0, 0.9]), result("b", [0.0, 0.0, 0.1, 0.0])))
     means, differences = rows(text, "Means over"), rows(text, "compared with first stage")
-    assert (means["a"][-1].split()[-1], means["b"][-1].split()[0]) == ("1.0000", "0.0000")
+    assert (means["a"][-1], means["b"][-1]) == ("0.8954 to 1.0000", "0.0000 to 0.1046")
     alone = markdown(Report("d", "t", (result("f", [0.4]), result("a", [0.6])), result(ORACLE, [1.0]), rel=1))
     assert rows(alone, "Means over")["a"][-1] == "0.0000 to 1.0000"
     assert rows(alone, "compared with f")["a"][1] == "-1.0000 to +1.0000"

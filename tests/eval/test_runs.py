@@ -42,7 +42,7 @@ CONSOLE = PlainConsole(stderr=True)
 
 
 class RecordingClient:
-    """Ranks every list in reverse and records its query; raises once at the query `fails_at`."""
+    """Ranks every list in reverse, with equal scores, and records its query; raises once at the query `fails_at`."""
 
     def __init__(self, fails_at: str = "") -> None:
         self.queries: list[str] = []
@@ -54,7 +54,7 @@ class RecordingClient:
             raise ConfigError("gone")
         self.queries.append(query)
         results = [
-            pb.RankedCandidate(doc_id=passage.doc_id, score=place, original_position=place)
+            pb.RankedCandidate(doc_id=passage.doc_id, score=1.0, original_position=place)
             for place, passage in enumerate(candidates)
         ]
         return pb.RerankResponse(results=results[::-1], execution=pb.Execution(windows=1))
@@ -83,7 +83,10 @@ def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path: Path, c
     for client, out in ((failing, tmp_path / "resumed"), (undisturbed, tmp_path / "undisturbed")):
         systems = [system(client)]
         responses = run(systems, out, concurrency)["a"]
-        measure_system(systems[0], responses, DATASET, system_folder(systems[0], systems, out), {"command": "test"})
+        found = measure_system(
+            systems[0], responses, DATASET, system_folder(systems[0], systems, out), {"command": "c"}
+        )
+        assert found.metrics.mean["RR(rel=2)@10"] == 1.0  # in the order of the responses, whose scores are tied
     assert sorted(failing.queries) == list(QUERIES)  # each once
     for name in ("run.trec", "measures.json"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
