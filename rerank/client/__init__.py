@@ -1,4 +1,4 @@
-"""Clients of the gRPC service, and what they need: retries, details of errors, health checks."""
+"""Clients of the gRPC service, and what they need: retries, and details of errors."""
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient, RerankClient

@@ -22,7 +22,7 @@ from grpc_status import rpc_status
 
 from rerank.access.credentials import PLAIN
 from rerank.access.keys import CallerLimits, add_key
-from rerank.client.health_check import check_health
+from rerank.client.client import check_health
 from rerank.engine.engine import Engine
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker

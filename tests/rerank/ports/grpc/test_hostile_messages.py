@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from rerank.access.credentials import PLAIN
-from rerank.client.health_check import check_health
+from rerank.client.client import check_health
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
