@@ -97,13 +97,15 @@ class ModelSchedulers:
         while len(ranked) < len(round_.windows):
             some = round_.windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
             windows = await self._encode(request, round_, some)
-            parts = list[Part]()
+            parts, tokens = list[Part](), list[int]()
             for window in windows:
-                parts += window.parts
-            tokens = [max(MIN_WINDOW_TOKENS, part.tokens) for part in parts]
+                for part in window.parts:
+                    parts.append(part)
+                    tokens.append(max(MIN_WINDOW_TOKENS, part.tokens))
             request.add_windows(len(windows), sum(tokens))
             done = iter(await self._ranking.run(request, parts, tokens))
-            ranked += [_ranked(window, islice(done, len(window.parts))) for window in windows]
+            for window in windows:
+                ranked.append(_ranked(window, islice(done, len(window.parts))))
         return ranked
 
     async def _encode(self, request: Request, round_: Round, windows: Sequence[Positions]) -> Sequence[Window]:

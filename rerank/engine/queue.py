@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from rerank.engine.request import ModelPhase, Request
@@ -135,7 +136,7 @@ class FairQueue(Generic[E]):
         """Removes and returns the next batch; it is empty if nothing waits. Work of equal priority keeps its order."""
         batch, tokens = list[E](), 0
         turns = self._turns()
-        heaps, heap, left_out = (caller.heap for caller in turns), _Heap(), _Heap()
+        heaps, heap, left_out = map(attrgetter("heap"), turns), _Heap(), _Heap()
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
             if not (heap := heap or next(heaps, [])):
                 break
@@ -156,7 +157,7 @@ class FairQueue(Generic[E]):
         for entry in left_out:
             heapq.heappush(self._callers[entry[2].share.name].heap, entry)
         if batch:
-            self._virtual_time = max(self._virtual_time, min(caller.tag for caller in turns))
+            self._virtual_time = max(self._virtual_time, min(turns, key=attrgetter("tag")).tag)
             self._virtual_time += _AGE_FACTOR * tokens
             self._ran_tokens += tokens
         for work in batch:  # its tokens count as used as soon as it starts

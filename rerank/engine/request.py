@@ -224,10 +224,6 @@ class Request:
             stages.append(stage)
         self.stages = tuple(stages)
 
-    def subtract(self, phase: ModelPhase, tokens: float) -> None:
-        """Subtracts work that is done."""
-        self.remaining[phase] = max(0.0, self.remaining.get(phase, 0.0) - tokens)
-
     def begin_stage(self, stage: RankStage, info: RankerInfo) -> None:
         """Begins one of the stages, whose ranker is `info`."""
         self._stage, self._stage_info = stage, info

@@ -226,7 +226,10 @@ class Scheduler(Generic[T, R]):
 
     async def _run(self, batch: Sequence[Work[T, R]], is_warm: bool) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects one request only."""
-        inputs, tokens = [work.input for work in batch], sum(work.tokens for work in batch)
+        inputs, tokens = list[T](), 0
+        for work in batch:
+            inputs.append(work.input)
+            tokens += work.tokens
         tokens_per_s = self.rate.tokens_per_s
         limit_s = max(_LIMIT_S, _SLOWDOWN * tokens / tokens_per_s) if tokens_per_s else _UNKNOWN_LIMIT_S
         try:
@@ -272,7 +275,8 @@ class Scheduler(Generic[T, R]):
         """Resolves the futures of a batch that took `seconds`."""
         ended_s, requests = time.perf_counter(), dict[Request, None]()
         for work, result in zip(batch, results, strict=True):
-            work.request.subtract(self.phase, work.tokens)
+            remaining = work.request.remaining
+            remaining[self.phase] = max(0.0, remaining.get(self.phase, 0.0) - work.tokens)
             requests[work.request] = None
             if not work.future.done():
                 queue_ms = (ended_s - work.submitted_s - seconds) * 1000

@@ -1,4 +1,4 @@
-"""Describes the HTTP APIs of inference servers: how to ask for log-probabilities and texts, and read the answers.
+"""Describes the HTTP APIs of inference servers: how to request log-probabilities and texts, and read the answers.
 
 Nothing here sends anything. Prompts are token ids, so that the server reads exactly what was rendered here.
 

@@ -44,8 +44,10 @@ class RerankApi:
         """The fields that we fill in, and the fields that would leave passages out of the answer."""
         return frozenset({"model", self.query, self.passages, self.instruction, "top_n", "top_k"})
 
-    def ask(self, model: str, query: str, texts: Sequence[str], fields: Mapping[str, Any], instruction: str) -> Post:
-        """Asks for the scores of texts."""
+    def request(
+        self, model: str, query: str, texts: Sequence[str], fields: Mapping[str, Any], instruction: str
+    ) -> Post:
+        """Returns the request for the scores of texts."""
         body: dict[str, Any] = {"model": model, self.query: query, self.passages: list(texts)}
         if instruction:
             body[self.instruction] = instruction

@@ -23,7 +23,7 @@ def gpu_length(length: int, longest: int) -> int:
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Yields batches of texts of similar lengths in tokens, the longest first, so that little is padded."""
-    rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    rows = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     while rows:
         size = max(1, batch_tokens // max(lengths[rows[0]], 1))
         yield rows[:size]

@@ -7,24 +7,26 @@ log-probabilities over the identifiers of the window rank all passages; nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rerank.checkpoints.manifest import model_id
-from rerank.config import Precision
+from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, model_id, read_manifest
+from rerank.config import FirstModel, Precision
+from rerank.errors import CheckpointError
 from rerank.models.last_token import IdentifierHead, LastTokenReader
-from rerank.models.loading import load_causal_lm, pick_device
+from rerank.models.loading import base_model_of, load_causal_lm, pick_device
 from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
-from rerank.prompting.templates import Template
+from rerank.prompting.templates import Template, load_template
 from rerank.rankers.base import Ranker
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import ScoreKind, Window, WindowRanking
+from rerank.util.files import sha256_of_files
 
 
 class FirstPrompts(TextPrompts):
@@ -133,3 +135,58 @@ class FirstRanker(FirstPrompts, Ranker):
                 logits = model(input_ids=ids, use_cache=False).logits[0, -1, list(self.identifiers.token_ids)]
                 rows.append(self.ranking(encoded, logits.float().cpu()).scores)
         return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSettings:
+    """Holds the settings of a checkpoint's training; without a manifest, the operator's or the defaults."""
+
+    template: str
+    identifiers: IdentifierKind
+    passage_tokens: int
+
+
+def first_settings(model: FirstModel) -> FirstSettings:
+    """Returns the settings of a model's manifest; without a manifest, the operator's or the defaults.
+
+    Raises:
+        CheckpointError: the checkpoint's manifest is broken, belongs to another kind of ranker, or contradicts the
+            operator's template or identifiers; or the base of an adapter is not the one that it was trained on.
+        ConfigError: there is no such template.
+    """
+    manifest = read_manifest(model.path)
+    if manifest is None:
+        return FirstSettings(
+            model.template or "first", IdentifierKind(model.identifiers or "letters"), model.passage_tokens or 0
+        )
+    _check(model, manifest)
+    return FirstSettings(
+        str(model.path / TEMPLATE_FILE),
+        IdentifierKind(manifest.identifiers),
+        manifest.passage_tokens if model.passage_tokens is None else model.passage_tokens,
+    )
+
+
+def _check(model: FirstModel, manifest: CheckpointManifest) -> None:
+    if manifest.ranker != "first":
+        raise CheckpointError(f"{model.path} is a {manifest.ranker} checkpoint; configure it with that ranker")
+    if model.template is not None and (given := load_template(model.template).sha256) != manifest.template_sha256:
+        raise CheckpointError(
+            f"{model.path} was trained with template {manifest.template_sha256}, but {model.template} is {given}; "
+            "leave template out to use the checkpoint's template"
+        )
+    if model.identifiers not in (None, manifest.identifiers):
+        raise CheckpointError(
+            f"{model.path} was trained with {manifest.identifiers}, not with {model.identifiers}; leave identifiers out"
+        )
+    base = Path(base_model_of(model.path))
+    if base != model.path and base.is_dir():
+        _check_base(model.path, base, manifest.base_revision)
+
+
+def _check_base(adapter: Path, base: Path, expected: str) -> None:
+    if (found := sha256_of_files(sorted(base.glob("*.safetensors")))) != expected:
+        raise CheckpointError(
+            f"{adapter} was trained on weights {expected} ({MANIFEST_FILE}), but its base {base} holds {found}; "
+            "restore the base"
+        )

@@ -130,7 +130,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
 
     async def _check_name_and_length(self) -> None:
         name = self._model.served_by.model
-        cards = {card.name: card for card in await self._ask("/v1/models", self._api.models)}
+        cards = {card.name: card for card in await self._request("/v1/models", self._api.models)}
         if name not in cards:
             raise self._unfit(
                 f"serves {', '.join(cards) or 'no model'}, not {name}; correct served_by.model, or the "
@@ -148,7 +148,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
     async def _check_tokenizer(self) -> None:
         """Compares the tokens of a text if the server offers to tokenise."""
         try:
-            found = await self._ask(self._api.tokenize(_SAMPLE), self._api.tokens)
+            found = await self._request(self._api.tokenize(_SAMPLE), self._api.tokens)
         except ModelServerUnfit as error:
             if error.metadata.get("status") not in _NOT_OFFERED:
                 raise
@@ -190,12 +190,12 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
 
     async def _row(self, prompt: Sequence[int], n: int) -> list[float]:
         """Returns the log-probability of each of n identifiers after a prompt."""
-        asked = self._prompts.identifiers.token_ids[:n]
-        log_probs = await self._ask(self._api.score(prompt, asked), self._api.log_probs)
-        row = [log_probs[token_id] for token_id in asked if token_id in log_probs]
-        if len(row) < len(asked):
+        token_ids = self._prompts.identifiers.token_ids[:n]
+        log_probs = await self._request(self._api.score(prompt, token_ids), self._api.log_probs)
+        row = [log_probs[token_id] for token_id in token_ids if token_id in log_probs]
+        if len(row) < len(token_ids):
             raise self._unfit(
-                f"answered with the log-probabilities of {len(row)} of {len(asked)} identifiers; {self._api.lacks}"
+                f"answered with the log-probabilities of {len(row)} of {len(token_ids)} identifiers; {self._api.lacks}"
             )
         if not all(map(math.isfinite, row)):
             raise self._unfit(
@@ -211,7 +211,7 @@ class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
     async def score_checked(self, window: Window) -> WindowRanking:
         n = len(window.passages)
         post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
-        return self._prompts.ranking(window, self._prompts.answer(await self._ask(post, self._api.text)))
+        return self._prompts.ranking(window, self._prompts.answer(await self._request(post, self._api.text)))
 
     async def _check_answers(self) -> None:
         """Checks nothing, because the self-test generates."""
@@ -286,7 +286,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
 
     async def _vectors(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
         """Returns the unit vector of each input."""
-        vectors = np.array(await self._ask(self._api.embed(inputs), self._api.vectors), dtype=np.float32)
+        vectors = np.array(await self._request(self._api.embed(inputs), self._api.vectors), dtype=np.float32)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True) if vectors.ndim == 2 else np.zeros(1)
         if len(vectors) != len(inputs) or not (np.isfinite(lengths) & (lengths > 0)).all():
             raise self._unfit(

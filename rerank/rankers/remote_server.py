@@ -1,18 +1,29 @@
-"""Connects a ranker to the server that ranks its windows, and reads the answers."""
+"""Rankers whose model a server runs, and those of rerank APIs: a server is sent texts, and returns a score for each."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
-from rerank.config.served import ServerSettings
+from rerank.config.served import RerankServerSettings, ServerSettings
 from rerank.errors import ModelServerUnfit
 from rerank.inference_servers.api import Post
+from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.inference_servers.server import Server, WatchedServer, client_of
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, RankerInfo
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 T = TypeVar("T")
+
+#: The largest window of a pointwise API.
+_MOST_PASSAGES = 10_000
+#: The first request to every server, before it is used.
+_SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
 
 
 class RemoteRanker(Ranker):
@@ -45,12 +56,12 @@ class RemoteRanker(Ranker):
     async def _check(self) -> None:
         """Raises: NoAnswer, or a RerankError that says why the server cannot be used."""
 
-    async def _ask(self, asked: Post | str, read: Callable[[Any], T]) -> T:
+    async def _request(self, request: Post | str, read: Callable[[Any], T]) -> T:
         """Sends a request, or gets a path, and reads the answer.
 
         Raises: NoAnswer; ModelServerUnfit if the server refuses, or answers in another form than documented.
         """
-        answer = await (self._server.get(asked) if isinstance(asked, str) else self._server.post(asked))
+        answer = await (self._server.get(request) if isinstance(request, str) else self._server.post(request))
         try:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -59,3 +70,78 @@ class RemoteRanker(Ranker):
 
     def _unfit(self, problem: str) -> ModelServerUnfit:
         return ModelServerUnfit(f"{self._server.url} {problem}")
+
+
+class ApiRanker(RemoteRanker):
+    """Ranks a window by the scores of a rerank API: in one call, or in several of a pointwise one with a smaller limit.
+
+    Args:
+        name: of the model in the configuration.
+        servers: the servers and their API.
+        window_size: the largest window of a listwise API.
+        api_key: sent to the servers; empty: none.
+    """
+
+    def __init__(self, name: str, servers: RerankServerSettings, window_size: int, api_key: str) -> None:
+        self._api = RERANK_APIS[servers.kind]
+        super().__init__(name, servers, api_key, self._api.health)
+        self._servers = servers
+        #: Windows are bounded by the engine; this bounds their calls.
+        self._free = asyncio.Semaphore(servers.max_in_flight)
+        pointwise = ScoreKind.POINTWISE_PROBABILITY if self._api.gives_probabilities else ScoreKind.POINTWISE
+        is_listwise = servers.scores == "listwise"
+        self.info = RankerInfo(
+            kind="api",
+            model_id=servers.model,
+            model_revision="",
+            template_sha256="",
+            max_window_size=window_size if is_listwise else _MOST_PASSAGES,
+            score_kind=ScoreKind.WINDOW_SCORE if is_listwise else pointwise,
+            reads_instruction=servers.instruction,
+            max_in_flight=servers.max_in_flight,
+            relevance="" if is_listwise or not self._api.gives_probabilities else "score",
+        )
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return Prepared(query, tuple(passages))
+
+    def encode(self, window: Window) -> Window:
+        """Estimates the tokens of a window at about four characters each. The server makes the prompts."""
+        texts = (window.query.text, *(passage.text for passage in window.passages))
+        return replace(window, tokens=sum(2 + len(text) // 4 for text in texts))
+
+    async def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+        """Returns the scores as the API returns them."""
+        return [await self._score(window) for window in parts]
+
+    async def _score(self, window: Window) -> WindowRanking:
+        query, texts = window.query, [passage.text for passage in window.passages]
+        size = len(texts) if self._servers.scores == "listwise" else self._api.max_passages
+        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+        calls = [asyncio.create_task(self._call(query, part)) for part in parts]
+        try:
+            return WindowRanking(tuple(chain.from_iterable(await asyncio.gather(*calls))))
+        finally:
+            for call in calls:  # those that nobody waits for after one has failed
+                call.cancel()
+
+    async def _call(self, query: Query, texts: Sequence[str]) -> list[float]:
+        async with self._free:
+            return await self._watched.call(partial(self._scores, query, texts))
+
+    async def _scores(self, query: Query, texts: Sequence[str]) -> list[float]:
+        """Returns the scores of texts. Raises: NoAnswer, ModelServerUnfit."""
+        sent = [_as_utf8(text) for text in texts]
+        request = self._api.request(
+            self._servers.model, _as_utf8(query.text), sent, self._servers.fields, _as_utf8(query.instruction)
+        )
+        return await self._request(request, partial(self._api.scores, n=len(texts)))
+
+    async def _check(self) -> None:
+        """Lets the server score two passages, which shows a wrong kind, model or key."""
+        await self._scores(*_SAMPLE)
+
+
+def _as_utf8(text: str) -> str:
+    """Returns the text with question marks instead of halves of surrogate pairs, which JSON cannot carry."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,19 +40,17 @@ from rerank.prompting.published import PREFIX
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
-from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.e2rank import E2RankPrompts, E2RankRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
-from rerank.rankers.first import FirstPrompts, FirstRanker
-from rerank.rankers.first_checkpoint import first_settings
+from rerank.rankers.first import FirstPrompts, FirstRanker, first_settings
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, RemoteModel
-from rerank.reranking.registry import LoadedModel, ModelRegistry
+from rerank.rankers.remote_server import ApiRanker
 from rerank.util.files import cached_folder, sha256_of_files
 from rerank.util.memory import gpu_memory_bytes, memory_bytes
 from rerank.util.time_limit import BlockedByHungCall, within
@@ -65,6 +63,22 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 E2RANK_END_TOKEN = "<|endoftext|>"
 #: Passages in a prompt of E2Rank, the first ones of a window, and the most words of each, as in the paper.
 _E2RANK_PASSAGES, _E2RANK_WORDS = 20, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A ranker with its description, and what loading it took.
+
+    Attributes:
+        memory_bytes: by how much the process grew; 0: not known, or not loaded yet.
+        gpu_memory_bytes: by how much it grew on GPUs, with what it keeps to read the first batches.
+    """
+
+    ranker: Ranker
+    info: RankerInfo
+    load_s: float = 0.0
+    memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,23 +143,6 @@ def _failed(model: ModelConfig, info: RankerInfo, error: BaseException) -> Loade
     log.error("model %s is not served: %s", model.name, error)
     kind = type(error) if isinstance(error, CheckpointError | SelfTestFailed) else CheckpointError
     return LoadedModel(FailedRanker(model.name, info, str(error), kind), info)
-
-
-def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegistry:
-    """Loads and self-tests the models that are loaded at the start; one that cannot be loaded is not served.
-
-    Raises:
-        CheckpointError: no model can be loaded.
-    """
-    registry = ModelRegistry(models, {})
-    for model in models:
-        if model.load == "start":
-            registry.put(model.name, loader.load(model))
-    rankers = registry.rankers.values()
-    failed = [ranker for ranker in rankers if isinstance(ranker, FailedRanker) and ranker.kind is CheckpointError]
-    if failed and len(failed) == len(rankers):
-        raise failed[0].error
-    return registry
 
 
 def _check_window(model: ModelConfig, info: RankerInfo) -> None:

@@ -1,35 +1,45 @@
-"""Registry of the models that are served: it resolves a request's options into the stages that its models rank."""
+"""The models of a service: what requests may name, when they are loaded, and when their memory is freed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+import math
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from rerank.config import ModelConfig
 from rerank.config.loading import preranker_problem
+from rerank.engine.engine import Engine
 from rerank.engine.strategies import RankStage, Stages, describe, strategy_of
-from rerank.errors import MAX_QUOTED_CHARS, InvalidRequest, NotFound
+from rerank.errors import MAX_QUOTED_CHARS, CheckpointError, InvalidRequest, NotFound
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
+from rerank.reranking.load_models import LoadedModel, ModelLoader
 from rerank.reranking.relevance import check_min_relevance, gives_relevance
-from rerank.types import FirstStageKind, FirstStageWeight, OnFailure, RankOptions, ScoreKind, StrategyKind
+from rerank.types import (
+    ANSWER_MARGIN_S,
+    FirstStageKind,
+    FirstStageWeight,
+    OnFailure,
+    RankOptions,
+    ScoreKind,
+    StrategyKind,
+)
+from rerank.util.memory import free_memory
+from rerank.util.time_limit import in_thread
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A ranker with its description, and what loading it took.
-
-    Attributes:
-        memory_bytes: by how much the process grew; 0: not known, or not loaded yet.
-        gpu_memory_bytes: by how much it grew on GPUs, with what it keeps to read the first batches.
-    """
-
-    ranker: Ranker
-    info: RankerInfo
-    load_s: float = 0.0
-    memory_bytes: int = 0
-    gpu_memory_bytes: int = 0
+#: Checks for idle models per shortest `unload_after_s`.
+_LOOKS = 10
+#: Attempts to free a model's memory.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +199,10 @@ class ModelRegistry:
 
     def _problem(self, name: str) -> str:
         """Says why requests for the model fail by default; empty if they do not."""
-        model, problem = self._models[name], self._own_problem(name)
+        model, problem = self._models[name], self.rankers[name].problem
         if not problem and model.strategy is StrategyKind.CASCADE and (other := self._problem(model.preranker)):
             return f"its preranker {model.preranker} is not served: {other}"
         return problem
-
-    def _own_problem(self, name: str) -> str:
-        """Says why the model itself cannot rank; empty if it can."""
-        return self.rankers[name].problem
 
     def _instruction_not_read(self, name: str) -> InvalidRequest:
         others = [
@@ -232,9 +238,123 @@ class ModelRegistry:
         return tuple(stages)
 
 
+class LazyModels:
+    """The models of a service that are not in memory all the time. All methods run on the event loop.
+
+    Args:
+        models: their settings.
+        registry, engine: where a loaded model is put.
+        loader: loads a model, on a new thread.
+    """
+
+    def __init__(
+        self, models: Sequence[ModelConfig], registry: ModelRegistry, engine: Engine, loader: ModelLoader
+    ) -> None:
+        self._models = {model.name: model for model in models}
+        self._registry, self._engine, self._loader = registry, engine, loader
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._in_use = Counter[str]()
+        self._used_s: dict[str, float] = {}
+        self._unloading: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begins to look for idle models, if any is to be unloaded."""
+        limits = {model.name: model.unload_after_s for model in self._models.values() if model.unload_after_s}
+        if limits:
+            self._used_s = dict.fromkeys(limits, _now_s())
+            self._unloading = asyncio.create_task(self._unload_idle(limits))
+
+    async def close(self) -> None:
+        """Ends the wait for models; their threads do not keep the process alive."""
+        tasks = [*self._loading.values(), *([self._unloading] if self._unloading else [])]
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @asynccontextmanager
+    async def ready(
+        self, options: RankOptions, instruction: str, weight: FirstStageWeight, deadline_s: float
+    ) -> AsyncIterator[Stages]:
+        """Loads the models of a request, and keeps them in memory during the block, which gets the request's stages.
+
+        If the deadline comes before they are loaded, they answer with ModelLoading; they are loaded all the same.
+
+        Raises: see ModelRegistry.resolve, whose arguments these are.
+        """
+        if unloaded := self._registry.unloaded_models_of(options):
+            tasks = [self._loading.get(name) or self._start(name) for name in unloaded]
+            # Twice the margin, as an answer instead of a failure needs some of the time, too.
+            left_s = deadline_s - 2 * ANSWER_MARGIN_S - asyncio.get_running_loop().time()
+            await asyncio.wait(tasks, timeout=None if math.isinf(left_s) else max(0.0, left_s))
+        stages = self._registry.resolve(options, instruction, weight)
+        names = [stage.model for stage in stages]
+        self._in_use.update(names)
+        try:
+            yield stages
+        finally:
+            self._in_use.subtract(names)
+            self._used_s |= dict.fromkeys(names, _now_s())
+
+    def _start(self, name: str) -> asyncio.Task[None]:
+        log.info("model %s is being loaded", name)
+        self._loading[name] = task = asyncio.create_task(self._load(name))
+        task.add_done_callback(lambda _: self._loading.pop(name))
+        return task
+
+    async def _load(self, name: str) -> None:
+        outcome, _ = in_thread(partial(self._loader.load, self._models[name]))
+        loaded = await asyncio.wrap_future(outcome)
+        await self._engine.put(name, loaded.ranker, loaded.info)
+        self._registry.put(name, loaded)
+        self._used_s[name] = _now_s()
+        memory = loaded.memory_bytes / 1e9, loaded.gpu_memory_bytes / 1e9
+        log.info("model %s is loaded: %.1f s, %.2f GB, and %.2f GB of GPU", name, loaded.load_s, *memory)
+
+    async def _unload_idle(self, limits: dict[str, float]) -> None:
+        while True:
+            await asyncio.sleep(min(limits.values()) / _LOOKS)
+            for name, limit_s in limits.items():
+                is_idle = not self._in_use[name] and _now_s() - self._used_s[name] > limit_s
+                if is_idle and self._registry.is_served(name):
+                    await self._unload(name)
+
+    async def _unload(self, name: str) -> None:
+        ranker = weakref.ref(self._registry.rankers[name])
+        self._registry.unload(name)
+        await self._engine.put(name, self._registry.rankers[name], self._registry.infos[name])
+        for _ in range(_TRIES):  # a thread that is about to end may still refer to it
+            await asyncio.to_thread(free_memory)
+            if ranker() is None:
+                break
+            await asyncio.sleep(1)
+        log.info("model %s is unloaded; the next request for it loads it again", name)
+
+
+def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegistry:
+    """Loads and self-tests the models that are loaded at the start; one that cannot be loaded is not served.
+
+    Raises:
+        CheckpointError: no model can be loaded.
+    """
+    registry = ModelRegistry(models, {})
+    for model in models:
+        if model.load == "start":
+            registry.put(model.name, loader.load(model))
+    rankers = registry.rankers.values()
+    failed = [ranker for ranker in rankers if isinstance(ranker, FailedRanker) and ranker.kind is CheckpointError]
+    if failed and len(failed) == len(rankers):
+        raise failed[0].error
+    return registry
+
+
 def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
     return InvalidRequest(
         "strategy.window_size",
         f"window_size {size} exceeds the {limit} passages that {name} reads at once; use at most {limit}",
         {"window_size": str(size), "limit": str(limit)},
     )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -25,9 +25,8 @@ from rerank.models.vector_cache import VectorCache
 from rerank.rankers.base import Ranker
 from rerank.rankers.failed import FailedRanker
 from rerank.readers.candidates import passage_of
-from rerank.reranking.lazy_models import LazyModels
-from rerank.reranking.load_models import ModelLoader, load_models
-from rerank.reranking.registry import ModelDescription, ModelRegistry
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import LazyModels, ModelDescription, ModelRegistry, load_models
 from rerank.reranking.relevance import at_least
 from rerank.reranking.steps import RerankerSteps
 from rerank.retrieval.feedback import FeedbackReport, FeedbackSearch
@@ -259,7 +258,10 @@ class AsyncReranker:
         if doc_ids:
             found = await self.convert(self._open_index().store.passages, doc_ids)
             stored = {passage.doc_id: passage for passage in found}
-        return tuple([_passage(passage, stored) for passage in given])
+        for place, passage in enumerate(given):
+            if passage.in_index or passage.title or not passage.is_as_sent:
+                given[place] = _passage(passage, stored)
+        return tuple(given)
 
     def _open_index(self) -> Index:
         if self.index is None:
@@ -325,8 +327,6 @@ def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
 
 def _passage(given: Passage, stored: dict[str, Passage]) -> Passage:
     """The passage that is ranked; it begins with its title, if the caller gives one."""
-    if not given.in_index and not given.title and given.is_as_sent:
-        return given
     found = stored[given.doc_id] if given.in_index else None
     text = given.text or (found.text if found else "")
     titled = with_title(text, given.title) if given.title else text

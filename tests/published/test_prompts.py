@@ -18,7 +18,8 @@ from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers.base import Ranker, rank_windows
-from rerank.reranking.load_models import ModelLoader, load_models
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import load_models
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import metaspace

@@ -17,7 +17,8 @@ from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
-from rerank.reranking.load_models import ModelLoader, load_models
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import load_models
 from rerank.service.startup import check_model_files
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm

@@ -21,7 +21,8 @@ from rerank.commands.rank import RankSettings, rank
 from rerank.config import FirstModel, IdentityModel, ServiceConfig
 from rerank.errors import ConfigError, InvalidRequest, UsageError
 from rerank.models.encoder import Encoder
-from rerank.reranking.load_models import ModelLoader, load_models
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.answer import ranking_of
-from rerank.engine.engine import Engine
+from rerank.engine.engine import Engine, ranking_of
 from rerank.engine.request import RankedWindow, Request
 from rerank.engine.strategies import Positions, RankStage, Round, Single, Sliding, Strategy, TopDown
 from rerank.rankers.base import RankerInfo

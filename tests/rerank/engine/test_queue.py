@@ -98,7 +98,7 @@ def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> 
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
     long, short = entry(0, 100, remaining=500), entry(1, 100, remaining=200)
     queue = filled([long, short])
-    long.request.subtract(MODEL, 400)
+    long.request.remaining[MODEL] -= 400
     queue.refresh(long.request)
     assert order(queue) == [0, 1]
 

@@ -16,7 +16,8 @@ from rerank.errors import CheckpointError
 from rerank.models import memory
 from rerank.models.encoder import Encoder
 from rerank.models.memory import check_fits, fitting_tokens, translate_out_of_memory
-from rerank.reranking.load_models import ModelLoader, load_models
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import load_models
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
 from tests.small_tokenizers import byte_level

@@ -23,8 +23,8 @@ from rerank.config import FirstModel, HttpConfig, IdentityModel, ModelConfig, Se
 from rerank.errors import CheckpointError, InvalidRequest, ModelLoading
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
-from rerank.reranking.load_models import ModelLoader, load_models
-from rerank.reranking.registry import LoadedModel
+from rerank.reranking.load_models import ModelLoader
+from rerank.reranking.registry import LoadedModel, load_models
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import OnFailure, RankOptions
 from rerank.v1 import rerank_pb2 as pb
