@@ -11,7 +11,7 @@ import pytest
 from rerank import __version__
 from rerank.config import HttpConfig
 from rerank.models.encoder import Encoder
-from rerank.ports.http.endpoint import header_value
+from rerank.ports.http.app import header_value
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
