@@ -107,27 +107,46 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
         check_fits(Path(base), device, dtype)
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     hashing = start_hashing(weights)
-    model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
-        base,
-        dtype=dtype,
-        device_map=None if device.type == "cpu" else device,  # weights pass no memory of the CPU
-        output_loading_info=True,
-        trust_remote_code=False,
-    )
-    check_complete(base, loading_info)
+    model = load_weights(base, dtype, None if device.type == "cpu" else device)
     tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base)
     if is_adapter:
         check_vocabulary(tokenizer, model, checkpoint)
         model = merged(model, checkpoint, "CAUSAL_LM")
-    positions = getattr(model.config, "max_position_embeddings", None)
-    context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
-    if context_tokens < 1:
-        raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
+    context_tokens = context_tokens_of(model, tokenizer, checkpoint)
     model = model.eval().requires_grad_(False).to(device)
     picked = pick_precision(model, precision)
     if picked == "float8":
         use_float8(model)
     return CausalLM(model, tokenizer, hashing, context_tokens, picked)
+
+
+def load_weights(base: str, dtype: torch.dtype, device: torch.device | None = None) -> PreTrainedModel:
+    """Loads a causal LM from a folder or from the hub.
+
+    Args:
+        device: weights go there without passing the CPU's memory; None: they stay on the CPU.
+
+    Raises:
+        CheckpointError: a weight is missing or has no place in the model.
+    """
+    model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
+        base, dtype=dtype, device_map=device, output_loading_info=True, trust_remote_code=False
+    )
+    check_complete(base, loading_info)
+    return cast(PreTrainedModel, model)
+
+
+def context_tokens_of(model: Any, tokenizer: PreTrainedTokenizerBase, checkpoint: Path) -> int:
+    """Returns the most tokens of prompt and answer together.
+
+    Raises:
+        CheckpointError: it is not positive.
+    """
+    positions = getattr(model.config, "max_position_embeddings", None)
+    context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
+    if context_tokens < 1:
+        raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
+    return int(context_tokens)
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:

@@ -198,7 +198,7 @@ def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -
     shutil.copytree(inputs / "base", tmp_path / "truncated")
     (tmp_path / "truncated" / "model.safetensors").write_bytes(b"half")
     for name in ("t5", "empty", "truncated"):
-        with pytest.raises(CheckpointError, match=f"base .*{name} cannot be loaded as a causal language model"):
+        with pytest.raises(CheckpointError, match=f"causal language model .*{name} cannot be loaded"):
             first_run(inputs, tmp_path / "run", "--base", str(tmp_path / name))
 
 

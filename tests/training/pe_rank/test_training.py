@@ -12,7 +12,7 @@ import torch
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.trainer.arguments import RunArguments
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rerank.checkpoints.manifest import read_manifest
@@ -147,6 +147,13 @@ def gpt2(folder: Path, encoder: Encoder) -> None:
     published_tokenizer().save_pretrained(folder)
 
 
+def without_a_weight(folder: Path, encoder: Encoder) -> None:
+    write_causal_lm(folder, "mistral", published_tokenizer())
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def of_a_wider_encoder(folder: Path, encoder: Encoder) -> None:
     write_published(folder, encoder)
     wide = {f"model.projector.{name}": tensor for name, tensor in random_projector(768, SIZES["hidden_size"]).items()}
@@ -158,6 +165,7 @@ def of_a_wider_encoder(folder: Path, encoder: Encoder) -> None:
     [
         (without_weights, r"holds no config\.json"),
         (gpt2, r"GPT2LMHeadModel, whose layers serving cannot read"),
+        (without_a_weight, r"does not fit its config\.json: weights without model\.norm\.weight"),
         (of_a_wider_encoder, "projector maps width 768 to 64, but the encoder's"),
     ],
 )

@@ -11,16 +11,15 @@ from typing import Any, cast
 import torch
 from peft import PeftModel
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import ConfigError
 from rerank.models.adapters import with_adapter
-from rerank.models.checkpoint_errors import check_complete
-from rerank.models.loading import base_model_of, check_findable, has_tokenizer
+from rerank.models.checkpoint_errors import loading
+from rerank.models.loading import base_model_of, check_findable, context_tokens_of, has_tokenizer, load_weights
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.identifiers import IdentifierKind
@@ -163,22 +162,15 @@ def load_base(
     name = base_model_of(folder) if is_adapter else arguments.base
     # The adapter stores the name of its base, a path as an absolute one because it is served from any folder.
     name = str(Path(name).resolve()) if Path(name).is_dir() else name
-    try:
+    with loading("causal language model", folder):
         located = locate_causal_lm(name)
         check_settings(Path(located))
-        dtype = torch.bfloat16 if bf16 and has_adapter else torch.float32
-        model, info = cast(Any, AutoModelForCausalLM).from_pretrained(
-            located, dtype=dtype, trust_remote_code=False, output_loading_info=True
-        )
-        check_complete(located, info)
-        source = folder if is_adapter and has_tokenizer(folder) else located
-        tokenizer = load_tokenizer(source)
+        model: Any = load_weights(located, torch.bfloat16 if bf16 and has_adapter else torch.float32)
+        tokenizer = load_tokenizer(folder if is_adapter and has_tokenizer(folder) else located)
         model.name_or_path = name
         if is_adapter:
             model = with_adapter(model, folder, "CAUSAL_LM", is_trainable=True)
             _check_rank(arguments, model)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
     if arguments.lora_rank and not is_adapter:
         model = add_adapter(model, arguments.lora_rank)
     if isinstance(model, PeftModel):
@@ -206,19 +198,12 @@ def _check_rank(arguments: FirstArguments, model: PeftModel) -> None:
         )
 
 
-def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Largest number of positions that the model reads, by the same rule as serving."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    return min(limit for limit in (positions, tokenizer.model_max_length) if limit)
-
-
 def make_collator(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> FirstCollator:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
-    collator = FirstCollator(
-        tokenizer, prompt, context_tokens(model, tokenizer), with_answer=arguments.objective != "rank"
-    )
+    context_tokens = context_tokens_of(model, tokenizer, Path(arguments.base))
+    collator = FirstCollator(tokenizer, prompt, context_tokens, with_answer=arguments.objective != "rank")
     if arguments.window_size > (found := len(collator.identifiers)):
         raise ConfigError(
             f"--window-size {arguments.window_size} exceeds the {found} single-token identifiers of {arguments.base}; "

@@ -10,13 +10,14 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError
 from rerank.models.checkpoint_files import read_config, read_weights
 from rerank.models.encoder import Encoder
+from rerank.models.loading import load_weights
 from rerank.models.projector import make_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template, load_template
@@ -152,7 +153,7 @@ def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase
 def _from_causal_lm(folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None) -> PEBase:
     try:
         check_settings(folder)
-        causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        causal_lm = load_weights(str(folder), torch.float32)
         tokenizer = load_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
