@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM
 
 from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError
-from rerank.models.cross_encoder import PairScorer
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
+from rerank.rankers.cross_encoder import PairScorer
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
 from tests.small_encoder import change_json, write_small_encoder

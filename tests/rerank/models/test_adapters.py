@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from rerank.config import GenerationModel, PERankModel
 from rerank.errors import CheckpointError
-from rerank.models.cross_encoder import PairScorer
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
+from rerank.rankers.cross_encoder import PairScorer
 from rerank.reranking.load_models import load_ranker
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.cross_encoders import write_cross_encoder

@@ -14,9 +14,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from rerank.config import CrossEncoderModel, ServiceConfig
 from rerank.errors import CheckpointError, InvalidRequest
-from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.rankers.base import rank_windows
-from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.rankers.cross_encoder import CrossEncoderRanker, Pair, PairScorer
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import SIZES
