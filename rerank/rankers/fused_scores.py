@@ -22,6 +22,9 @@ FULL_AGREEMENT = 0.3
 #: A list is in the language of the table of words if the table has at least this share of its words: English lists of
 #: nine collections have .68 or more.
 FULL_KNOWLEDGE = 0.6
+#: The share of the lexical weight that stays in other languages. How rare their words are is not known, so the words
+#: are worse than most first stages; they still order a list without one.
+LEAST_LEXICAL_SHARE = 0.1
 #: Cosines of equal texts differ by less, and equal sums in later digits. Z-scores would turn that into an order.
 _ROUNDING, _DIGITS = 1e-6, 9
 
@@ -100,7 +103,7 @@ def weight_by_list(settings: FusionModel, asked: FirstStageWeight, signals: Chea
 def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, agreement: float = 1.0) -> Floats:
     """Returns the (n,) weighted sum of the z-scores of the signals that need no vector."""
     scores = weight * z_scores(signals.first_stage)
-    scores += settings.lexical_weight * z_scores(signals.lexical)
+    scores += max(signals.knowledge, LEAST_LEXICAL_SHARE) * settings.lexical_weight * z_scores(signals.lexical)
     if signals.sparse is not None:
         scores += signals.knowledge * agreement * settings.sparse_weight * z_scores(signals.sparse)
     return scores

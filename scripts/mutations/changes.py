@@ -90,6 +90,7 @@ CHANGES: tuple[Change, ...] = (
         _RANKERS,
         ("return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))", "return scores"),
         ("FULL_AGREEMENT = 0.3", "FULL_AGREEMENT = 0.05"),
+        ("max(signals.knowledge, LEAST_LEXICAL_SHARE)", "1.0"),
         ("np.ptp(cosines) > _ROUNDING", "np.ptp(cosines) > 0"),
         ("np.fill_diagonal(cosines, -np.inf)", ""),
         ("weights=(0.5, 0.5, 0.0)", "weights=(1.0, 0.0, 0.0)"),

@@ -197,6 +197,14 @@ def test_first_stage_counts_by_what_it_says_beyond_the_words(
     assert weight_by_list(SETTINGS, 0.3, of_list) == 0.3
 
 
+@pytest.mark.parametrize(("known", "share"), [(0.0, 0.1), (0.03, 0.1), (0.3, 0.5), (0.6, 1.0), (1.0, 1.0)])
+def test_words_count_as_far_as_they_are_known_and_a_tenth_in_other_languages(known: float, share: float) -> None:
+    of_list = replace(cheap_signals([1, 2, 3, 4], [4, 3, 9, 1]), known_words=known)
+    expected = [1.25 * f + share * 0.5 * w for f, w in zip(z([1, 2, 3, 4]), z([4, 3, 9, 1]), strict=True)]
+    assert cheap_scores(SETTINGS, 1.25, of_list).tolist() == pytest.approx(expected)
+    assert np.argsort(-cheap_scores(SETTINGS, 0.0, of_list)).tolist() == [2, 0, 1, 3]
+
+
 def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> None:
     """Words, sparse scores and cosines agree with one another and not with it."""
     weights = []
@@ -241,7 +249,7 @@ def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known() ->
     )
     assert shares[0.6][0].tolist() == shares[1.0][0].tolist() != shares[0.3][0].tolist()
     of_read = cheap.select(read)
-    expected = 1.25 * np.array(z(of_read.first_stage.tolist())) + 0.5 * np.array(z(of_read.lexical.tolist()))
+    expected = 1.25 * np.array(z(of_read.first_stage.tolist())) + 0.05 * np.array(z(of_read.lexical.tolist()))
     assert shares[0.0][1] == 1.25
     assert shares[0.0][0][read].tolist() == pytest.approx(expected.tolist())
 
