@@ -200,6 +200,9 @@ class PERankModel(ScoringModel, LanguageModel):
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
         first_stage_weight: as for other models. Default: 0.25.
+        lexical_weight: weight of BM25 over the texts of a window, because a vector hardly tells the words of its text.
+            It is lower where the first stage says the same, down to 0. Default: 1. Dynamic decoding gives no scores,
+            and counts no words.
     """
 
     _has_window_of_training: ClassVar[bool] = False
@@ -209,6 +212,7 @@ class PERankModel(ScoringModel, LanguageModel):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021, pydoc, CACM and vaswani; see docs/evidence/results.md.
     first_stage_weight: Weight = 0.25
+    lexical_weight: Weight = 1.0
     decoding: Literal["one_step", "dynamic"] | None = None
 
 

@@ -232,7 +232,7 @@ def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
     if request.last is None or kind is ScoreKind.RANK or not is_scored:
         return ScoreKind.RANK, list(map(float, range(n + len(request.blank), 0, -1)))
     score_of = dict(zip(request.windows[-1].positions, request.last.scores, strict=True))
-    kind = ScoreKind.WINDOW_SCORE if request.last_weight else kind
+    kind = ScoreKind.WINDOW_SCORE if request.last_weight or request.last.lexical else kind
     scores = [score_of[position] for position in answer]
     return kind, strictly_decreasing(scores + scores[-1:] * min(len(request.blank), keep - len(answer)))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from rerank.engine.scores import candidate_scores, reciprocal_ranks, with_first_stage
+from rerank.engine.scores import candidate_scores, reciprocal_ranks, with_signals
 from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, Strategy, describe
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
@@ -278,7 +278,7 @@ class Request:
         self.remaining[ModelPhase(Phase.RANK, model)] = self.costs[model].add_windows(windows, tokens)
 
     def add_round(self, round_: Round, ranked: Sequence[RankedWindow]) -> list[WindowRanking]:
-        """Adds a round of the stage, and returns its rankings, with what the first stage counts in them.
+        """Adds a round of the stage, and returns its rankings, with what the first stage and words count in them.
 
         The windows waited and ran concurrently, so the round took as long as the slowest of them.
         """
@@ -289,8 +289,8 @@ class Request:
         self.decode_ms += slowest.ranking.decoded.ms
         for positions, done in zip(round_.windows, ranked, strict=True):
             ranking = done.ranking
-            if done.window.weight and not info.adds_first_stage:
-                ranking = with_first_stage(ranking, done.window)
+            if (done.window.weight or ranking.lexical) and not info.adds_first_stage:
+                ranking = with_signals(ranking, done.window)
             rankings.append(ranking)
             decoded = done.ranking.decoded
             tokens = done.window.tokens_with(decoded)

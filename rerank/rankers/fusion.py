@@ -20,9 +20,8 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.fused_scores import CheapSignals, Floats, Places, Signals, cheap_scores, list_scores, weight_by_list
-from rerank.rankers.lexical import READ_CHARS, StemCache, bm25, bundled_word_table, known_words
+from rerank.rankers.lexical import StemCache, bundled_word_table, known_words, lexical_scores
 from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
-from rerank.util.words import stems
 
 #: Tokens of a batch of texts to encode; other requests take their turns between batches. Some 50 ms of one core in
 #: bfloat16.
@@ -196,6 +195,5 @@ def cheap_signals(
         first_stage, sparse: see CheapSignals.
         encoder: of the cosine. One that a user chose reads the language of the lists.
     """
-    table = bundled_word_table()
-    known = known_words(words, table) if encoder.id.name == DEFAULT_ENCODER else 1.0
-    return CheapSignals(first_stage, bm25(stems(query.text[:READ_CHARS]), words, table), sparse, known)
+    known = known_words(words, bundled_word_table()) if encoder.id.name == DEFAULT_ENCODER else 1.0
+    return CheapSignals(first_stage, lexical_scores(query, words), sparse, known)

@@ -22,7 +22,7 @@ from rerank.checkpoints import bundled
 from rerank.errors import CheckpointError
 from rerank.models.vector_cache import TextCache
 from rerank.retrieval.bm25 import K1, B
-from rerank.types import Passage
+from rerank.types import Passage, Query
 from rerank.util.words import stems
 
 #: Characters of a query or a text whose words are read: what both encoders read, and some more.
@@ -73,6 +73,11 @@ def bm25(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable)
 def _score(weights: Mapping[str, float], text: Sequence[str], norm: float) -> float:
     counts = Counter(filter(weights.__contains__, text))
     return math.fsum(weights[stem] * count / (count + norm) for stem, count in counts.items())
+
+
+def lexical_scores(query: Query, texts: Sequence[Sequence[str]]) -> npt.NDArray[np.float64]:
+    """(n,) BM25 of a query with the stems of n texts, by the bundled table."""
+    return bm25(stems(query.text[:READ_CHARS]), texts, bundled_word_table())
 
 
 def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:

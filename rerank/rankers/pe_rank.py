@@ -27,9 +27,11 @@ from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.lexical import StemCache, lexical_scores
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choice_scores, choices, dynamic, one_step
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
+from rerank.retrieval.hybrid import z_scores
 from rerank.types import (
     Decoded,
     Passage,
@@ -59,6 +61,8 @@ class PERankRanker(Ranker):
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
+        lexical_weight: weight of BM25 over the texts of a window, see `rerank.engine.scores`, because a vector hardly
+            tells the words of its text; 0: none. Dynamic decoding gives no scores, and counts no words.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -75,6 +79,7 @@ class PERankRanker(Ranker):
         template: str | None = None,
         passage_text_tokens: int = 64,
         precision: Precision = "auto",
+        lexical_weight: float = 0.0,
     ) -> None:
         self._device = pick_device(device)
         loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template, precision)
@@ -88,6 +93,8 @@ class PERankRanker(Ranker):
         if picked == "float8":
             use_float8(loaded.transformer)
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
+        self._lexical_weight = 0.0 if self._dynamic else lexical_weight
+        self._stems = StemCache(encoder.vector_cache.max_bytes)
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         self._query_repeats = prompt.query_repeats
@@ -121,7 +128,8 @@ class PERankRanker(Ranker):
         )
 
     def with_cached(self, passage: Passage) -> Passage:
-        return self._encoder.vector_cache.with_cached_vector(passage)
+        passage = self._encoder.vector_cache.with_cached_vector(passage)
+        return self._stems.with_cached_stems(passage) if self._lexical_weight else passage
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Embeds the query and the passages without a vector, each distinct text once.
@@ -131,6 +139,8 @@ class PERankRanker(Ranker):
         """
         query = self._encoder.with_vector(query)  # of the text as it was sent
         fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
+        if self._lexical_weight:
+            passages = [self._stems.with_stems(passage) for passage in passages]
         encoded = self._encoder.with_vectors(passages, self._encoder_dtype)
         if self._prompts.reads_text:
             encoded = [with_text(passage, self._prompts.shown_text(passage)) for passage in encoded]
@@ -152,9 +162,15 @@ class PERankRanker(Ranker):
         else:
             found = [(scores, Decoded()) for scores in one_step(self._reader.read(inputs), passages)]
         return [
-            WindowRanking(scores, cosines=_cosines(window), decoded=decoded)
+            WindowRanking(scores, cosines=_cosines(window), decoded=decoded, lexical=self._lexical(window))
             for window, (scores, decoded) in zip(parts, found, strict=True)
         ]
+
+    def _lexical(self, window: Window) -> tuple[float, ...]:
+        if not self._lexical_weight:
+            return ()
+        scores = lexical_scores(window.query, [passage.stems or () for passage in window.passages])
+        return tuple((self._lexical_weight * z_scores(scores)).tolist())
 
     @torch.inference_mode()
     def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:

@@ -176,6 +176,8 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, without weights, template and precision."""
     excluded = {"path", "template", "precision", "profile", "served_by"}
+    if isinstance(model, PERankModel):
+        excluded.add("lexical_weight")  # the words are added to the scores
     return model.model_dump(mode="json", exclude=excluded | SCHEDULE_SETTINGS)
 
 
@@ -223,7 +225,15 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
             read_manifest(model.path)  # checks the other files of its folder
-            return PERankRanker(model.path, encoder, device, model.decoding, model.template, precision=model.precision)
+            return PERankRanker(
+                model.path,
+                encoder,
+                device,
+                model.decoding,
+                model.template,
+                precision=model.precision,
+                lexical_weight=model.lexical_weight,
+            )
         case E2RankModel():
             return _load_e2rank(model, encoder, device)
         case FirstModel():

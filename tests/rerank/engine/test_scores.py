@@ -15,7 +15,7 @@ from scipy.stats import kendalltau
 
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
-from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_first_stage
+from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_signals
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDown
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
@@ -44,7 +44,7 @@ def step(strategy: Strategy, weight: float = 0.0, has_scores: bool = True) -> Ra
 
 def interpolate(ranking: WindowRanking, first_stage: Sequence[float], weight: float) -> WindowRanking:
     window = Window(Query("q"), (), first_stage=tuple(first_stage), weight=weight)
-    return with_first_stage(ranking, window)
+    return with_signals(ranking, window)
 
 
 def preranker(strategy: Strategy, weight: float = 0.0) -> RankStage:
@@ -73,6 +73,19 @@ def test_scores_equal_the_formula(scores: list[tuple[int, int]], weight: float) 
 async def test_without_a_weight_the_scores_are_the_models_own() -> None:
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], step(Single(20)))
     assert [row.score for row in ranking.ranked] == [3.0, 2.0, 1.0]
+
+
+@given(st.lists(st.tuples(*[st.integers(-99, 99)] * 3), min_size=1, max_size=20), st.floats(0, 100))
+def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(
+    rows: list[tuple[int, int, int]], weight: float
+) -> None:
+    ranker, first_stage, lexical = ([float(row[side]) for row in rows] for side in range(3))
+    z, f, w = slow_z_scores(ranker), slow_z_scores(first_stage), slow_z_scores(lexical)
+    shared = sum(a * b for a, b in zip(f, w, strict=True)) / len(f) if weight else 0.0
+    left = 1 - min(max(shared / 0.8, 0.0), 1.0)
+    expected = [a + weight * b + left * c for a, b, c in zip(z, f, lexical, strict=True)]
+    found = interpolate(WindowRanking(tuple(ranker), lexical=tuple(lexical)), first_stage, weight)
+    assert found.scores == pytest.approx(expected, abs=1e-6)
 
 
 def test_tie_keeps_first_stage_order() -> None:

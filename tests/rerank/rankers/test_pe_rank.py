@@ -13,8 +13,10 @@ import pytest
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
+from rerank.rankers.lexical import bm25, bundled_word_table
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Matrix, Passage, Query, Window
+from rerank.util.words import stems
 from tests.pe_checkpoints import change_config, write_perturbed
 
 
@@ -124,3 +126,18 @@ def test_checkpoint_for_an_encoder_of_another_width_is_rejected(
     change_config(copy, hidden_size=192)
     with pytest.raises(CheckpointError, match="token embeddings of width 384 do not fit hidden size 192"):
         PERankRanker(copy, encoder, device="cpu")
+
+
+def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Path, encoder: Encoder) -> None:
+    query = Query("how long does a flea live")
+    passages = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
+    found = {}
+    for name, decoding, weight in (("plain", "one_step", 0.0), ("words", "one_step", 2.0), ("dynamic", "dynamic", 2.0)):
+        ranker = PERankRanker(checkpoint, encoder, "cpu", decoding, lexical_weight=weight)  # type: ignore[arg-type]
+        prepared = ranker.prepare(query, [ranker.with_cached(passage) for passage in passages])
+        (found[name],) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
+    scores = bm25(stems(query.text), [stems(passage.text) for passage in passages], bundled_word_table())
+    assert found["words"].lexical == pytest.approx((2 * (scores - scores.mean()) / scores.std()).tolist())
+    assert found["words"].scores == found["plain"].scores
+    assert not found["plain"].lexical
+    assert not found["dynamic"].lexical
