@@ -1,4 +1,4 @@
-"""Rankers whose model a server runs, and those of rerank APIs: a server is sent texts, and returns a score for each."""
+"""Rankers whose model a server runs; the rankers of rerank APIs send it texts, and get a score for each."""
 
 from __future__ import annotations
 
