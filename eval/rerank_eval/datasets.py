@@ -29,7 +29,14 @@ from rerank_eval.measures import (
     measures_from,
     without_query_documents,
 )
-from rerank_eval.overlap import check_doc_ids, check_index, judgements_of, listed, nothing_to_rank, without_relevant
+from rerank_eval.overlap import (
+    check_doc_ids,
+    check_index,
+    first_ids,
+    judgements_of,
+    notes_on_empty_lists,
+    notes_on_missing_relevance,
+)
 from rerank_eval.settings import BeirSettings, CommandSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.systems import System
 
@@ -83,7 +90,7 @@ class Dataset:
         """The candidates in the order of the first stage; of a search, as the system with these responses had them."""
         if self.lists is not None:
             return {query_id: by_rank(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
-        return {response.query_id: by_rank(response.received) for response in responses}
+        return {response.query_id: by_rank(response.first_stage_doc_ids) for response in responses}
 
     def counted(self, run: Run) -> Run:
         """The part of a run that is measured."""
@@ -166,13 +173,13 @@ def _open(
     if qrels_name:
         qrels, qrels_sha256 = _read_qrels(qrels_name, _doc_ids((lists or {}).values()))
     origin = str(lists_file or collection)
-    queries, notes = _select(queries, qrels, settings)
+    queries, notes = _asked_queries(queries, qrels, settings)
     judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin)
     notes += on_judgements
     if lists is not None:
         lists = {query_id: lists[query_id] for query_id in queries}
         check_doc_ids(_doc_ids(lists.values()), qrels, f"candidates of {origin}")
-        notes += nothing_to_rank(lists)
+        notes += notes_on_empty_lists(lists)
     elif index:
         check_index(index, qrels, origin)
     name = name or (opened.name if opened else "")
@@ -191,7 +198,7 @@ def _open(
         judged=judged,
         is_of_collection=opened is not None,
         rel=rel,
-        notes=(*notes, *without_relevant(judged, rel)),
+        notes=(*notes, *notes_on_missing_relevance(judged, rel)),
         index=index,
     )
 
@@ -271,7 +278,7 @@ def _judged_name(qrels: Path) -> str:
     return next((name for name in names if name and name.lower() not in _JUDGEMENTS), names[0])
 
 
-def _select(
+def _asked_queries(
     queries: Mapping[str, Query], qrels: Sequence[Qrel], settings: EvaluationSettings
 ) -> tuple[dict[str, Query], tuple[str, ...]]:
     """The queries that are asked by query_id, in their order, and notes on those that are not.
@@ -284,9 +291,11 @@ def _select(
     """
     asked, notes = dict(queries), list[str]()
     if settings.queries:
-        wanted = _read(beir.queries_file(settings.queries))
+        wanted = _read_texts(beir.queries_file(settings.queries))
         asked = {
-            query_id: _with_text(query, wanted[query_id]) for query_id, query in queries.items() if query_id in wanted
+            query_id: replace(query, text=wanted[query_id] or query.text)
+            for query_id, query in queries.items()
+            if query_id in wanted
         }
         if not asked:
             raise CollectionError(
@@ -301,23 +310,19 @@ def _select(
         asked = {query_id: query for query_id, query in asked.items() if not query.is_empty}
         if not asked:
             raise CollectionError(f"none of the {len(empty)} queries has a text; give queries with texts")
-        notes.append(f"Queries without text, which are not asked and not measured: {len(empty)} ({listed(empty)}).")
+        notes.append(f"Queries without text, which are not asked and not measured: {len(empty)} ({first_ids(empty)}).")
     if settings.limit:
         judged = {qrel.query_id for qrel in qrels}
         asked = dict(islice(((q, query) for q, query in asked.items() if q in judged), settings.limit))
     return asked, tuple(notes)
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read_texts(path: Path) -> dict[str, str]:
     """Texts by query_id; empty where the file has the id alone."""
     rows = parsed_lines(
         path, lambda line: parse_query(line) if "\t" in line or "{" in line else Query("", line.strip())
     )
     return {query.query_id: query.text for query in distinct(path, rows, lambda query: query.query_id, "query")}
-
-
-def _with_text(query: Query, text: str) -> Query:
-    return replace(query, text=text) if text else query
 
 
 def _sha256(rows: object) -> str:

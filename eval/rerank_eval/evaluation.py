@@ -11,7 +11,7 @@ from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, grades_by_query
 from rerank_eval.datasets import Dataset, open_datasets
 from rerank_eval.measures import Response, Run, by_rank, efficiency, warnings
-from rerank_eval.overlap import check_doc_ids, check_names, uncovered
+from rerank_eval.overlap import check_doc_ids, notes_on_index_name, notes_on_missing_candidates
 from rerank_eval.report import Report, SystemResult, write_report, write_tables
 from rerank_eval.runs import run_systems, system_folder, trec_run, write_result, write_run
 from rerank_eval.settings import ORACLE, BeirSettings, CommandSettings
@@ -60,7 +60,7 @@ def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: CommandSett
         *dataset.notes,
         *_notes_on_feedback(settings),
         *_notes_on_search(dataset, systems[0], first_stage, settings.target),
-        *uncovered(first_stage, dataset.judged, dataset.rel),
+        *notes_on_missing_candidates(first_stage, dataset.judged, dataset.rel),
     )
     written = {**asdict(settings), "qrels_sha256": dataset.qrels_sha256, **dataset.fingerprint}
     results = [
@@ -132,7 +132,7 @@ def _notes_on_search(dataset: Dataset, system: System, first_stage: Run, target:
     if dataset.index is None:
         found = {doc.doc_id for docs in first_stage.values() for doc in docs}
         check_doc_ids(found, dataset.qrels, f"passages found by the service at {target}")
-    return check_names(system.fingerprint.get("searched"), dataset.name)
+    return notes_on_index_name(system.fingerprint.get("searched"), dataset.name)
 
 
 def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:

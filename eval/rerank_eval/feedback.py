@@ -84,7 +84,7 @@ def _teachers(dataset: Dataset, responses: Mapping[str, Sequence[Response]]) -> 
     grades, best = grades_by_query(dataset.qrels), {}
     for row in next(iter(responses.values())):
         judged = grades.get(row.query_id, {})
-        docs = sorted(row.received, key=lambda doc_id: -judged.get(doc_id, 0))
+        docs = sorted(row.first_stage_doc_ids, key=lambda doc_id: -judged.get(doc_id, 0))
         best[row.query_id] = docs, [float(judged.get(doc_id, 0)) for doc_id in docs]
     yield Teacher(ORACLE, best, ScoreKind.RANK)
 

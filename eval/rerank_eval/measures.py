@@ -67,7 +67,7 @@ class Response:
         return [ScoredDoc(*row) for row in zip(self.doc_ids, self.scores, strict=True)]
 
     @property
-    def received(self) -> list[str]:
+    def first_stage_doc_ids(self) -> list[str]:
         """The doc_ids in the first stage's order."""
         return [doc_id for _, doc_id in sorted(zip(self.positions, self.doc_ids, strict=True))]
 

@@ -41,7 +41,7 @@ def judgements_of(
     if len(shared) < len(judged):
         notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; means and tests are over these.")
     if unjudged := sorted(asked - judged):
-        names = listed(unjudged)
+        names = first_ids(unjudged)
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
     return [qrel for qrel in qrels if qrel.query_id in asked], tuple(notes)
 
@@ -56,7 +56,7 @@ def check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:
         )
 
 
-def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
+def notes_on_missing_candidates(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
     """A note if relevant passages are not candidates of their query, so that no order can find them.
 
     Args:
@@ -76,7 +76,7 @@ def uncovered(first_stage: Run, qrels: Iterable[Qrel], rel: int) -> tuple[str, .
     )
 
 
-def without_relevant(qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
+def notes_on_missing_relevance(qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
     """A note if measured queries have no relevant passage, so that RR, AP and R are 0 for them whatever the order.
 
     Args:
@@ -96,14 +96,14 @@ def without_relevant(qrels: Iterable[Qrel], rel: int) -> tuple[str, ...]:
         return (f"None of the {len(highest)} measured queries has a {passage}, so RR, AP and R are 0{way_out}.",)
     return (
         f"{len(lacking)} of {len(highest)} measured queries have no {passage} and count as 0 in RR, AP and R: "
-        f"{listed(lacking)}.",
+        f"{first_ids(lacking)}.",
     )
 
 
-def nothing_to_rank(lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
+def notes_on_empty_lists(lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
     """A note if queries have no candidates; no system is asked about them."""
     empty = [query_id for query_id, candidates in lists.items() if not candidates]
-    return (f"Queries without candidates, which count as 0: {len(empty)} ({listed(empty)}).",) if empty else ()
+    return (f"Queries without candidates, which count as 0: {len(empty)} ({first_ids(empty)}).",) if empty else ()
 
 
 def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> None:
@@ -119,7 +119,7 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> None:
         )
 
 
-def check_names(searched: object, dataset: str) -> tuple[str, ...]:
+def notes_on_index_name(searched: object, dataset: str) -> tuple[str, ...]:
     """A note if the searched index was built from a collection of another name: equal doc ids can be chance.
 
     Args:
@@ -135,7 +135,7 @@ def check_names(searched: object, dataset: str) -> tuple[str, ...]:
     )
 
 
-def listed(query_ids: Sequence[str]) -> str:
+def first_ids(query_ids: Sequence[str]) -> str:
     """The first ids, for a sentence."""
     return ", ".join(query_ids[:_NAMED]) + (" and others" if len(query_ids) > _NAMED else "")
 

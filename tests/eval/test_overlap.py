@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rerank_eval.commands import eval_beir, eval_trec_dl
-from rerank_eval.overlap import without_relevant
+from rerank_eval.overlap import notes_on_missing_relevance
 
 from rerank.readers.qrels import Qrel
 from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, write_requests
@@ -84,6 +84,6 @@ def test_service_over_another_collection_is_refused(tmp_path: Path, service: Ser
     ],
 )
 def test_queries_without_a_relevant_passage_are_noted(grades: dict[str, int], rel: int, note: str) -> None:
-    notes = without_relevant([Qrel(query_id, "a", grade) for query_id, grade in grades.items()], rel)
+    notes = notes_on_missing_relevance([Qrel(query_id, "a", grade) for query_id, grade in grades.items()], rel)
     assert len(notes) == bool(note)
     assert re.match(note, "".join(notes))
