@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rerank_training.commands import train_fusion as command
 from rerank_training.fusion.arguments import FusionArguments
-from rerank_training.fusion.training import Verdict, check_sources, read_judged_lists, train_fusion
+from rerank_training.fusion.training import WeightComparison, check_sources, read_judged_lists, train_fusion
 from rerank_training.lists.training_list import TrainingList
 from typer.testing import CliRunner
 
@@ -113,11 +113,11 @@ def default_of(service: ServiceConfig) -> FusionModel:
 
 
 @pytest.fixture(scope="module")
-def verdict(inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> Verdict:
+def verdict(inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> WeightComparison:
     return train_fusion(arguments(inputs), encoder, sparse_encoder)
 
 
-def test_weights_that_gain_are_served(verdict: Verdict, inputs: Path) -> None:
+def test_weights_that_gain_are_served(verdict: WeightComparison, inputs: Path) -> None:
     assert verdict.gain.p < 0.05
     assert verdict.gain.interval[0] > 0
     assert verdict.served == verdict.chosen
@@ -129,7 +129,7 @@ def test_weights_that_gain_are_served(verdict: Verdict, inputs: Path) -> None:
     assert service.models[1:] == BUNDLED_MODELS[1:]
 
 
-def test_first_stage_is_compared_with_the_default(verdict: Verdict) -> None:
+def test_first_stage_is_compared_with_the_default(verdict: WeightComparison) -> None:
     assert verdict.first_stage.mean == pytest.approx(1.0)
     assert verdict.first_stage.queries == verdict.gain.queries == 24
     assert verdict.first_stage.reference == verdict.gain.reference < 0.95

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rerank_eval.statistics import Comparison, compare
-from rerank_training.fusion.training import Verdict
+from rerank_training.fusion.training import WeightComparison
 from rerank_training.fusion.weights import SignalList, Weights, choose, cross_validate, gain, served_scores, signals_of
 from rerank_training.lists.training_list import TrainingList
 from rich.console import Console
@@ -127,10 +127,12 @@ CHOSEN, SERVED = Weights(0.5, 0.4), Weights(0.35, 0.5)
 
 @pytest.mark.parametrize(("of_weights", "served"), [(SAME, SERVED), (WORSE, SERVED), (BETTER, CHOSEN)])
 def test_default_is_served_unless_the_gain_is_significant(of_weights: Comparison, served: Weights) -> None:
-    verdict = Verdict(WORSE, of_weights, CHOSEN, SERVED)
+    verdict = WeightComparison(WORSE, of_weights, CHOSEN, SERVED)
     assert verdict.served == served
     assert verdict.lines(Path("my file"))[-1] == f"my file has {served}: rerank serve --config 'my file'"
 
 
 def test_first_stage_that_beats_the_default_is_named() -> None:
-    assert any("serve the model identity" in line for line in Verdict(BETTER, SAME, CHOSEN, SERVED).lines(Path("out")))
+    assert any(
+        "serve the model identity" in line for line in WeightComparison(BETTER, SAME, CHOSEN, SERVED).lines(Path("out"))
+    )

@@ -40,7 +40,7 @@ _SPLIT = "test"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WeightComparison:
     """What judged lists say of the default weights.
 
     Attributes:
@@ -76,7 +76,7 @@ class Verdict:
 
 def train_fusion(
     arguments: FusionArguments, encoder: Encoder | None = None, sparse_encoder: SparseEncoder | None = None
-) -> Verdict:
+) -> WeightComparison:
     """Chooses weights by cross-validation, prints what they gain, and writes the settings of a service.
 
     Args:
@@ -101,7 +101,7 @@ def train_fusion(
     first_stage, *of_weights = np.array(rows).T
     values = np.array(of_weights)
     of_first_stage = compare(first_stage, values[0])
-    verdict = Verdict(of_first_stage, gain(values, arguments.seed), tried[choose(values)], default)
+    verdict = WeightComparison(of_first_stage, gain(values, arguments.seed), tried[choose(values)], default)
     _write_settings(arguments, verdict.served)
     print("\n".join(verdict.lines(arguments.out)), flush=True)
     return verdict
