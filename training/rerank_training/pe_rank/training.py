@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from transformers import set_seed
 
@@ -79,10 +78,9 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     arguments = replace(arguments, passage_tokens=_passage_tokens(arguments, base, chain(lists, held_out)))
     set_trainable(base.model, arguments.objective == "rank", arguments.lora_rank)
     if arguments.objective == "align":
-        parts = _alignment(arguments, settings, encoder, base, lists)
+        trainer = _trainer_to_align(arguments, settings, encoder, base, lists)
     else:
-        parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
-    trainer = RankingTrainer(model=base.model, args=settings, **parts)
+        trainer = _trainer_to_rank(arguments, settings, objective, encoder, base, lists, held_out)
     return train_checkpoint(
         trainer,
         folder,
@@ -137,10 +135,10 @@ def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[Tr
     return max(1, min(_TEXT_TOKENS, fit))
 
 
-def _alignment(
+def _trainer_to_align(
     arguments: PERankArguments, settings: RunArguments, encoder: Encoder, base: PEBase, lists: Sequence[TrainingList]
-) -> dict[str, Any]:
-    """Objective, data and collator of the alignment. Raises: ConfigError when the base cannot write text."""
+) -> RankingTrainer:
+    """Raises: ConfigError when the base cannot write text."""
     if not base.model.own_vocabulary:
         raise ConfigError(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
@@ -149,18 +147,20 @@ def _alignment(
     texts = list(dict.fromkeys(texts_of([lists], "passages")))
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_tokens)
     table = VectorTable(encoder.encode_passages, texts, console)
-    return {
-        "objective": AlignObjective(),
-        "train_dataset": TrainingWindows(texts, _whole, settings.items_needed(len(texts)), settings.seed),
-        "data_collator": AlignCollator(prompts, table, base.tokenizer),
-    }
+    return RankingTrainer(
+        AlignObjective(),
+        model=base.model,
+        args=settings,
+        train_dataset=TrainingWindows(texts, _whole, settings.items_needed(len(texts)), settings.seed),
+        data_collator=AlignCollator(prompts, table, base.tokenizer),
+    )
 
 
 def _whole(text: str, seed: str) -> str:
     return text
 
 
-def _ranking(
+def _trainer_to_rank(
     arguments: PERankArguments,
     settings: RunArguments,
     objective: PEObjective,
@@ -168,8 +168,7 @@ def _ranking(
     base: PEBase,
     lists: Sequence[TrainingList],
     held_out: Sequence[TrainingList],
-) -> dict[str, Any]:
-    """Data and collator of the training to rank, with its objective."""
+) -> RankingTrainer:
     prompts = base.prompts(base.template, arguments.passage_tokens)
     text_prompts = base.prompts(with_text(base.template), arguments.passage_tokens) if objective.reads_text else None
     parts = [lists, held_out]
@@ -177,12 +176,14 @@ def _ranking(
     queries = (
         VectorTable(encoder.encode_queries, texts_of(parts, "queries"), console) if prompts.reads_query_vector else None
     )
-    return {
-        "objective": objective,
-        "train_dataset": training_windows(arguments, settings, lists),
-        "eval_dataset": held_out_windows(arguments, held_out),
-        "data_collator": PECollator(prompts, passages, queries, base.context_tokens, text_prompts, objective.stepwise),
-    }
+    return RankingTrainer(
+        objective,
+        model=base.model,
+        args=settings,
+        train_dataset=training_windows(arguments, settings, lists),
+        eval_dataset=held_out_windows(arguments, held_out),
+        data_collator=PECollator(prompts, passages, queries, base.context_tokens, text_prompts, objective.stepwise),
+    )
 
 
 def _objective(arguments: PERankArguments) -> PEObjective:

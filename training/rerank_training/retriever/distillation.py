@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from rerank_training.retriever.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_L
 from rerank_training.retriever.encoder import RetrieverCollator, RetrieverObjective, TrainableEncoder
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
-from rerank_training.trainer.losses import rank_loss_named
+from rerank_training.trainer.losses import RankLoss, rank_loss_named
 from rerank_training.trainer.processes import is_main_process, wait_for_all_processes
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.run import check_same_run, refuse_foreign_files, train
@@ -59,117 +59,44 @@ _DEPTH = 100
 ENCODER, INDEX, TRAINING, REPORT = "encoder", "index", "training", "report.json"
 
 
-@dataclass(frozen=True)
-class Distillation:
-    """One run of `distill-retriever`.
+def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> Path:
+    """Trains and returns the folder of the run, with `encoder`, its `index`, and report.json.
 
-    Attributes:
-        folder: of the run.
-        queries: the training queries.
-        held_out: the queries that are evaluated, and `qrels`, their judgements.
+    What exists already is not made again. All processes train; the main process does the rest, and the others wait.
+
+    Raises:
+        ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
-
-    arguments: RetrieverArguments
-    settings: RunArguments
-    folder: Path
-    queries: Sequence[Query]
-    held_out: Sequence[Query]
-    qrels: Sequence[Qrel]
-
-    def run(self) -> None:
-        """Trains the encoder, encodes its index and writes the report; skips files that exist already.
-
-        All processes train; the main process does the rest, and the others wait for it.
-        """
-        base, out, work = Path(self.arguments.index), self.folder, self.folder / TRAINING
-        encoder = Encoder(read_manifest(base).encoder.settings, self.settings.device_name)
-        if is_main_process() and not (work / "lists.jsonl").exists():
-            self._mine(Index(base, encoder), encoder, work / "lists.jsonl")
-        wait_for_all_processes()
-        if not (out / ENCODER).exists():
-            self._train(encoder, out / ENCODER, work)
-        if is_main_process() and not (out / INDEX).exists():
-            with show_progress(console, "passages") as progress:
-                reencode(base, out / INDEX, Encoder(str(out / ENCODER), self.settings.device_name), progress.report)
-        wait_for_all_processes()
-        if is_main_process():
-            self._report()
-            folder, index = out / ENCODER, out / INDEX
-            console.print(f"encoder and index: {self.folder}")
-            serve = shlex.join(["rerank", "serve", "--index", str(index), "--encoder", str(folder)])
-            console.print(f"serve it: {serve}", soft_wrap=True)
-
-    def _mine(self, index: Index, encoder: Encoder, out: Path) -> None:
-        """Finds passages for all training queries, has them graded, and writes the lists."""
-        config = Path(self.arguments.config) if self.arguments.config else None
-        name, model = TeacherName(self.arguments.teacher), self.arguments.model
-        with open_teacher(name, config, model, reads_scores=self.arguments.reads_scores) as teacher:
-            lists = mined_lists(index, encoder, self.queries, self.arguments.depth, teacher)
-            written = write_lists(out, lists)
-        console.print(
-            f"{out}: {written:,} lists from {len(self.queries):,} queries, with the teacher {self.arguments.teacher}"
-        )
-
-    def _train(self, base: Encoder, out: Path, work: Path) -> None:
-        """Trains the encoder `base` on the lists in `work` and writes it to `out`."""
-        arguments = self.arguments
-        settings = copy.copy(self.settings)  # because training changes them
-        settings.output_dir = str(work)
-        lists = read_lists(work / "lists.jsonl")
-        sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
-        set_seed(settings.seed)  # for the initial weights of the adapter
-        model = TrainableEncoder(base, arguments.lora_rank)
-        trainer = RankingTrainer(
-            RetrieverObjective(rank_loss_named(arguments.rank_loss)),
-            model=model,
-            args=settings,
-            train_dataset=TrainingWindows(lists, sampling.sample, settings.items_needed(len(lists)), settings.seed),
-            data_collator=RetrieverCollator(model.tokenizer, model.max_tokens, model.prompts),
-            processing_class=model.tokenizer,
-        )
-        train(trainer, [arguments, settings])
-        if is_main_process():
-            with report_write_errors(out), atomic_folder(out) as temporary:
-                model.save_pretrained(temporary)
-
-    def _report(self) -> None:
-        """Evaluates the held-out queries, prints the change, and writes report.json."""
-        base, trained = (read_manifest(path).encoder for path in (Path(self.arguments.index), self.folder / INDEX))
-        report: dict[str, Any] = {
-            "command": shlex.join(["distill-retriever", *sys.argv[1:]]),
-            "base": asdict(base),
-            "encoder": asdict(trained),
-            "training_queries": len(self.queries),
-            "data": self._data_hashes(),
-            "versions": package_versions(),
-        }
-        if self.held_out:
-            report["held_out"] = self._evaluate()
-        with report_write_errors(self.folder), atomic_file(self.folder / REPORT) as temporary:
-            temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-    def _evaluate(self) -> dict[str, Any]:
-        """The measures of the held-out queries before and after."""
-        before, after = (
-            measure_dense(index, self.settings.device_name, self.held_out, self.qrels)
-            for index in (Path(self.arguments.index), self.folder / INDEX)
-        )
-        changes = {name: compare(after.values(name), before.values(name)) for name in before.mean}
-        console.print(f"dense retrieval of {len(self.held_out):,} held-out queries, over all their judged passages:")
-        for name, change in changes.items():
-            console.print(f"  {name:8} {change.reference:.4f} before, {change.mean:.4f} after; p = {change.p:.2g}")
-        return {
-            "p": {name: change.p for name, change in changes.items()},
-            "before": asdict(before),
-            "after": asdict(after),
-        }
-
-    def _data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the input files."""
-        queries = Path(self.arguments.queries)
-        judged = str(beir.qrels_file(queries, self.arguments.held_out)) if self.arguments.held_out else None
-        hashes = data_hashes([str(beir.queries_file(queries)), judged])
-        return {**hashes, "passages.sqlite": sha256_of_files([Path(self.arguments.index) / "passages.sqlite"])}
+    rank_loss = rank_loss_named(arguments.rank_loss)
+    settings.check_loads_whole_models("distill-retriever")
+    settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
+    folder = Path(settings.output_dir).absolute()
+    if (folder / REPORT).exists():
+        raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")
+    refuse_foreign_files(folder)
+    queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
+    base, work = Path(arguments.index), folder / TRAINING
+    with report_write_errors(folder), settings.main_process_first(local=False):
+        folder.mkdir(parents=True, exist_ok=True)
+        check_same_run(folder, [arguments, settings], started=work.exists())
+    device = settings.device_name
+    encoder = Encoder(read_manifest(base).encoder.settings, device)
+    if is_main_process() and not (work / "lists.jsonl").exists():
+        _mine(arguments, Index(base, encoder), encoder, queries, work / "lists.jsonl")
+    wait_for_all_processes()
+    if not (folder / ENCODER).exists():
+        _train(arguments, settings, rank_loss, encoder, work, folder / ENCODER)
+    if is_main_process() and not (folder / INDEX).exists():
+        with show_progress(console, "passages") as progress:
+            reencode(base, folder / INDEX, Encoder(str(folder / ENCODER), device), progress.report)
+    wait_for_all_processes()
+    if is_main_process():
+        measured = _measure_change(base, folder / INDEX, device, held_out, qrels) if held_out else None
+        _write_report(arguments, folder, len(queries), measured)
+        console.print(f"encoder and index: {folder}")
+        serve = ["rerank", "serve", "--index", str(folder / INDEX), "--encoder", str(folder / ENCODER)]
+        console.print(f"serve it: {shlex.join(serve)}", soft_wrap=True)
+    return folder
 
 
 def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query], list[Qrel]]:
@@ -288,22 +215,63 @@ def measure_dense(index: Path, device: str, queries: Sequence[Query], qrels: Seq
     return measure((R @ _DEPTH, nDCG @ 10), qrels, {query.query_id: store.scored_docs(hits) for query, hits in found})
 
 
-def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> Path:
-    """Trains and returns the folder of the run, with `encoder`, its `index`, and report.json.
+def _mine(arguments: RetrieverArguments, index: Index, encoder: Encoder, queries: Sequence[Query], out: Path) -> None:
+    """Finds passages for all training queries, has them graded, and writes the lists."""
+    config = Path(arguments.config) if arguments.config else None
+    with open_teacher(TeacherName(arguments.teacher), config, arguments.model, arguments.reads_scores) as teacher:
+        written = write_lists(out, mined_lists(index, encoder, queries, arguments.depth, teacher))
+    console.print(f"{out}: {written:,} lists from {len(queries):,} queries, with the teacher {arguments.teacher}")
 
-    Raises:
-        ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
-    """
-    rank_loss_named(arguments.rank_loss)  # before anything is encoded or graded
-    settings.check_loads_whole_models("distill-retriever")
-    settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
-    folder = Path(settings.output_dir).absolute()
-    if (folder / REPORT).exists():
-        raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")
-    refuse_foreign_files(folder)
-    queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
-    with report_write_errors(folder), settings.main_process_first(local=False):
-        folder.mkdir(parents=True, exist_ok=True)
-        check_same_run(folder, [arguments, settings], started=(folder / TRAINING).exists())
-    Distillation(arguments, settings, folder, queries, held_out, qrels).run()
-    return folder
+
+def _train(
+    arguments: RetrieverArguments, given: RunArguments, rank_loss: RankLoss, base: Encoder, work: Path, out: Path
+) -> None:
+    """Trains the encoder `base` on the lists in `work` and writes it to `out`."""
+    settings = copy.copy(given)  # because training changes them
+    settings.output_dir = str(work)
+    lists = read_lists(work / "lists.jsonl")
+    sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
+    set_seed(settings.seed)  # for the initial weights of the adapter
+    model = TrainableEncoder(base, arguments.lora_rank)
+    trainer = RankingTrainer(
+        RetrieverObjective(rank_loss),
+        model=model,
+        args=settings,
+        train_dataset=TrainingWindows(lists, sampling.sample, settings.items_needed(len(lists)), settings.seed),
+        data_collator=RetrieverCollator(model.tokenizer, model.max_tokens, model.prompts),
+        processing_class=model.tokenizer,
+    )
+    train(trainer, [arguments, settings])
+    if is_main_process():
+        with report_write_errors(out), atomic_folder(out) as temporary:
+            model.save_pretrained(temporary)
+
+
+def _measure_change(
+    before: Path, after: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]
+) -> dict[str, Any]:
+    """Measures the held-out queries with two indexes, and prints the change."""
+    old, new = (measure_dense(index, device, queries, qrels) for index in (before, after))
+    changes = {name: compare(new.values(name), old.values(name)) for name in old.mean}
+    console.print(f"dense retrieval of {len(queries):,} held-out queries, over all their judged passages:")
+    for name, change in changes.items():
+        console.print(f"  {name:8} {change.reference:.4f} before, {change.mean:.4f} after; p = {change.p:.2g}")
+    return {"p": {name: change.p for name, change in changes.items()}, "before": asdict(old), "after": asdict(new)}
+
+
+def _write_report(arguments: RetrieverArguments, folder: Path, queries: int, measured: dict[str, Any] | None) -> None:
+    """Writes report.json, with SHA-256 of the input files."""
+    index, given = Path(arguments.index), Path(arguments.queries)
+    judged = str(beir.qrels_file(given, arguments.held_out)) if arguments.held_out else None
+    data = data_hashes([str(beir.queries_file(given)), judged])
+    report = {
+        "command": shlex.join(["distill-retriever", *sys.argv[1:]]),
+        "base": asdict(read_manifest(index).encoder),
+        "encoder": asdict(read_manifest(folder / INDEX).encoder),
+        "training_queries": queries,
+        "data": {**data, "passages.sqlite": sha256_of_files([index / "passages.sqlite"])},
+        "versions": package_versions(),
+        **({"held_out": measured} if measured else {}),
+    }
+    with report_write_errors(folder), atomic_file(folder / REPORT) as temporary:
+        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
