@@ -94,7 +94,7 @@ def test_large_model_reads_as_many_tokens_as_keep_a_gpu_busy(monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_compiled_layers_give_the_scores_of_eager_ones_and_are_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_layers_give_the_scores_of_eager_ones_and_are_one_function() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     expected = last_logits(random_model(DECODERS["llama"]), random_sequences())

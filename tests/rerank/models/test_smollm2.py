@@ -45,7 +45,7 @@ def test_package_of_another_version_is_refused(cache: Path, tmp_path: Path, monk
         locate_causal_lm(SMOLLM2)
 
 
-def test_changed_weights_in_the_cache_are_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_weights_in_the_cache_are_refused(cache: Path) -> None:
     folder = cache / "rerank" / f"{SMOLLM2}-{smollm2._GGUF_SHA256[:12]}"
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"changed")

@@ -23,7 +23,8 @@ from rerank.config import load_config
 from rerank.config.named import named_model
 from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
-from rerank.reranking.load_models import ModelLoader, load_models, zero_init_checkpoint
+from rerank.reranking.load_models import ModelLoader, zero_init_checkpoint
+from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import check_models
 from rerank.service.startup import check_before_loading
 from tests.causal_lms import finish, write_causal_lm

@@ -305,7 +305,7 @@ async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() 
 async def test_second_ranking_is_skipped_without_new_passages() -> None:
     stages = FakeStages(found=(B, A))
     answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), math.inf)
-    assert stages.lists == [["a", "b"]]
+    assert (stages.lists, stages.top_ns) == ([["a", "b"]], [0])  # the first ranking is whole, as it teaches
     assert ids(answer) == ["b"]
     assert report.reason == ""
 
