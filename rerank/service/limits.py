@@ -47,7 +47,7 @@ class CallInFlight(CallRecord):
 
     def __init__(self, port: PortCall, calls: CallsInFlight, method: str) -> None:
         super().__init__(method, port.request_id, port.peer)
-        self._port, self._calls = port, calls
+        self.port, self._calls = port, calls
         #: Counts its place: the name of its key, or else its connection.
         self.sharer = port.peer
         #: What its key may do.
@@ -69,14 +69,14 @@ class CallInFlight(CallRecord):
         calls, limit_s = self._calls, self._calls.limits.max_transfer_s
         try:
             async with asyncio.timeout(limit_s) as self.arrival:
-                message = await self._port.read(calls.places.place(self.peer, self.arrival, limit_s))
+                message = await self.port.read(calls.places.place(self.peer, self.arrival, limit_s))
         except TimeoutError as error:
             if calls.is_drained:
                 raise _shutting_down() from error
             raise _overloaded("max_transfer_s", "the request did not arrive in time; send it faster") from error
         finally:
             self.arrival = None
-        if self._port.deadline_s <= _now():
+        if self.port.deadline_s <= _now():
             raise DeadlineExceeded("the deadline passed while the request arrived; allow more time")
         if len(message) > SMALL_MESSAGE:
             await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
@@ -102,7 +102,7 @@ class CallInFlight(CallRecord):
         self.ranks = timeout = asyncio.timeout(0 if calls.is_drained else None)
         try:
             async with timeout:
-                yield min(self._port.deadline_s, _now() + calls.limits.max_request_s), share
+                yield min(self.port.deadline_s, _now() + calls.limits.max_request_s), share
         except TimeoutError as error:
             if not timeout.expired():
                 raise
@@ -119,10 +119,6 @@ class CallInFlight(CallRecord):
         later = asyncio.get_running_loop().call_later
         self.unread = later(self._calls.limits.max_transfer_s, self._calls.end_unread, self)
         return body
-
-    def hang_up(self) -> None:
-        """Ends the client's connection."""
-        self._port.hang_up()
 
 
 class CallsInFlight:
@@ -262,7 +258,7 @@ class CallsInFlight:
             if other.peer == call.peer and other.unread is not None:
                 other.unread.cancel()
         log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
-        call.hang_up()
+        call.port.hang_up()
 
     async def wait_until_idle(self) -> None:
         await self._idle.wait()
