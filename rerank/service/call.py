@@ -143,8 +143,11 @@ class CallRecord:
             "windows": len(trace.windows) if trace else 0,
             "failure": reason_of(trace.failure) if trace and trace.failure else "",
         }
-        text = "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))
-        return f"{self.method} {self.status} {self.seconds * 1000:.0f} ms id={self.request_id}{text}"
+        text = f"{self.method} {self.status} {self.seconds * 1000:.0f} ms id={self.request_id}"
+        for name, value in fields.items():
+            if value not in ("", "''"):
+                text += f" {name}={value}"
+        return text
 
 
 #: Observes a call that has ended.

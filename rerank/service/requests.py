@@ -49,9 +49,8 @@ class RerankRequest:
         if not self.candidates:
             raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
         check_number_of_candidates(self.candidates, limits)
-        candidates = _candidates(self.candidates, limits)
-        _check_options(self.options, len(candidates), limits)
-        return RerankRequest(query, candidates, self.options)
+        _check_options(self.options, len(self.candidates), limits)
+        return RerankRequest(query, _candidates(self.candidates, limits), self.options)
 
     async def rank(self, reranker: AsyncReranker, deadline_s: float, share: CallerShare) -> Ranking:
         return await reranker.rerank(self.query, self.candidates, self.options, deadline_s, share)

@@ -83,8 +83,10 @@ class LogWriter(logging.Handler):
             self._has_lines.clear()
             self._is_writing = True
             while self._lines:
-                lines = [self._lines.popleft() for _ in range(min(len(self._lines), _AT_ONCE))]
-                content = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+                lines = list[str]()
+                while self._lines and len(lines) < _AT_ONCE:
+                    lines.append(self._lines.popleft())
+                content = "\n".join([*lines, ""]).encode("utf-8", "backslashreplace")
                 with suppress(OSError):  # a full disk, or a reader that has ended
                     while content:
                         content = content[os.write(self._file, content) :]

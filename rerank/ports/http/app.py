@@ -273,4 +273,4 @@ def warnings_of(trace: Trace) -> list[str]:
     cut = len(trace.truncated_doc_ids)
     documents = "1 document was" if cut == 1 else f"{cut} documents were"
     truncated = f"{documents} longer than the model can read and {documents.split()[-1]} truncated" if cut else ""
-    return [note for note in (query, truncated, trace.reason, trace.model_warning) if note]
+    return list(filter(None, (query, truncated, trace.reason, trace.model_warning)))

@@ -147,7 +147,8 @@ class HttpCall:
         content_type, *parameters = given.lower().replace('"', "").split(";")
         if content_type.strip() != CONTENT_TYPE:
             raise _unsupported(f"the content type is {given[:100]!r}; send {CONTENT_TYPE}")
-        for name, _, value in (parameter.strip().partition("=") for parameter in parameters):
+        for parameter in parameters:
+            name, _, value = parameter.strip().partition("=")
             if name == "charset":
                 if value not in _CHARSETS:
                     raise _unsupported(f"the charset is {value[:100]!r}; send one of {', '.join(_CHARSETS)}")

@@ -168,7 +168,7 @@ class _Connection(h11.Connection):
 
 
 def _check(request: h11.Request) -> None:
-    names = {name for name, _ in request.headers}
+    names = dict(request.headers).keys()
     if request.http_version not in _VERSIONS:
         raise h11.RemoteProtocolError(f"the version is HTTP/{request.http_version.decode()}; send HTTP/1.1")
     if {b"content-length", b"transfer-encoding"} <= names:

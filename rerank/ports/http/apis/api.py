@@ -6,7 +6,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, model_validator
@@ -17,7 +17,7 @@ from rerank.names import did_you_mean
 from rerank.ports.http.problem import Problem
 from rerank.protobuf.fields import unread_candidate_fields
 from rerank.service.requests import RerankRequest, SearchRequest
-from rerank.types import Passage, Query, Ranking, RankOptions, Trace
+from rerank.types import Passage, Query, Ranking, RankOptions
 from rerank.util.validation import plain_words
 
 #: A request or a reply: a model of pydantic, or a message with the JSON form of protobuf.
@@ -81,10 +81,6 @@ class Usage(BaseModel):
 
     prompt_tokens: int
     total_tokens: int
-
-    @classmethod
-    def of(cls, trace: Trace) -> Self:
-        return cls(prompt_tokens=trace.tokens, total_tokens=trace.tokens)
 
 
 def to_json(kind: type[BaseModel], reply: Any) -> bytes:

@@ -126,7 +126,7 @@ class CohereAPI(RerankAPI):
             "tokens": {"input_tokens": tokens, "output_tokens": 0},
             **({"warnings": list(warnings)} if warnings else {}),
         }
-        usage = Usage.of(ranking.trace)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         reply = {
             "id": str(uuid.uuid4()),
             "model": ranking.trace.model,

@@ -128,7 +128,8 @@ class MappedAPI(RerankAPI):
             }
             for result in found
         ]
-        usage = RowUsage.of(ranking.trace)
+        tokens = ranking.trace.tokens
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return to_json(self.reply, {"model": ranking.trace.model, "usage": usage, self._results: results})
 
 

@@ -114,7 +114,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     relevances = [item.relevance for item in ranking.ranked]
     if _has_no_scores(ranking):
         return [relevance or 0.0 for relevance in relevances]
-    if not is_relative and any(relevance is not None for relevance in relevances):
+    if not is_relative and relevances.count(None) < len(relevances):
         return [max(0.0, value) for value in strictly_decreasing(_falling_with_unknown(relevances))]
     scores = [item.score for item in ranking.ranked]
     match ranking.score_kind:
