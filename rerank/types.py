@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -487,14 +488,18 @@ class Trace:
 
     @property
     def tokens(self) -> int:
-        return sum(window.tokens for window in self.windows)
+        return sum(map(attrgetter("tokens"), self.windows))
 
     @property
     def cosines(self) -> int | None:
         """The number of candidates whose cosine with the query was read; None if no model reads cosines."""
-        read = [(window.positions, window.cosines) for window in self.windows if window.cosines]
-        pairs = (pair for positions, cosines in read for pair in zip(positions, cosines, strict=True))
-        return len({position for position, cosine in pairs if not math.isnan(cosine)}) if read else None
+        found, is_read = set[int](), False
+        for window in self.windows:
+            is_read |= bool(window.cosines)
+            for position, cosine in zip(window.positions, window.cosines, strict=bool(window.cosines)):
+                if not math.isnan(cosine):
+                    found.add(position)
+        return len(found) if is_read else None
 
     def __repr__(self) -> str:
         return (

@@ -6,6 +6,7 @@ The answer to a request is its ranking, or the best order so far if something en
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from rerank.config import EngineConfig
 from rerank.engine.model import ModelSchedulers
-from rerank.engine.request import ModelPhase, Phase, Request, timeout_at
+from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.engine.scheduler import BatchObserver, Observers, ResultsObserver
 from rerank.engine.scores import kendall_tau, strictly_decreasing, warning_of_scores
 from rerank.engine.strategies import RankStage, describe, has_stride
@@ -164,6 +165,11 @@ def _too_many_windows(request: Request, windows: int) -> InvalidRequest:
         f"{MAX_WINDOWS}; use a larger window_size or stride, or send fewer candidates",
         {"windows": str(windows), "limit": str(MAX_WINDOWS)},
     )
+
+
+def timeout_at(deadline_s: float) -> asyncio.Timeout:
+    """Limits a block to this time of the event loop's clock; an infinite one is not a limit."""
+    return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)
 
 
 def _tokens_to_rank(requests: Iterable[Request]) -> float:

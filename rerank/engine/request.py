@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +18,7 @@ from rerank.types import Passage, Prepared, Query, RankOptions, Window, WindowRa
 #: The least that a window counts, as scheduling, encoding and reporting it take time.
 MIN_WINDOW_TOKENS = 16
 #: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
-Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
-
-
-def _unbounded(tokens: float) -> AbstractContextManager[None]:
-    return nullcontext()
+Queueing: TypeAlias = Callable[[float], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,7 @@ class CallerShare:
     """
 
     name: str = ""
-    queueing: Queueing = field(default=_unbounded, repr=False)
+    queueing: Queueing = field(default=nullcontext, repr=False)
 
 
 class Phase(Enum):
@@ -256,7 +251,8 @@ class Request:
     def window(self, round_: Round, positions: Positions, query: Query, prepared: Mapping[int, Passage]) -> Window:
         """Makes a window of the stage, of the query and the passages as its model reads them."""
         stage, passages = self._stage, tuple(map(prepared.__getitem__, positions))
-        top_n = round_.top_n(positions, self.options.top_n) if stage.model == self.stages[-1].model else 0
+        is_last = round_.is_final and stage.model == self.stages[-1].model
+        top_n = self.options.top_n if is_last and self.options.top_n < len(positions) else 0
         scores_before = tuple(self._scores_before(positions)) if stage.weight else ()
         return Window(query, passages, top_n, scores_before, stage.weight)
 
@@ -309,8 +305,3 @@ class Request:
             self.weight = self.last_weight
         self.last = rankings[-1]
         return rankings
-
-
-def timeout_at(deadline_s: float) -> asyncio.Timeout:
-    """Limits a block to this time of the event loop's clock; an infinite one is not a limit."""
-    return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)

@@ -178,10 +178,7 @@ class Scheduler(Generic[T, R]):
             self._start_task()
         try:
             results = [await futures[0]] if len(futures) == 1 else await asyncio.gather(*futures)
-            for observer in self._observers.on_results:
-                observer(self.phase, submitted_s, results)
-            return results
-        finally:
+        except BaseException:
             self._queue.discard(request)
             for future in futures:
                 future.cancel()  # if another one has failed
@@ -189,6 +186,10 @@ class Scheduler(Generic[T, R]):
                 for task, batch in self._tasks.items():
                     if batch and all(work.future.done() for work in batch):
                         task.cancel()
+            raise
+        for observer in self._observers.on_results:
+            observer(self.phase, submitted_s, results)
+        return results
 
     def _start_task(self, ended: asyncio.Task[None] | None = None) -> None:
         """Starts a task for new work. Its first batch holds all that comes in this turn of the event loop."""

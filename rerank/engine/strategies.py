@@ -27,10 +27,6 @@ class Round:
     #: All positions in the best order known before the round; empty: the order that the schedule began with.
     order: Positions = ()
 
-    def top_n(self, window: Positions, top_n: int) -> int:
-        """Returns how many best passages of the window must be in order for `top_n` results; 0: all."""
-        return top_n if self.is_final and top_n < len(window) else 0
-
 
 Schedule: TypeAlias = Generator[Round, Sequence[WindowRanking], list[int]]
 
@@ -245,7 +241,7 @@ def _as_text(weight: FirstStageWeight) -> str:
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
     """Sorts the window's positions, best first."""
-    return [window[place] for place in ranking.permutation]
+    return list(map(window.__getitem__, ranking.permutation))
 
 
 def _last_window(candidates: Sequence[int], others: Sequence[int]) -> Schedule:

@@ -108,13 +108,17 @@ class ListwiseRenderer:
         """
         names = tuple(names[: len(window.passages)])
         empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
-        passages = window.passages
-        tokens = [passage.tokens or self.prompt_tokenizer.tokens([passage.text])[0] for passage in passages]
-        shown = self._fitting(passages, tokens, self._prompt_tokens - answer_tokens, empty_tokens)
-        truncated = tuple(i for i, text in enumerate(shown) if len(text) < len(passages[i].text))
+        tokens = [passage.tokens or self.prompt_tokenizer.tokens([passage.text])[0] for passage in window.passages]
+        limit = self._passage_limit(tokens, self._prompt_tokens - answer_tokens, empty_tokens)
+        shown, truncated = list[str](), list[int]()
+        for place, (passage, of_text) in enumerate(zip(window.passages, tokens, strict=True)):
+            text = passage.text if len(of_text.ids) <= limit else passage.text[: of_text.ends[limit - 1]]
+            shown.append(text)
+            if len(text) < len(passage.text):
+                truncated.append(place)
         rendered = self.render(window.query, names, shown)
-        ids = self.prompt_tokenizer.ids_of_prompt(rendered, passages, tokens, shown)
-        return ListwisePrompt(self._with_bos(ids), truncated)
+        ids = self.prompt_tokenizer.ids_of_prompt(rendered, window.passages, tokens, shown)
+        return ListwisePrompt(self._with_bos(ids), tuple(truncated))
 
     def _shown(self, passage: Passage) -> str:
         """Returns the text of a passage as prompts show it, without an end that is never shown."""
@@ -178,18 +182,13 @@ class ListwiseRenderer:
         """Returns the number of tokens of a prompt whose passages are empty."""
         return len(self.tokenize(self.render(Query(text, instruction=instruction), names, [""] * len(names))))
 
-    def _fitting(
-        self, passages: Sequence[Passage], tokens: Sequence[TextTokens], prompt_tokens: int, empty_tokens: int
-    ) -> list[str]:
-        """Truncates texts to `passage_tokens`, and so that all of them fit into the prompt."""
-        limit, room = self.passage_tokens, prompt_tokens - empty_tokens
-        lengths = [min(len(of_text.ids), limit) for of_text in tokens]
-        if sum(lengths) + SLACK_TOKENS * len(lengths) > max(0, room):
-            limit = min(limit, passage_limit(lengths, room, prompt_tokens))
-        return [
-            passage.text if len(of_text.ids) <= limit else passage.text[: of_text.ends[limit - 1]]
-            for passage, of_text in zip(passages, tokens, strict=True)
-        ]
+    def _passage_limit(self, tokens: Sequence[TextTokens], prompt_tokens: int, empty_tokens: int) -> int:
+        """Returns the most tokens of a passage: at most `passage_tokens`, and so that all of them fit."""
+        room = prompt_tokens - empty_tokens
+        lengths = [min(len(of_text.ids), self.passage_tokens) for of_text in tokens]
+        if sum(lengths) + SLACK_TOKENS * len(lengths) <= max(0, room):
+            return self.passage_tokens
+        return min(self.passage_tokens, passage_limit(lengths, room, prompt_tokens))
 
 
 def fill_fields(part: str, values: dict[str, str]) -> str:

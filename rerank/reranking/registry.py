@@ -285,16 +285,17 @@ class LazyModels:
         if unloaded := self._registry.unloaded_models_of(options):
             tasks = [self._loading.get(name) or self._start(name) for name in unloaded]
             # Twice the margin, as an answer instead of a failure needs some of the time, too.
-            left_s = deadline_s - 2 * ANSWER_MARGIN_S - asyncio.get_running_loop().time()
+            left_s = deadline_s - 2 * ANSWER_MARGIN_S - _now_s()
             await asyncio.wait(tasks, timeout=None if math.isinf(left_s) else max(0.0, left_s))
         stages = self._registry.resolve(options, instruction, weight)
-        names = [stage.model for stage in stages]
-        self._in_use.update(names)
+        for stage in stages:
+            self._in_use[stage.model] += 1
         try:
             yield stages
         finally:
-            self._in_use.subtract(names)
-            self._used_s |= dict.fromkeys(names, _now_s())
+            for stage in stages:
+                self._in_use[stage.model] -= 1
+                self._used_s[stage.model] = asyncio.get_running_loop().time()
 
     def _start(self, name: str) -> asyncio.Task[None]:
         log.info("model %s is being loaded", name)

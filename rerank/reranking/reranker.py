@@ -15,8 +15,8 @@ import torch
 
 from rerank.config import ServiceConfig
 from rerank.config.models import needs_sparse
-from rerank.engine.engine import Engine
-from rerank.engine.request import CallerShare, Request, timeout_at
+from rerank.engine.engine import Engine, timeout_at
+from rerank.engine.request import CallerShare, Request
 from rerank.engine.worker import SharedWorker
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder

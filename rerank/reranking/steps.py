@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rerank.engine.engine import Engine
-from rerank.engine.request import Request, timeout_at
+from rerank.engine.engine import Engine, timeout_at
+from rerank.engine.request import Request
 from rerank.engine.worker import SharedWorker
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, RankerInfo

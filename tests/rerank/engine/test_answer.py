@@ -75,16 +75,17 @@ def rows(ranking: Ranking) -> list[tuple[int, float]]:
     return [(row.position, row.score) for row in ranking.ranked]
 
 
-def test_window_holds_the_passages_of_its_positions() -> None:
-    """Only the last stage needs no more than `top_n`."""
-    prepared, round_ = dict(enumerate(numbered_passages(range(5)))), Round(((3, 0),), is_final=True)
+@pytest.mark.parametrize(("top_n", "is_final", "needed"), [(1, True, 1), (1, False, 0), (2, True, 0), (0, True, 0)])
+def test_window_holds_the_passages_of_its_positions(top_n: int, is_final: bool, needed: int) -> None:
+    """Only the last window of the last stage needs no more than `top_n`; 0: the order of all."""
+    prepared, round_ = dict(enumerate(numbered_passages(range(5)))), Round(((3, 0),), is_final)
     stages = RankStage("preranker", SLIDING), RankStage("m", Single(20))
-    request, windows = begun(*stages, n=5, top_n=1), []
+    request, windows = begun(*stages, n=5, top_n=top_n), []
     for stage in stages:
         request.begin_stage(stage, request.info)
         windows.append(request.window(round_, (3, 0), Query("q"), prepared))
     read = prepared[3], prepared[0]
-    assert windows == [Window(Query("q"), read, 0), Window(Query("q"), read, 1)]
+    assert windows == [Window(Query("q"), read, 0), Window(Query("q"), read, needed)]
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def order_with_top_n(
         rankings = []
         for window in round_.windows:
             best = WindowRanking(tuple(scores_of(window))).permutation
-            kept = round_.top_n(window, top_n) or len(window)
+            kept = (top_n if round_.is_final else 0) or len(window)
             order = [*best[:kept], *reversed(best[kept:])]
             rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
         return rankings
