@@ -19,7 +19,8 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.names import SERVICE
 from rerank.ports.health import health_statuses
-from rerank.reranking.load_models import ModelLoader, _self_test, load_models, load_ranker
+from rerank.reranking.load_models import ModelLoader, _self_test, load_ranker
+from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import OnFailure, Passage, RankOptions
 from tests.causal_lms import write_causal_lm
