@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import typer
+from rich.table import Table
 
-from rerank.commands import options
+from rerank.commands import options, service_process
 from rerank.commands.app import Command
+from rerank.commands.display import execution_line, one_line
 from rerank.commands.run import console, quiet_libraries
+from rerank.config import HttpConfig, ServiceConfig
 from rerank.config.service import LogLevel
+from rerank.errors import IndexMismatch
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import Precision
+
+if TYPE_CHECKING:
+    from rerank.client.client import RerankClient
+
+#: Preferred port of the demonstration's page, and its query.
+_HTTP_PORT = 8080
+_EXAMPLE = "parse a date string with a known format"
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -97,7 +114,6 @@ def serve(settings: ServeSettings) -> None:
 
     # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from rerank.commands import service_process
     from rerank.config import load_config
     from rerank.config.named import named_model
     from rerank.service.startup import check_before_loading, overlooked_models
@@ -210,6 +226,70 @@ def demo(
 
     Starts a service for it.
     """
-    from rerank.commands.demo import run_demo
+    from rerank.client.client import RerankClient
 
-    run_demo(work, console, stay)
+    start_s, folder = time.perf_counter(), work / "index"
+    if not _is_demo_index(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        index("pydoc", folder)
+    http = HttpConfig(listen=f"127.0.0.1:{_free_port(_HTTP_PORT)}", qrels="pydoc") if stay else None
+    config = ServiceConfig(listen="127.0.0.1:0", index=folder, http=http)
+    with service_process.service_process(config) as address, RerankClient(address) as client:
+        console.print(f"service: gRPC at {address}, in a child process\n")
+        _show_example(client)
+        default = client.list_models().models[0]
+        console.print(f"default model: {default.name}, {default.default_strategy}")
+        minutes, seconds = divmod(round(time.perf_counter() - start_s), 60)
+        console.print(f"all of this took {minutes}:{seconds:02} minutes; a second run keeps the index")
+        evaluation = f"eval-beir --collection pydoc --index {folder} --out {work / 'eval'}"
+        console.print(f"quality and time on judged queries: {evaluation} --model default --model pe-rank")
+        if http is None:
+            console.print("see what happens to a query, in a browser: add --stay")
+            return
+        example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": "default"})
+        console.print(f"page: http://{http.listen}/#{example}   (Ctrl-C ends)")
+        with suppress(KeyboardInterrupt):
+            Event().wait()
+
+
+def _is_demo_index(folder: Path) -> bool:
+    """True if the folder holds the index of this Python's documentation, made by this version."""
+    from rerank import __version__
+    from rerank.collections import open_collection
+    from rerank.retrieval.index import read_manifest
+
+    try:
+        manifest = read_manifest(folder)
+    except IndexMismatch:
+        return False
+    return manifest.collection == open_collection("pydoc").name and manifest.versions["rerank"] == __version__
+
+
+def _free_port(preferred: int) -> int:
+    """The preferred port of the loopback, or any other if it is taken."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", preferred))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _show_example(client: RerankClient) -> None:
+    """Prints the order of BM25 and the reranked order of the same candidates side by side."""
+    found = client.search(_EXAMPLE, first_stage="bm25", depth=20, model="identity", return_passages=True)
+    candidates = [{"doc_id": hit.doc_id, "text": hit.text, "score": hit.first_stage_score} for hit in found.results]
+    reranked = client.rerank(_EXAMPLE, candidates)
+    title = "the default model"
+    table = Table(title=f"“{_EXAMPLE}”: the first 20 of BM25, and their order by {title}", title_justify="left")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("BM25", overflow="fold")
+    table.add_column(title, overflow="fold")
+    table.add_column("BM25 rank", justify="right", no_wrap=True)
+    table.add_column(f"passage of {title}")
+    text_of = {hit.doc_id: hit.text for hit in found.results}
+    for rank, (before, after) in enumerate(zip(found.results[:10], reranked.results[:10], strict=True), start=1):
+        text = one_line(text_of[after.doc_id].partition("\n")[2])
+        table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
+    console.print(table)
+    console.print(f"{execution_line(reranked.execution)}\n")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
+from rerank.commands import service
 from rerank.config import ServiceConfig
 from rerank.retrieval.index import read_manifest
 from tests.conftest import PASSAGES
@@ -75,3 +77,15 @@ def test_http_may_have_an_address(
     (config,) = checked
     assert config.http is not None
     assert config.http.listen == address
+
+
+# --- rerank demo ---
+
+
+def test_taken_port_is_replaced_by_a_free_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = service._free_port(port)
+        assert other != port
+        socket.create_server(("127.0.0.1", other)).close()
+    assert service._free_port(port) == port
