@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from rerank_training.first.arguments import FirstArguments
+from rerank_training.first.objective import joint_rank_weight
 from rerank_training.trainer.losses import stepwise_kl
 
 
@@ -33,5 +36,5 @@ def test_divergence_of_pe_rank_is_the_sum_over_the_ranks_and_trains_the_teacher_
 )
 def test_weights_next_to_the_language_model_equal_first(loss: str, weight: float) -> None:
     arguments = FirstArguments(lists="lists.jsonl", base="base", rank_loss=loss)
-    assert arguments.joint_rank_weight == weight
-    assert FirstArguments(lists="lists.jsonl", base="base", rank_loss=loss, rank_weight=2.5).joint_rank_weight == 2.5
+    assert joint_rank_weight(arguments) == weight
+    assert joint_rank_weight(replace(arguments, rank_weight=2.5)) == 2.5

@@ -7,9 +7,6 @@ from typing import Annotated, Literal
 
 from rerank_training.trainer.flags import ListArguments, RankLossName
 
-#: FIRST's weights of its losses, where the language model's is 1; weighted RankNet has 10.
-_RANK_WEIGHTS = {"lambdarank-first": 1.0, "listnet-first": 0.1}
-
 
 @dataclass(kw_only=True)
 class FirstArguments(ListArguments):
@@ -49,8 +46,3 @@ class FirstArguments(ListArguments):
     lora_rank: Annotated[
         int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
     ] = 0
-
-    @property
-    def joint_rank_weight(self) -> float:
-        """The weight of the ranking loss; the language model's is 1."""
-        return _RANK_WEIGHTS.get(self.rank_loss, 10.0) if self.rank_weight is None else self.rank_weight

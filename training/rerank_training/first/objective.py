@@ -16,12 +16,16 @@ from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, derive_ide
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
 from rerank.types import Window
+from rerank_training.first.arguments import FirstArguments
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, language_model_loss
 from rerank_training.trainer.processes import over_all_processes
 from rerank_training.trainer.windows import relevance_and_mask
 
 ObjectiveName: TypeAlias = Literal["lm", "rank", "joint"]
+
+#: FIRST's weights of its losses, where the language model's is 1; weighted RankNet has 10.
+_RANK_WEIGHTS = {"lambdarank-first": 1.0, "listnet-first": 0.1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,12 @@ class FirstCollator:
 def _labels(row: FirstExample) -> Tensor:
     """The opening bracket is a label too: FIRST is given it, but `generation` must write it."""
     return torch.tensor([IGNORE_INDEX] * row.bracket_index + row.token_ids[row.bracket_index :])
+
+
+def joint_rank_weight(arguments: FirstArguments) -> float:
+    """The weight of the ranking loss in the joint objective; the language model's is 1."""
+    given = arguments.rank_weight
+    return _RANK_WEIGHTS.get(arguments.rank_loss, 10.0) if given is None else given
 
 
 @dataclass(frozen=True)

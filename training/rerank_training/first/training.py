@@ -25,7 +25,7 @@ from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings
+from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings, joint_rank_weight
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import add_adapter, base_revision, read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
@@ -60,7 +60,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     objective = FirstObjective(
         objective=arguments.objective,
         rank_loss=rank_loss,
-        rank_weight=arguments.joint_rank_weight,
+        rank_weight=joint_rank_weight(arguments),
         identifier_ids=collator.identifiers.token_ids,
     )
     trainer = RankingTrainer(

@@ -1,1 +1,1 @@
-"""The training loop that all three trainings share: arguments, losses, metric, saves, and the resulting checkpoint."""
+"""The training loop that all trainings share: arguments, losses, metric, saves, and the resulting checkpoint."""
