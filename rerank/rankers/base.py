@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from rerank.errors import RankerFailure
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
@@ -139,15 +138,8 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
         RankerFailure: the ranker did not return one finite score per passage.
     """
     encoded = [ranker.encode(window) for window in windows]
-    scored = iter(cast(Sequence[WindowRanking | None], ranker.score([part for one in encoded for part in one.parts])))
-    rankings = [ranking_of_parts([next(scored) for _ in window.parts]) for window in encoded]
+    parts = [part for window in encoded for part in window.parts]
+    scored = cast(Sequence[WindowRanking | None], ranker.score(parts))
+    rankings = [ranking for ranking in scored if ranking is not None]  # of the last part of each window
     check_rankings(rankings, encoded, ranker.info.precision)
     return rankings
-
-
-def ranking_of_parts(scored: Sequence[WindowRanking | None]) -> WindowRanking:
-    """Returns the ranking of a window from what its parts gave. Raises: RankerFailure if none gave it."""
-    ranking = next((one for one in reversed(scored) if one is not None), None)
-    if ranking is None:
-        raise RankerFailure("the ranker gave no ranking with the last part of a window; this is a bug")
-    return ranking

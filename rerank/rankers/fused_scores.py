@@ -83,8 +83,8 @@ class Signals:
         return np.asarray(self.vectors @ self.query, dtype=np.float64)
 
 
-def weight_by_list(settings: FusionModel, asked: FirstStageWeight, signals: CheapSignals) -> float:
-    """The weight of the first stage in a list: the one asked for if it is a number, otherwise by what its scores add.
+def weight_by_list(settings: FusionModel, given: FirstStageWeight, signals: CheapSignals) -> float:
+    """The weight of the first stage in a list: `given` if it is a number, otherwise by what its scores add.
 
     The scores of BM25 say hardly more than the lexical signal, the scores of a dense model much more. The correlation
     of first stage and lexical signal over the list tells which it is, so that no client has to know.
@@ -92,10 +92,10 @@ def weight_by_list(settings: FusionModel, asked: FirstStageWeight, signals: Chea
     Args:
         signals: of the whole list.
     """
-    if asked is FirstStageKind.NEURAL:
+    if given is FirstStageKind.NEURAL:
         return settings.beyond_words_weight
-    if asked is not FirstStageKind.AUTO:
-        return asked
+    if given is not FirstStageKind.AUTO:
+        return given
     shared = float(np.mean(z_scores(signals.first_stage) * z_scores(signals.lexical)))
     return settings.beyond_words_weight * (1 - signals.knowledge * min(max(shared, 0.0), 1.0))
 
@@ -110,7 +110,7 @@ def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, ag
 
 
 def list_scores(
-    settings: FusionModel, asked: FirstStageWeight, cheap: CheapSignals, read: Places, signals: Signals
+    settings: FusionModel, given: FirstStageWeight, cheap: CheapSignals, read: Places, signals: Signals
 ) -> tuple[Floats, float]:
     """Returns the (n,) scores of a list after some of its passages were read, and the weight of its first stage.
 
@@ -119,8 +119,8 @@ def list_scores(
         read: (m,) places of the passages that were read, at least one.
         signals: of these passages.
     """
-    weight = weight_by_list(settings, asked, cheap)
-    if asked is FirstStageKind.AUTO:
+    weight = weight_by_list(settings, given, cheap)
+    if given is FirstStageKind.AUTO:
         weight *= first_stage_support(settings, cheap, signals)
     fused = fused_scores(settings, weight, signals)
     return with_unread(cheap_scores(settings, weight, cheap), read, fused), weight

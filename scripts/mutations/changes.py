@@ -45,7 +45,7 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/engine/scores.py",
         _ENGINE,
-        ("z_scores(ranking.scores) + weight * z_scores", "z_scores(ranking.scores) - weight * z_scores"),
+        ("scores += weight * first_stage", "scores -= weight * first_stage"),
         ("all(map(math.isfinite, scores)) and ", ""),
         (" and len({*scores}) > 1", ""),
         ("np.nextafter(np.float32(result[-1]), np.float32(-np.inf))", "result[-1]"),

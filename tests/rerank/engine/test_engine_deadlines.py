@@ -1,15 +1,21 @@
-"""Engine: deadlines, cancellation, partial answers and the order of requests."""
+"""Engine: deadlines, cancellation, partial answers and answers after a failure."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from rerank.engine.strategies import Single, spans
-from rerank.errors import DeadlineExceeded
-from rerank.types import Completeness, RankOptions
-from tests.fakes import HeldRanker
+from rerank.config import EngineConfig
+from rerank.engine.engine import Engine
+from rerank.engine.strategies import RankStage, Single, Sliding, spans
+from rerank.errors import DeadlineExceeded, Overloaded, RankerFailure, SelfTestFailed
+from rerank.rankers.failed import FailedRanker
+from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
+from tests.fakes import HeldRanker, NumberRanker, number_in
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     ObservedRanker,
@@ -105,3 +111,77 @@ async def test_partial_answer_is_the_best_order_so_far(windows_done: int) -> Non
     assert ranking.trace.completeness is (Completeness.PARTIAL if windows_done else Completeness.NONE)
     assert ranking.trace.reason == f"the deadline came after {windows_done} of 9 windows of sliding(20/10)"
     assert len(ranking.trace.windows) == windows_done
+
+
+# --- answers after a failure ---
+
+FIRST_STAGE = RankOptions(on_failure=OnFailure.FIRST_STAGE)
+PAIRS = Sliding(2, 1)
+
+
+class FailsAt(NumberRanker):
+    """Raises `error` at the window of this number."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__()
+        self._number, self._error = number, error
+
+    def score(self, parts: Sequence) -> list:  # type: ignore[type-arg]
+        if len(self.ranked) >= self._number:
+            raise self._error
+        return super().score(parts)
+
+
+@pytest.mark.parametrize("windows_done", [0, 3])
+async def test_order_of_the_windows_before_the_failure_is_the_answer(
+    windows_done: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = [float(number) for number in range(10)]
+    async with engine_for(FailsAt(windows_done, ValueError("secret of the model")), ONE_BY_ONE) as engine:
+        with caplog.at_level(logging.ERROR):
+            ranking = await engine.run(request_for(numbers, PAIRS, options=FIRST_STAGE))
+        with pytest.raises(RankerFailure, match="secret of the model"):
+            await engine.run(request_for(numbers, PAIRS))
+        assert (engine.queued_requests, engine.waiting_windows) == (0, 0)
+    best = 9 - windows_done  # the last candidate is the best, and rises by one position per window
+    assert positions(ranking) == [*range(best), 9, *range(best, 9)]
+    assert ranking.trace.completeness is (Completeness.PARTIAL if windows_done else Completeness.NONE)
+    assert ranking.trace.failure is RankerFailure
+    assert ranking.trace.reason == (
+        f"the model failed after {windows_done} of 9 windows of sliding(2/1): internal error; this is a bug of the "
+        "service, see its log for details"
+    )
+    assert "bug: a request was answered without its ranking" in caplog.text
+    assert "secret of the model" in caplog.text
+
+
+async def test_full_queue_answers_at_once_with_the_first_stage() -> None:
+    async with held_engine(EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as (engine, ranker):
+        ranking = await engine.run(request_for(shuffled(50), options=FIRST_STAGE))
+        ran = len(ranker.ranked)
+    assert (positions(ranking), ranking.trace.failure, ran) == (list(range(50)), Overloaded, 0)
+    assert "more exceed the limit of 100; try again later" in ranking.trace.reason
+
+
+async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine_for(NumberRanker()) as engine:
+        monkeypatch.setattr(engine, "_run_stage", lambda request, stage: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await engine.run(request_for([1, 2], options=FIRST_STAGE))
+
+
+@pytest.mark.parametrize("n", [3, 30])
+async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its_preranker(n: int) -> None:
+    """The scores of the one window that held all passages would be another model's."""
+    numbers = shuffled(n)
+    failed = FailedRanker("failed", NumberRanker().info, "its scores are wrong")
+    stages = (RankStage("number", Single(30)), RankStage("failed", Single(20)))
+    request = replace(request_for(numbers, options=FIRST_STAGE), stages=stages)
+    async with Engine({"number": NumberRanker(), "failed": failed}, ONE_BY_ONE) as engine:
+        ranking = await engine.run(request)
+    scores = [number_in(row.passage.text) for row in ranking.ranked]
+    assert scores == sorted(numbers, reverse=True)
+    assert ranking.score_kind is ScoreKind.RANK
+    assert [row.score for row in ranking.ranked] == list(range(n, 0, -1))
+    assert (ranking.trace.model, ranking.trace.failure) == ("failed", SelfTestFailed)
+    assert ranking.trace.completeness is Completeness.PARTIAL

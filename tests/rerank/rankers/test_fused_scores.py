@@ -49,12 +49,12 @@ def slow_agreement(one: Sequence[float], other: Sequence[float]) -> float:
     return min(max(sum(a * b for a, b in zip(z(one), z(other), strict=True)) / len(one) / 0.3, 0.0), 1.0)
 
 
-def slow_weight(asked: FirstStageWeight, of_list: CheapSignals) -> float:
-    if not isinstance(asked, FirstStageKind):
-        return asked
+def slow_weight(given: FirstStageWeight, of_list: CheapSignals) -> float:
+    if not isinstance(given, FirstStageKind):
+        return given
     pairs = zip(z(of_list.first_stage.tolist()), z(of_list.lexical.tolist()), strict=True)
     shared = sum(f * word for f, word in pairs) / len(of_list.lexical)
-    return 1.25 if asked is FirstStageKind.NEURAL else 1.25 * (1 - min(max(shared, 0.0), 1.0))
+    return 1.25 if given is FirstStageKind.NEURAL else 1.25 * (1 - min(max(shared, 0.0), 1.0))
 
 
 def slow_support(cheap: CheapSignals, read: Signals) -> float:
@@ -99,21 +99,21 @@ def slow_scores(of_list: Signals, weight: float) -> list[float]:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 40])
 @pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("asked", [0.0, 0.3, *FirstStageKind])
-def test_scores_are_those_of_the_slow_computation(n: int, sparse: bool, asked: FirstStageWeight) -> None:
+@pytest.mark.parametrize("given", [0.0, 0.3, *FirstStageKind])
+def test_scores_are_those_of_the_slow_computation(n: int, sparse: bool, given: FirstStageWeight) -> None:
     for seed in range(5):
         of_list = signals(n, sparse, seed)
-        weight = weight_by_list(SETTINGS, asked, of_list.cheap)
-        assert weight == pytest.approx(slow_weight(asked, of_list.cheap))
+        weight = weight_by_list(SETTINGS, given, of_list.cheap)
+        assert weight == pytest.approx(slow_weight(given, of_list.cheap))
         expected = slow_scores(of_list, weight)
         assert fused_scores(SETTINGS, weight, of_list).tolist() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("asked", [0.3, *FirstStageKind])
+@pytest.mark.parametrize("given", [0.3, *FirstStageKind])
 @pytest.mark.parametrize("meaning", [1.0, 0.0, -1.0])
 def test_scores_of_a_list_are_those_of_the_slow_computation(
-    sparse: bool, asked: FirstStageWeight, meaning: float
+    sparse: bool, given: FirstStageWeight, meaning: float
 ) -> None:
     """Also if the first stage says nothing, or the opposite of all others."""
     counted = set()
@@ -124,12 +124,12 @@ def test_scores_of_a_list_are_those_of_the_slow_computation(
         of_list = replace(of_list, cheap=replace(of_list.cheap, first_stage=first_stage, lexical=words))
         read = np.sort(np.argsort(-cheap_scores(SETTINGS, 1.0, of_list.cheap))[:30])
         of_read = of_list.select(read)
-        support = slow_support(of_list.cheap, of_read) if asked is FirstStageKind.AUTO else 1.0
-        scores, weight = list_scores(SETTINGS, asked, of_list.cheap, read, of_read)
-        assert weight == pytest.approx(support * slow_weight(asked, of_list.cheap))
+        support = slow_support(of_list.cheap, of_read) if given is FirstStageKind.AUTO else 1.0
+        scores, weight = list_scores(SETTINGS, given, of_list.cheap, read, of_read)
+        assert weight == pytest.approx(support * slow_weight(given, of_list.cheap))
         assert scores[read].tolist() == pytest.approx(slow_scores(of_read, weight), abs=1e-4)
         counted.add(round(support, 6))
-    assert (counted == {1.0}) == (asked is not FirstStageKind.AUTO or not sparse or meaning == 1)
+    assert (counted == {1.0}) == (given is not FirstStageKind.AUTO or not sparse or meaning == 1)
 
 
 def served(settings: FusionModel, of_list: Signals) -> Floats:
@@ -213,8 +213,8 @@ def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> 
         draw, meaning = np.random.default_rng(seed), of_list.cosines
         cheap = CheapSignals(draw.normal(size=100), *(meaning + 0.1 * draw.normal(size=100) for _ in range(2)))
         read = np.argsort(-meaning)[:30]
-        for asked, weight in ((FirstStageKind.NEURAL, 1.25), (0.7, 0.7)):
-            assert list_scores(SETTINGS, asked, cheap, read, replace(of_list, cheap=cheap).select(read))[1] == weight
+        for given, weight in ((FirstStageKind.NEURAL, 1.25), (0.7, 0.7)):
+            assert list_scores(SETTINGS, given, cheap, read, replace(of_list, cheap=cheap).select(read))[1] == weight
         of_read = replace(of_list, cheap=cheap).select(read)
         weights.append(list_scores(SETTINGS, FirstStageKind.AUTO, cheap, read, of_read)[1])
     assert np.mean(weights) < 0.5

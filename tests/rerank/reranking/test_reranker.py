@@ -1,4 +1,4 @@
-"""Reranker: ranking in this process without an event loop."""
+"""Reranker: ranking in this process, with an event loop and without; what a ranking says of a model's output."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sentence_transformers import CrossEncoder
 
 from rerank import FirstStage, InvalidRequest, Query, RankOptions, Reranker, UsageError
 from rerank.reranking.blocking import check_arguments
-from rerank.types import Passage, TextTokens
+from rerank.types import Passage, StrategyKind, TextTokens
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.fakes import NumberRanker
+from tests.fakes import NumberRanker, RamblingRanker, numbered_passages
 from tests.serving import TIMEOUT_S, refusal, reranker_of
 
 if TYPE_CHECKING:
@@ -191,3 +191,21 @@ os._exit(1)
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", command], env=environment, timeout=TIMEOUT_S * 2, check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        (RankOptions(model="rambling"), "40 of 40 places (100%)"),  # two windows of 20
+        (RankOptions(model="rambling", strategy=StrategyKind.CASCADE, preranker="number", window_size=5), "5 of 5"),
+        (RankOptions(model="number"), ""),
+    ],
+)
+async def test_share_of_repaired_places_is_a_warning_of_the_reply(
+    encoder: Encoder, options: RankOptions, share: str
+) -> None:
+    """An order that was repaired in every place is the first stage's, and would look like a tie with it."""
+    async with reranker_of(encoder, {"number": NumberRanker(), "rambling": RamblingRanker()}) as reranker:
+        trace = (await reranker.rerank("q", numbered_passages(range(30)), options)).trace
+    assert trace.model_warning.startswith(share)
+    assert ("were repaired; passages that it did not name kept their order" in trace.model_warning) == bool(share)
