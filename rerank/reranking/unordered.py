@@ -41,30 +41,36 @@ class UnorderedList:
     @classmethod
     def of(cls, query: str, candidates: Sequence[Passage]) -> SlicedWork[UnorderedList]:
         """Groups the candidates, in slices of work. Texts are equal if their titles are equal, too."""
-        by_text: dict[tuple[str, str], list[int]] = {}
+        by_text, scores, has_scores = dict[tuple[str, str], list[int]](), dict[tuple[str, str], float](), True
         for position, candidate in enumerate(candidates):
-            by_text.setdefault((candidate.title, candidate.text), []).append(position)
-        scores = [candidate.score for candidate in candidates]
-        known = [score for score in scores if score is not None and math.isfinite(score)]
-        has_scores = len(known) == len(candidates)
-        if has_scores:
-            scores_of = {text: max(known[position] for position in same) for text, same in by_text.items()}
-        else:
+            text, score = (candidate.title, candidate.text), candidate.score
+            by_text.setdefault(text, []).append(position)
+            if score is None or not math.isfinite(score):
+                has_scores = False
+            else:
+                scores[text] = max(score, scores.get(text, score))
+        if not has_scores:
             shared = yield from shared_words(query, [text for _, text in by_text])
-            blank_last = (count if text.strip() else -1.0 for (_, text), count in zip(by_text, shared, strict=True))
-            scores_of = dict(zip(by_text, blank_last, strict=True))
-        hashes = dict[tuple[str, str], bytes]()
-        for text in by_text:
-            hashes[text] = _hash(text)
+            for text, score in zip(by_text, shared, strict=True):
+                scores[text] = score if text[1].strip() else -1.0
+        order = list[tuple[float, bytes, tuple[int, ...]]]()
+        for text, same in by_text.items():
+            if len(same) > 1:
+                same.sort(key=lambda position: _by_doc_id(candidates[position]))
+            order.append((-scores[text], _hash(text), tuple(same)))
             yield
-        read = sorted(by_text, key=lambda text: (-scores_of[text], hashes[text]))
-        groups = (sorted(by_text[text], key=lambda position: _by_doc_id(candidates[position])) for text in read)
-        return cls(tuple(candidates), tuple(map(tuple, groups)), has_scores)
+        order.sort()
+        return cls(tuple(candidates), tuple([same for *_, same in order]), has_scores)
 
     @property
     def distinct(self) -> tuple[Passage, ...]:
         """One candidate of each text, in reading order: the first of its group, with its vector and best score."""
-        return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
+        distinct = list[Passage]()
+        for same in self.groups:
+            first = self.candidates[same[0]]
+            is_alone = len(same) == 1 and (self.has_scores or first.score is None)
+            distinct.append(first if is_alone else self._merged([self.candidates[position] for position in same]))
+        return tuple(distinct)
 
     def request(self, request: Request) -> Request:
         """The request that ranks `distinct`: ordered by scores, or without the weight of a first stage."""
@@ -79,10 +85,8 @@ class UnorderedList:
         for item in of_distinct.ranked:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
-            same = self.groups[item.position]
-            ranked += [
-                RankedCandidate(self.candidates[place], place, score, item.relevance, item.span) for place in same
-            ]
+            for place in self.groups[item.position]:
+                ranked.append(RankedCandidate(self.candidates[place], place, score, item.relevance, item.span))
         lost = "" if self.has_scores or not options.first_stage_weight else _NO_SCORES
         trace = self._trace(of_distinct.trace, warning_of_scores(self.candidates) or lost)
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
@@ -92,20 +96,21 @@ class UnorderedList:
         first = same[0]
         passage = next((candidate for candidate in same if candidate.vector is not None), first)
         score = max(candidate.score or 0.0 for candidate in same) if self.has_scores else None
-        if passage is first and score == first.score:
-            return first
         return replace(passage, doc_id=first.doc_id, score=score)
 
     def _trace(self, trace: Trace, warning: str) -> Trace:
         """Translates positions to the candidates' as they came, and names all doc_ids that share a text."""
         unread = trace.completeness is not Completeness.FULL and not self.has_scores
+        first = [same[0] for same in self.groups]
         return replace(
             trace,
             windows=tuple(
-                replace(window, positions=tuple(self.groups[position][0] for position in window.positions))
-                for window in trace.windows
+                [
+                    replace(window, positions=tuple([first[place] for place in window.positions]))
+                    for window in trace.windows
+                ]
             ),
-            input_order=tuple(same[0] for same in self.groups),
+            input_order=tuple(first),
             truncated_doc_ids=self._all_doc_ids(trace.truncated_doc_ids),
             reason=trace.reason + (_UNREAD if unread else ""),
             model_warning="; ".join(filter(None, [trace.model_warning, warning])),
@@ -113,20 +118,23 @@ class UnorderedList:
 
     def _all_doc_ids(self, doc_ids: Collection[str]) -> tuple[str, ...]:
         """Adds the doc_ids of all other candidates with the same texts."""
-        wanted = set(doc_ids)
-        of_groups = [[self.candidates[position].doc_id for position in same] for same in self.groups]
-        return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
+        wanted, found = set(doc_ids), list[str]()
+        for same in self.groups if wanted else ():
+            if self.candidates[same[0]].doc_id in wanted:
+                found += [self.candidates[position].doc_id for position in same]
+        return tuple(found)
 
 
 def shared_words(query: str, texts: Sequence[str]) -> SlicedWork[list[float]]:
     """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df) if df texts have one."""
     of_query = set(words(query))
-    shared = list[set[str]]()
+    shared, frequency = list[set[str]](), Counter[str]()
     for text in texts:
-        shared.append(of_query.intersection(words(text[:_READ_CHARS])))
+        shared.append(found := of_query.intersection(words(text[:_READ_CHARS])))
+        frequency.update(found)
         yield
-    frequency = Counter(word for found in shared for word in found)
-    return [math.fsum(math.log1p(len(texts) / frequency[word]) for word in found) for found in shared]
+    weights = {word: math.log1p(len(texts) / count) for word, count in frequency.items()}
+    return [math.fsum(map(weights.__getitem__, found)) for found in shared]
 
 
 def _hash(text: tuple[str, str]) -> bytes:
