@@ -114,15 +114,17 @@ def default_of(service: ServiceConfig) -> FusionModel:
 
 @pytest.fixture(scope="module")
 def verdict(inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> WeightComparison:
-    return train_fusion(arguments(inputs), encoder, sparse_encoder)
+    """With encoders that are loaded under other names."""
+    return train_fusion(arguments(inputs, encoder="mine", sparse_encoder="my-splade"), encoder, sparse_encoder)
 
 
-def test_weights_that_gain_are_served(verdict: WeightComparison, inputs: Path) -> None:
+def test_weights_that_gain_are_served_with_their_encoders(verdict: WeightComparison, inputs: Path) -> None:
     assert verdict.gain.p < 0.05
     assert verdict.gain.interval[0] > 0
     assert verdict.served == verdict.chosen
     assert isinstance(verdict.chosen.first_stage, float)
     service = load_config(inputs / "service.yaml")
+    assert (service.encoder.name, service.sparse_encoder) == ("mine", "my-splade")
     model = default_of(service)
     assert (model.first_stage_weight, model.sparse_weight) == (verdict.chosen.first_stage, verdict.chosen.sparse)
     assert model.cosine_depth == 0
@@ -165,15 +167,6 @@ def test_default_weights_are_found_by_the_list(
     assert (service.first_stage_weight, default_of(service).first_stage_weight) == (FirstStageKind(kind), None)
 
 
-def test_settings_have_the_encoders_that_the_weights_belong_to(
-    inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
-) -> None:
-    given = arguments(inputs, out=tmp_path / "service.yaml", encoder="mine", sparse_encoder="my-splade")
-    train_fusion(given, encoder, sparse_encoder)
-    service = load_config(tmp_path / "service.yaml")
-    assert (service.encoder.name, service.sparse_encoder) == ("mine", "my-splade")
-
-
 def test_existing_settings_are_not_replaced(inputs: Path, tmp_path: Path) -> None:
     (tmp_path / "service.yaml").write_text("mine")
     with pytest.raises(ConfigError, match=r"service\.yaml exists already; remove it first or choose another --out"):
@@ -181,20 +174,21 @@ def test_existing_settings_are_not_replaced(inputs: Path, tmp_path: Path) -> Non
     assert (tmp_path / "service.yaml").read_text() == "mine"
 
 
-def test_judgements_of_other_documents_are_refused(inputs: Path, tmp_path: Path, encoder: Encoder) -> None:
-    (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 other 1\n" for number in range(24)))
-    given = arguments(inputs, qrels=tmp_path / "qrels.txt", out=tmp_path / "service.yaml")
-    with pytest.raises(CollectionError, match="in none of the 24 lists is a passage more relevant than another; check"):
-        train_fusion(given, encoder)
-
-
-def test_too_few_lists_are_refused_with_the_number_that_is_needed(
-    inputs: Path, tmp_path: Path, encoder: Encoder
+@pytest.mark.parametrize(
+    ("lists", "judged", "message"),
+    [
+        (24, "other", "in none of the 24 lists is a passage more relevant than another; check"),
+        (1, "flea", "1 judged lists have passages of different grades; at least 20"),
+    ],
+)
+def test_lists_that_measure_nothing_or_too_few_are_refused(
+    inputs: Path, tmp_path: Path, encoder: Encoder, lists: int, judged: str, message: str
 ) -> None:
-    one = tmp_path / "one.jsonl"
-    one.write_text((inputs / "requests.jsonl").read_text().splitlines()[0] + "\n")
-    with pytest.raises(CollectionError, match="1 judged lists have passages of different grades; at least 20"):
-        train_fusion(arguments(inputs, lists=one, out=tmp_path / "service.yaml"), encoder)
+    rows = (inputs / "requests.jsonl").read_text().splitlines()[:lists]
+    (tmp_path / "requests.jsonl").write_text("\n".join(rows))
+    (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 {judged} 1\n" for number in range(24)))
+    with pytest.raises(CollectionError, match=message):
+        train_fusion(arguments(tmp_path), encoder)
 
 
 @pytest.mark.parametrize(

@@ -95,21 +95,21 @@ def test_skipped_lists_are_reported(requests: Path, tmp_path: Path, capsys: pyte
     assert "skipped lists: 2, fewer than two passages" in capsys.readouterr().out
 
 
-def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
-    qrels = tmp_path / "none.txt"
-    qrels.write_text("7 0 d1 0\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match="no list can be made of 1 queries; skipped lists: 2, all"):
-        built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path) -> None:
-    qrels = tmp_path / "other.txt"
-    qrels.write_text("8 0 d1 1\n9 0 d1 1\n", encoding="utf-8")
-    with pytest.raises(
-        CollectionError, match=r"none of the 1 queries is judged in .*other\.txt \(2 queries\); give .*'7'.*'8'"
-    ):
-        built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels)
+@pytest.mark.parametrize(
+    ("judged", "options", "message"),
+    [
+        ("7 0 d1 0\n", {"lists_per_query": 2}, "no list can be made of 1 queries; skipped lists: 2, all"),
+        ("8 0 d1 1\n9 0 d1 1\n", {}, r"none of the 1 queries is judged in .*\.txt \(2 queries\); give .*'7'.*'8'"),
+        ("7 0 d1 3\n", {"held_out_share": 0.5}, "leaves 0 lists to train on and 1 held out, of 1 queries"),
+    ],
+)
+def test_source_that_gives_no_list_is_refused_and_writes_no_file(
+    files: dict[str, Path], tmp_path: Path, judged: str, options: dict[str, object], message: str
+) -> None:
+    files["qrels"].write_text(judged, encoding="utf-8")
+    with pytest.raises(CollectionError, match=message):
+        built(tmp_path / "out.jsonl", "qrels", **files, **options)
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 def test_queries_without_judgement_are_counted(
@@ -137,12 +137,6 @@ def test_held_out_share_writes_two_files_without_a_common_query(collection: Path
     assert (len(lists), len(held_out)) == (9, 3)
     queries, others = ({item.query.query_id.partition("#")[0] for item in part} for part in (lists, held_out))
     assert (len(queries), len(others), queries & others) == (3, 1, set())
-
-
-def test_held_out_share_that_leaves_no_training_list_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="leaves 0 lists to train on and 1 held out, of 1 queries"):
-        built(tmp_path / "out.jsonl", "qrels", **files, held_out_share=0.5)
-    assert not list(tmp_path.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize(
