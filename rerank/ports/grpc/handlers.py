@@ -79,7 +79,7 @@ class RerankMethods:
         with self._calls.enter(port, "Rerank", self._on_end) as call:
             message = _counted_message(pb.RerankRequest, await call.receive(), limits)
             check_number_of_candidates(message.candidates, limits)
-            request = await call.convert(self._reranker, rerank_request, message)
+            call.request = request = await call.convert(self._reranker, rerank_request, message)
             call.request = request = await call.convert(self._reranker, request.checked, limits)
             async with call.answering() as (deadline_s, share):
                 call.result = ranking = await request.rank(self._reranker, deadline_s, share)
@@ -88,7 +88,8 @@ class RerankMethods:
     async def search(self, port: PortCall) -> bytes:
         with self._calls.enter(port, "Search", self._on_end) as call:
             message = _counted_message(pb.SearchRequest, await call.receive(), self._calls.limits)
-            call.request = request = search_request(message).checked(self._calls.limits)
+            call.request = request = search_request(message)
+            call.request = request = request.checked(self._calls.limits)
             async with call.answering() as (deadline_s, share):
                 call.result = result = await request.rank(self._reranker, deadline_s, share)
             return call.reply(search_response(result, message).SerializeToString())

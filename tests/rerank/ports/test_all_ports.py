@@ -237,13 +237,15 @@ def test_id_of_a_request_is_in_its_answer_its_error_and_the_log(
     encoder: Encoder, send: Send, given: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "rerank.calls")
+    asked = [{"model": "number"}, {"model": "no\nmodel"}, {"model": "number", "query": " "}]
     with service(encoder) as served:
-        answers = [rerank(send, served, ("x-request-id", given), model=model) for model in ("number", "no\nmodel")]
-    assert [answer.request_id for answer in answers] == [given, given]
+        answers = [rerank(send, served, ("x-request-id", given), **fields) for fields in asked]
+    assert [answer.request_id for answer in answers] == [given] * 3
     lines = [record.getMessage() for record in caplog.records if f"id={given}" in record.getMessage()]
     assert [re.sub(r"[0-9]+ ms", "N ms", line).removeprefix("POST /").lower() for line in lines] == [
         f"rerank ok n ms id={given} model=number candidates=2 windows=1",
         rf"rerank not_found n ms id={given} model='no\nmodel' candidates=2 windows=0",
+        f"rerank invalid_argument n ms id={given} model='number' candidates=2 windows=0",
     ]
     assert "secret" not in caplog.text
 
