@@ -55,7 +55,7 @@ class DecodeState:
         self.outputs[self._rows] = found
 
 
-class RecomputedState:
+class UncachedDecodeState:
     """The same, but plainly: each sequence is read alone, and again as a whole at each step. The self-test needs it."""
 
     def __init__(self, model: Callable[..., Any], sequences: Sequence[torch.Tensor], _steps: int) -> None:

@@ -10,11 +10,11 @@ from typing import TypeAlias
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.decode_state import DecodeState, RecomputedState
+from rerank.models.decode_state import DecodeState, UncachedDecodeState
 from rerank.types import Decoded
 
 #: Sequences that can be extended; `outputs` is (B, D).
-State: TypeAlias = DecodeState | RecomputedState
+State: TypeAlias = DecodeState | UncachedDecodeState
 
 
 def one_step(states: torch.Tensor, passages: Sequence[torch.Tensor]) -> list[tuple[float, ...]]:

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
-from rerank.models.decode_state import RecomputedState
+from rerank.models.decode_state import UncachedDecodeState
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import LastTokenReader
 from rerank.models.linear_layers import use_float8
@@ -180,7 +180,7 @@ class PERankRanker(Ranker):
     @torch.inference_mode()
     def _plain_scores(self, transformer: PreTrainedModel, max_window_size: int) -> Scores:
         """Returns the scores of the self-test's windows by the transformer alone, without a batch, cache or padding."""
-        prefill = partial(RecomputedState, transformer)
+        prefill = partial(UncachedDecodeState, transformer)
         with failing_on_windows():
             windows = [self.encode(window) for window in windows_of(self, max_window_size)]
             inputs, passages = self._inputs(windows)

@@ -37,7 +37,7 @@ from rerank.util.time_limit import in_thread
 log = logging.getLogger(__name__)
 
 #: Checks for idle models per shortest `unload_after_s`.
-_LOOKS = 10
+_CHECKS_PER_TIMEOUT = 10
 #: Attempts to free a model's memory.
 _TRIES = 5
 
@@ -314,7 +314,7 @@ class LazyModels:
 
     async def _unload_idle(self, limits: dict[str, float]) -> None:
         while True:
-            await asyncio.sleep(min(limits.values()) / _LOOKS)
+            await asyncio.sleep(min(limits.values()) / _CHECKS_PER_TIMEOUT)
             for name, limit_s in limits.items():
                 is_idle = not self._in_use[name] and _now_s() - self._used_s[name] > limit_s
                 if is_idle and self._registry.is_served(name):
