@@ -287,7 +287,7 @@ class Window:
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it.
         truncated: places in the window of the passages that were truncated to fit the prompt.
-        divided: parts of the window that the model reads one after the other; empty: it reads the window at once.
+        parts: parts of the window that are queued one by one; empty: the window is its only part.
     """
 
     query: Query
@@ -298,12 +298,7 @@ class Window:
     prompts: tuple[tuple[int, ...], ...] = ()
     tokens: int = 0
     truncated: tuple[int, ...] = ()
-    divided: tuple[Any, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        """The parts of the window that are queued one by one; a window that is not divided is its only part."""
-        return self.divided or (self,)
+    parts: tuple[Any, ...] = ()
 
     @property
     def window(self) -> Window:

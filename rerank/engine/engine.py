@@ -17,7 +17,7 @@ from rerank.engine.model import ModelSchedulers
 from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.engine.scheduler import BatchObserver, Observers, ResultsObserver
 from rerank.engine.scores import kendall_tau, strictly_decreasing, warning_of_scores
-from rerank.engine.strategies import RankStage, describe, has_stride
+from rerank.engine.strategies import RankStage, has_stride
 from rerank.errors import FAILURES, DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, message_for_caller
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Completeness, OnFailure, RankedCandidate, Ranking, ScoreKind, Trace
@@ -255,7 +255,7 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
     warning = _warnings(request)
     return Trace(
         model=request.stages[-1].model,
-        strategy=describe(request.stages),
+        strategy=request.strategy,
         windows=tuple(request.windows),
         rounds=request.rounds,
         repairs=request.repairs,

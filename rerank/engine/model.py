@@ -99,13 +99,13 @@ class ModelSchedulers:
             windows = await self._encode(request, round_, some)
             parts, tokens = list[Part](), list[int]()
             for window in windows:
-                for part in window.parts:
+                for part in window.parts or (window,):
                     parts.append(part)
                     tokens.append(max(MIN_WINDOW_TOKENS, part.tokens))
             request.add_windows(len(windows), sum(tokens))
             done = iter(await self._ranking.run(request, parts, tokens))
             for window in windows:
-                ranked.append(_ranked(window, islice(done, len(window.parts))))
+                ranked.append(_ranked(window, islice(done, max(1, len(window.parts)))))
         return ranked
 
     async def _encode(self, request: Request, round_: Round, windows: Sequence[Positions]) -> Sequence[Window]:

@@ -126,6 +126,7 @@ class Request:
     Attributes:
         stages: one, or up to three of a cascade; the last one has the request's own model. Once the request has begun,
             they are without a weight of the first stage that cannot count.
+        strategy: the stages in words, as they run.
         warnings: why such weights cannot count.
         options: of the answer; what they say about the model and its strategy is in `stages`.
         deadline_s: on the event loop's clock; infinite without one.
@@ -155,6 +156,7 @@ class Request:
     tags: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     came: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     costs: dict[str, ModelCost] = field(init=False, default_factory=dict)
+    strategy: str = field(init=False, default="")
     warnings: list[str] = field(init=False, default_factory=list)
 
     info: RankerInfo = field(init=False)
@@ -179,11 +181,6 @@ class Request:
     _stage: RankStage = field(init=False)
     _stage_info: RankerInfo = field(init=False)
     _schedule: Schedule = field(init=False)
-
-    @property
-    def strategy(self) -> str:
-        """The stages in words."""
-        return describe(self.stages)
 
     @property
     def window_bounds(self) -> Cost:
@@ -218,6 +215,7 @@ class Request:
                 stage = replace(stage, weight=0.0)
             stages.append(stage)
         self.stages = tuple(stages)
+        self.strategy = describe(self.stages)
 
     def begin_stage(self, stage: RankStage, info: RankerInfo) -> None:
         """Begins one of the stages, whose ranker is `info`."""

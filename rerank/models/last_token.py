@@ -70,6 +70,8 @@ class LastTokenReader:
     @torch.inference_mode()
     def read(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns (B, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device."""
+        if len(sequences) == 1:  # as most windows on a CPU
+            return self._read_batch(sequences)
         outputs: dict[int, torch.Tensor] = {}
         for rows in self._batches([len(sequence) for sequence in sequences]):
             outputs |= zip(rows, self._read_batch([sequences[row] for row in rows]), strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TypeVar
 
 from rerank.errors import InvalidRequest, reason_of
@@ -170,7 +171,7 @@ def _execution(trace: Trace) -> pb.Execution:
         windows=len(trace.windows),
         rounds=trace.rounds,
         tokens=trace.tokens,
-        decode_tokens=sum(window.decode_tokens for window in trace.windows),
+        decode_tokens=sum(map(attrgetter("decode_tokens"), trace.windows)),
         decode_ms=trace.decode_ms,
         truncated_doc_ids=trace.truncated_doc_ids,
         completeness=COMPLETENESS[trace.completeness],

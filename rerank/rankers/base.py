@@ -138,7 +138,7 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
         RankerFailure: the ranker did not return one finite score per passage.
     """
     encoded = [ranker.encode(window) for window in windows]
-    parts = [part for window in encoded for part in window.parts]
+    parts = [part for window in encoded for part in window.parts or (window,)]
     scored = cast(Sequence[WindowRanking | None], ranker.score(parts))
     rankings = [ranking for ranking in scored if ranking is not None]  # of the last part of each window
     check_rankings(rankings, encoded, ranker.info.precision)

@@ -342,7 +342,7 @@ class CrossEncoderRanker(Ranker):
             PairBatch(window, tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows), scores)
             for rows in batches_by_length(lengths, self._batch_tokens)
         )
-        return replace(window, tokens=sum(lengths), truncated=truncated, divided=batches)
+        return replace(window, tokens=sum(lengths), truncated=truncated, parts=batches)
 
     @translate_out_of_memory()
     def score(self, parts: Sequence[PairBatch]) -> list[WindowRanking | None]:

@@ -103,7 +103,7 @@ class FusionRanker(Ranker):
     def encode(self, window: Window) -> Window:
         """Groups the texts whose vectors are missing into batches of similar lengths."""
         batches = self._batches(window, list(dict.fromkeys(self._missing(window))))
-        return replace(window, tokens=sum(batch.tokens for batch in batches), divided=batches)
+        return replace(window, tokens=sum(batch.tokens for batch in batches), parts=batches)
 
     def score(self, parts: Sequence[TextBatch]) -> list[WindowRanking | None]:
         """Encodes batches of texts, whose vectors are kept for later requests, and ranks the windows that have all."""

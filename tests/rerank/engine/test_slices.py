@@ -52,7 +52,7 @@ class Pointwise(HeldRanker):
     def encode(self, window: Window) -> Window:
         n, scores = len(window.passages), dict[int, float]()
         parts = tuple(Part(window, range(start, min(start + 5, n)), scores) for start in range(0, n, 5))
-        return replace(super().encode(window), divided=parts)
+        return replace(super().encode(window), parts=parts)
 
     def score(self, parts: Sequence[Any]) -> list[WindowRanking | None]:
         super().score([])  # blocks
