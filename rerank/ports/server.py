@@ -156,6 +156,11 @@ def _favour_event_loop() -> None:
     gc.freeze()
 
 
+def _flush_log() -> None:
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal stops at once.
 
@@ -208,9 +213,9 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
             log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
         if running.metrics_address:
             log.info("metrics at http://%s/metrics", running.metrics_address)
-        for handler in logging.getLogger().handlers:
-            handler.flush()  # whoever waits for the address may read the others in the log
+        _flush_log()  # whoever waits for the address may read the others in the log
         announce(running.address)
         await stopping
         log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)
+        _flush_log()  # before the first call is refused
     log.info("stopped; calls that ended without an answer: %d", running.unanswered)

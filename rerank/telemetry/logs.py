@@ -79,7 +79,6 @@ class LogWriter(logging.Handler):
     def _write(self) -> None:
         while True:
             self._has_lines.wait()
-            time.sleep(_GATHER_S)
             self._has_lines.clear()
             self._is_writing = True
             while self._lines:
@@ -91,6 +90,7 @@ class LogWriter(logging.Handler):
                     while content:
                         content = content[os.write(self._file, content) :]
             self._is_writing = False
+            time.sleep(_GATHER_S)
 
 
 class RateLimitedLog:
