@@ -1,4 +1,4 @@
-"""One process, and the messages of one of several; test_several_processes.py compares two processes with one."""
+"""One process, and the messages of one of several; test_processes.py compares two processes with one."""
 
 from __future__ import annotations
 
