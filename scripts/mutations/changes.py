@@ -45,6 +45,7 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/engine/scores.py",
         _ENGINE,
+        ("SAME_WORDS = 0.8", "SAME_WORDS = 1.0"),
         ("scores += weight * first_stage", "scores -= weight * first_stage"),
         ("all(map(math.isfinite, scores)) and ", ""),
         (" and len({*scores}) > 1", ""),
