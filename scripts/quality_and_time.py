@@ -35,6 +35,7 @@ _CROSS_ENCODERS = {"TinyBERT-L2": (2, 128, 2), "MiniLM-L6": (6, 384, 12)}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 70, 20, 20, 50
 #: Labels that would cover others on the right of their marks: pixels to the right, below, and the end that is there.
 _LABELS = {
+    "cosine": (0, 18, "middle"),
     "BM25 and cosine": (-10, 4, "end"),
     "TinyBERT-L2, published": (0, -12, "middle"),
     "default, seen before": (0, -12, "middle"),
