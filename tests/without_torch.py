@@ -25,7 +25,6 @@ TORCH_FREE = (
     "tests/eval/test_statistics.py",
     "tests/rerank/readers/",
     "tests/rerank/engine/",
-    "tests/rerank/rankers/test_identity.py",
     "tests/rerank/config/test_loading.py",
     "tests/rerank/util/test_files.py",
     "tests/rerank/test_types.py",
@@ -44,6 +43,14 @@ NEED_ALL_PACKAGES = (
     "tests/test_dependencies.py",
     "tests/test_wheel.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    paths = {entry.partition("::")[0] for entry in (*TORCH_FREE, *NEED_ALL_PACKAGES)}
+    if missing := sorted(path for path in paths if not (config.rootpath / path).exists()):
+        raise pytest.UsageError(
+            f"tests/without_torch.py names {', '.join(missing)}, which is gone; remove or rename it"
+        )
 
 
 def absent(module: str | None) -> str | None:
