@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,8 +106,8 @@ class Engine:
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
         request.begin(self._infos)
-        clock = asyncio.get_running_loop().time  # which deadlines refer to
-        start_s, timeout = clock(), timeout_at(request.deadline_s - request.options.answer_margin_s)
+        start_s = time.perf_counter()  # uvloop's clock, which deadlines refer to, has milliseconds only
+        timeout = timeout_at(request.deadline_s - request.options.answer_margin_s)
         with request.share.queueing(sum(request.remaining.values())):
             try:
                 async with timeout:
@@ -115,8 +116,8 @@ class Engine:
                         for stage in request.stages:
                             await self._run_stage(request, stage)
             except Exception as error:
-                return answer_after_failure(request, error, timeout.expired(), 1000 * (clock() - start_s))
-            return ranking_of(request, 1000 * (clock() - start_s))
+                return answer_after_failure(request, error, timeout.expired(), _ms_since(start_s))
+            return ranking_of(request, _ms_since(start_s))
 
     async def _run_stage(self, request: Request, stage: RankStage) -> None:
         """Lets a model order the candidates, round by round."""
@@ -165,6 +166,10 @@ def _too_many_windows(request: Request, windows: int) -> InvalidRequest:
         f"{MAX_WINDOWS}; use a larger window_size or stride, or send fewer candidates",
         {"windows": str(windows), "limit": str(MAX_WINDOWS)},
     )
+
+
+def _ms_since(start_s: float) -> float:
+    return 1000 * (time.perf_counter() - start_s)
 
 
 def timeout_at(deadline_s: float) -> asyncio.Timeout:
