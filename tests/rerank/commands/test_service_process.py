@@ -149,7 +149,11 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
         addresses.append(address)
         os.kill(os.getpid(), number)
 
-    asyncio.run(serve(config, announce))
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests under `nohup` inherit that it is ignored
+    try:
+        asyncio.run(serve(config, announce))
+    finally:
+        signal.signal(signal.SIGHUP, inherited)
     with RerankClient(addresses[0], attempts=1) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
