@@ -96,7 +96,7 @@ DEFAULT_FIRST_STAGE = FirstStage.HYBRID_Z_SCORE
 
 
 class FeedbackMethod(Name):
-    """How relevance feedback updates the query vector; see `rerank.retrieval.feedback`."""
+    """Methods by which relevance feedback updates the query vector; see `rerank.retrieval.feedback`."""
 
     #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): uses the teacher's order only.
     WEIGHTED_RANKNET = "weighted-ranknet"

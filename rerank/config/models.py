@@ -201,8 +201,8 @@ class PERankModel(ScoringModel, LanguageModel):
             template. Default: the template of the checkpoint.
         first_stage_weight: as for other models. Default: 0.25.
         lexical_weight: weight of BM25 over the texts of a window, because a vector hardly tells the words of its text.
-            It is lower where the first stage says the same, down to 0. Default: 1. Dynamic decoding gives no scores,
-            and counts no words.
+            It is lower where the first stage says the same, down to 0. Default: 1. Dynamic decoding gives no scores
+            and counts no words: a weight that is set is then refused.
     """
 
     _has_window_of_training: ClassVar[bool] = False

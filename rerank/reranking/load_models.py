@@ -51,6 +51,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, RemoteModel
 from rerank.rankers.remote_server import ApiRanker
+from rerank.types import ScoreKind
 from rerank.util.files import cached_folder, sha256_of_files
 from rerank.util.memory import gpu_memory_bytes, memory_bytes
 from rerank.util.time_limit import BlockedByHungCall, within
@@ -225,15 +226,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
             read_manifest(model.path)  # checks the other files of its folder
-            return PERankRanker(
-                model.path,
-                encoder,
-                device,
-                model.decoding,
-                model.template,
-                precision=model.precision,
-                lexical_weight=model.lexical_weight,
-            )
+            return _load_pe_rank(model, model.path, encoder, device)
         case E2RankModel():
             return _load_e2rank(model, encoder, device)
         case FirstModel():
@@ -245,6 +238,26 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             return CrossEncoderRanker(model.path, device, model.precision)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
+
+
+def _load_pe_rank(model: PERankModel, path: Path, encoder: Encoder, device: str) -> PERankRanker:
+    """Loads a PE-Rank model. Raises: ConfigError for a weight of words that somebody set and dynamic decoding lacks."""
+    ranker = PERankRanker(
+        path,
+        encoder,
+        device,
+        model.decoding,
+        model.template,
+        precision=model.precision,
+        lexical_weight=model.lexical_weight,
+    )
+    is_set = "lexical_weight" in model.model_fields_set and model.lexical_weight
+    if is_set and ranker.info.score_kind is ScoreKind.RANK:
+        raise ConfigError(
+            f"model {model.name}: lexical_weight {model.lexical_weight:g} has no effect, as dynamic decoding gives no "
+            "scores; leave it out, or set decoding: one_step"
+        )
+    return ranker
 
 
 def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRanker:

@@ -109,7 +109,7 @@ async def status_of(call: Any) -> str:
 
 
 async def outcomes(calls: Iterable[Awaitable[str]]) -> Counter[str]:
-    """How often calls, all at once, end with each status."""
+    """Awaits calls, all at once, and counts the statuses that they end with."""
     return Counter(await asyncio.gather(*calls))
 
 

@@ -1,4 +1,4 @@
-"""What decides the speed on a GPU and needs none to be counted: shapes of a workload, and kernels of a layer."""
+"""Counts the shapes of a workload and the kernels of a layer, which decide the speed on a GPU, without a GPU."""
 
 from __future__ import annotations
 

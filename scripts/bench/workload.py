@@ -1,4 +1,4 @@
-"""What all measurements share: one checkpoint, the rankers that load it, eight windows, and timing in turns."""
+"""The workload of all measurements: one checkpoint, the rankers that load it, eight windows, and timing in turns."""
 
 from __future__ import annotations
 

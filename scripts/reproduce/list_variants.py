@@ -62,7 +62,7 @@ def rarest_word(query: Query) -> Query:
 
 @dataclass(frozen=True)
 class Variant:
-    """What a client sends instead of the queries and lists of a collection."""
+    """Changes to the queries and lists of a collection, as a client with other data would send them."""
 
     ask: Ask = lambda query: query
     send: Send = as_it_is

@@ -49,7 +49,7 @@ WAYS: dict[str, tuple[Precision, int]] = {
 
 @dataclass(frozen=True)
 class Scores:
-    """What a ranker gives for some windows.
+    """The scores and orders that a ranker gives to some windows.
 
     Attributes:
         rows: scores that rounding changes steadily: of a window, or of each choice of a window if scores are ranks.

@@ -52,7 +52,7 @@ class CallTimes:
 
     @property
     def note(self) -> str:
-        """Where the time went: the rest is the client's, the socket's and the ports'."""
+        """The parts of the time of a call. The client, the socket and the ports take what the parts leave."""
         parts = {
             "model": lambda execution: execution.model_ms,
             "tokenizing and vectors": lambda execution: execution.prepare_ms,

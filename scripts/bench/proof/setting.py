@@ -1,4 +1,4 @@
-"""What the sections of a proof share: the device with its rates, models and texts."""
+"""The device with its measured rates, the models and the texts of all sections of a proof."""
 
 from __future__ import annotations
 

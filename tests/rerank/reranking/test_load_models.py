@@ -19,11 +19,11 @@ import yaml
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from rerank.checkpoints import bundled
-from rerank.config import load_config
+from rerank.config import PERankModel, load_config
 from rerank.config.named import named_model
-from rerank.errors import CheckpointError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.reranking.load_models import ModelLoader, zero_init_checkpoint
+from rerank.reranking.load_models import ModelLoader, load_ranker, zero_init_checkpoint
 from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import check_models
 from rerank.service.startup import check_before_loading
@@ -182,3 +182,11 @@ def test_model_that_was_trained_with_its_plain_prompt_has_no_warning_about_a_cha
     (description,) = load_models(config.models[:1], ModelLoader(encoder, "cpu")).describe()
     assert not description.problem
     assert ("has no chat template" in description.info.warning) is not is_trained
+
+
+def test_weight_of_words_that_dynamic_decoding_would_ignore_is_refused(encoder: Encoder) -> None:
+    settings = {"name": "pe", "ranker": "pe-rank", "path": bundled.PE_RANK, "decoding": "dynamic"}
+    with pytest.raises(ConfigError, match=r"^model pe: lexical_weight 0\.5 has no effect.*decoding: one_step"):
+        load_ranker(PERankModel.model_validate(settings | {"lexical_weight": 0.5}), encoder, "cpu")
+    for allowed in ({}, {"lexical_weight": 0.0}, {"lexical_weight": 0.5, "decoding": "one_step"}):
+        load_ranker(PERankModel.model_validate(settings | allowed), encoder, "cpu")

@@ -41,7 +41,7 @@ _SPLIT = "test"
 
 @dataclass(frozen=True, slots=True)
 class WeightComparison:
-    """What judged lists say of the default weights.
+    """The default weights compared, on judged lists, with the first stage and with weights that these lists choose.
 
     Attributes:
         first_stage: the order of the first stage, compared with the default.

@@ -1,4 +1,4 @@
-"""What makes a step fast on a GPU: few lengths of a batch, compiled layers, and frozen weights in bfloat16."""
+"""Makes a step of training fast on a GPU: few lengths of a batch, compiled layers, frozen weights in bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reranking APIs share: their base class, and the options and documents of the APIs of others."""
+"""The base class of the reranking APIs over HTTP, and the options and documents of the APIs of other services."""
 
 from __future__ import annotations
 
