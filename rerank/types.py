@@ -72,11 +72,15 @@ class Query:
 
     @classmethod
     def of(cls, query: Query | str) -> Query:
-        """Makes a query without control characters. Raises: InvalidRequest if it is none or empty."""
+        """Makes a query without control characters. White space at its ends stays: published models read it.
+
+        Raises:
+            InvalidRequest: it is none or empty.
+        """
         if not isinstance(query, cls | str):
             raise InvalidRequest("query", f"{reprlib.repr(query)} is not a query; give a text or a Query")
         given = cls(query) if isinstance(query, str) else query
-        text = CONTROL.sub(" ", given.text).strip()
+        text = CONTROL.sub(" ", given.text)
         if given.is_empty:
             raise InvalidRequest("query", "the query is empty; send more than white space and control characters")
         return given if text == given.text else replace(given, text=text)
@@ -478,6 +482,8 @@ class Trace:
     query_truncated: bool = False
     #: Places in the generated permutations of all windows, including `repairs`; 0: no model wrote an order.
     generated: int = 0
+    #: The settings of the model's prompts beside the template's words; empty: the default ones.
+    prompt: str = ""
     #: The vector of the last window, see WindowRanking.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
 

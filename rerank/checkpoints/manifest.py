@@ -35,6 +35,8 @@ class CheckpointManifest(BaseModel):
         weights_sha256: SHA-256 of the weights of this checkpoint.
         template_sha256: SHA-256 of `template.yaml` next to the manifest; empty for a ranker without a prompt.
         identifiers: kind of the passage identifiers; empty for a ranker that uses none.
+        prompt: keys of the prompts' style in training that differ from their defaults, see
+            `rerank.prompting.style.PromptStyle`.
         window_size: size of the largest training window, in passages.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
         instructions: number of training lists whose query has an instruction; counted for pe-rank only.
@@ -54,6 +56,7 @@ class CheckpointManifest(BaseModel):
     weights_sha256: str
     template_sha256: str
     identifiers: Literal["letters", "numbers", ""] = ""
+    prompt: dict[str, object] = Field(default_factory=dict)
     window_size: Annotated[int, Field(ge=2, le=_MAX_WINDOW, strict=True)]
     passage_tokens: int = 0
     instructions: int = 0

@@ -14,8 +14,11 @@ from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.names import MAX_FIRST_STAGE_WEIGHT
 from rerank.profiles import load_profile
+from rerank.prompting.style import TEXT_KEYS, PromptStyle
 from rerank.types import FirstStageKind, FirstStageWeight, Precision, StrategyKind
 
+#: The most words of a passage in E2Rank's prompt by default, as in the paper.
+E2RANK_WORDS = 1024
 #: What E2Rank is asked for by default.
 E2RANK_INSTRUCTION = "Order these documents by how well they answer the search query:"
 
@@ -97,31 +100,52 @@ class LanguageModel(CheckpointModel):
             preferred to the template of the profile.
         template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
             path of a YAML file. Default: the checkpoint's.
+        prompt: settings of the prompts beside the words of the template, see below. Default: those of the profile or of
+            the checkpoint.
         precision: number format of the model. Default: auto.
     """
 
     #: True if a checkpoint with a manifest has the default of `window_size`.
     _has_window_of_training: ClassVar[bool] = True
+    #: The keys of `prompt` that have an effect, and their defaults where these differ from PromptStyle's.
+    _prompt_keys: ClassVar[frozenset[str]] = TEXT_KEYS
+    _prompt_defaults: ClassVar[dict[str, object]] = {}
 
     profile: str | None = None
     template: str | None = None
+    prompt: PromptStyle = PromptStyle()
     precision: Precision = "auto"
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_are_those_of_the_profile(cls, settings: Any) -> Any:
-        if not isinstance(settings, dict) or settings.get("profile") is None:
+        if not isinstance(settings, dict):
             return settings
-        try:
-            profile = load_profile(str(settings["profile"])).settings
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        if (ranker := settings.get("ranker", profile["ranker"])) != profile["ranker"]:
-            raise ValueError(f"profile {settings['profile']} is of ranker {profile['ranker']}, not {ranker}")
-        path = settings.get("path")
-        if isinstance(path, str | Path) and (own := Path(path) / TEMPLATE_FILE).is_file():
-            profile["template"] = str(own)
+        profile, prompt = dict[str, Any](), cls._prompt_defaults
+        if settings.get("profile") is not None:
+            try:
+                found = load_profile(str(settings["profile"]))
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+            profile, prompt = found.settings, prompt | found.prompt
+            if (ranker := settings.get("ranker", profile["ranker"])) != profile["ranker"]:
+                raise ValueError(f"profile {settings['profile']} is of ranker {profile['ranker']}, not {ranker}")
+            path = settings.get("path")
+            if isinstance(path, str | Path) and (own := Path(path) / TEMPLATE_FILE).is_file():
+                profile["template"] = str(own)
+                prompt |= {} if settings.get("template") else found.own_prompt
+        given = settings.get("prompt", {})
+        if isinstance(given, PromptStyle):
+            given = given.stated
+        if prompt and isinstance(given, dict):
+            settings = settings | {"prompt": prompt | given}
         return profile | settings
+
+    @model_validator(mode="after")
+    def _prompt_has_keys_with_an_effect(self) -> Self:
+        if unread := sorted(self.prompt.stated.keys() - self._prompt_keys):
+            raise ValueError(f"prompt: {', '.join(unread)} has no effect on this ranker; leave it out")
+        return self
 
     def read_window_size(self) -> int:
         trained = trained_window(self.path) if self._has_window_of_training and self.path is not None else None
@@ -206,6 +230,9 @@ class PERankModel(ScoringModel, LanguageModel):
     """
 
     _has_window_of_training: ClassVar[bool] = False
+    _prompt_keys: ClassVar[frozenset[str]] = frozenset(
+        {"bos_tokens", "chat_template", "guards", "blank_passages", "encoder_tokens"}
+    )
 
     ranker: Literal["pe-rank"]
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
@@ -264,6 +291,8 @@ class E2RankModel(WholeListModel, ScoringModel, ServableModel):
     """
 
     _has_window_of_training: ClassVar[bool] = False
+    _prompt_keys: ClassVar[frozenset[str]] = TEXT_KEYS | {"encoder_text"}
+    _prompt_defaults: ClassVar[dict[str, object]] = {"max_words": E2RANK_WORDS}
 
     ranker: Literal["e2rank"]
     instruction: Annotated[str, Field(min_length=1)] = E2RANK_INSTRUCTION
@@ -281,9 +310,17 @@ class GenerationModel(ListwiseModel):
             answer is then the last chain of identifiers, such as "[2] > [1]", after the last </think>. Default: 0.
     """
 
+    _prompt_keys: ClassVar[frozenset[str]] = TEXT_KEYS | {"order_tokens"}
+
     ranker: Literal["generation"]
     path: Path
     thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
+
+    @model_validator(mode="after")
+    def _exact_order_has_no_reasoning(self) -> Self:
+        if self.thinking_tokens and self.prompt.order_tokens == "exact":
+            raise ValueError("prompt: order_tokens: exact has no effect with thinking_tokens; leave one of them out")
+        return self
 
 
 class CrossEncoderModel(WholeListModel, ScoringModel, CheckpointModel):

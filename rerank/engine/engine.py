@@ -277,6 +277,7 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
         first_stage_weight=request.weight,
         kendall_tau=kendall_tau([*request.order, *request.blank]) if request.options.ordered else None,
         model_warning=warning,
+        prompt=request.info.prompt,
     )
 
 

@@ -191,7 +191,7 @@ class Request:
         return Cost(fewest, most)
 
     def begin(self, infos: Mapping[str, RankerInfo]) -> None:
-        """Estimates the work, and sets passages without a text apart, unless all are so or no model reads them.
+        """Estimates the work, and sets passages without a text apart, unless all are so or every model takes them.
 
         Args:
             infos: of the rankers by model.
@@ -201,7 +201,8 @@ class Request:
         self.info = infos[self.stages[-1].model]
         self.order = range(len(self.candidates))
         blank = [position for position in self.order if not self.candidates[position].text.strip()]
-        if blank and len(blank) < len(self.order) and any(infos[stage.model].reads_passages for stage in self.stages):
+        readers = [infos[stage.model] for stage in self.stages if infos[stage.model].reads_passages]
+        if blank and len(blank) < len(self.order) and not all(info.reads_blank for info in readers):
             self.order = [position for position in self.order if position not in {*blank}]
             self.blank = blank
         stages = list[RankStage]()

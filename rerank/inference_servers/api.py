@@ -51,10 +51,12 @@ class ServerApi(ABC):
     Attributes:
         most_token_ids: the most tokens whose log-probabilities one request may ask for.
         lacks: what a server lacks that does not answer a request for log-probabilities with all of them.
+        has_min_tokens: the server can keep a model from ending too early.
     """
 
     most_token_ids: ClassVar[int] = 1_000
     lacks: ClassVar[str]
+    has_min_tokens: ClassVar[bool] = True
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -68,8 +70,12 @@ class ServerApi(ABC):
         """Returns the log-probabilities in an answer to `score`, possibly of further tokens."""
 
     @abstractmethod
-    def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
-        """Asks for the text that the model generates greedily after the prompt."""
+    def generate(self, prompt: Sequence[int], max_tokens: int, min_tokens: int = 0) -> Post:
+        """Asks for the text that the model generates greedily after the prompt.
+
+        Args:
+            min_tokens: the model may not end before it wrote as many; 0 where `has_min_tokens` is False.
+        """
 
     @abstractmethod
     def text(self, answer: Any) -> str:
@@ -111,8 +117,9 @@ class VllmApi(ServerApi):
         by_name = answer["choices"][0]["logprobs"]["top_logprobs"][0]
         return {int(name.removeprefix(_ID_PREFIX)): float(log_prob) for name, log_prob in by_name.items()}
 
-    def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
-        return self._completion(prompt, {"max_tokens": max_tokens})
+    def generate(self, prompt: Sequence[int], max_tokens: int, min_tokens: int = 0) -> Post:
+        fewest = {"min_tokens": min_tokens} if min_tokens else {}
+        return self._completion(prompt, {"max_tokens": max_tokens} | fewest)
 
     def text(self, answer: Any) -> str:
         return str(answer["choices"][0]["text"])
@@ -139,6 +146,7 @@ class LlamaCppApi(ServerApi):
     """
 
     lacks = "this llama-server knows no post_sampling_probs; run a build of 2025 or later"
+    has_min_tokens = False
 
     def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
         named = {
@@ -154,7 +162,7 @@ class LlamaCppApi(ServerApi):
         most_probable = answer["completion_probabilities"][0]["top_probs"]
         return {int(token["id"]): math.log(max(token["prob"], _MIN_PROBABILITY)) for token in most_probable}
 
-    def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
+    def generate(self, prompt: Sequence[int], max_tokens: int, min_tokens: int = 0) -> Post:
         return self._completion(prompt, max_tokens, {"temperature": 0.0, "repeat_penalty": 1.0})
 
     def text(self, answer: Any) -> str:

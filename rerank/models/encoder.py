@@ -149,6 +149,41 @@ class Encoder:
             )
         return _Side(prompt, prefix, prefix_tokens, limit - around)
 
+    def limited(self, max_tokens: int) -> Encoder:
+        """Returns an encoder with the same weights that reads at most `max_tokens` tokens; itself if it reads no more.
+
+        Its vectors of long texts differ, so they have a cache of their own.
+
+        Args:
+            max_tokens: with the prompt and special tokens.
+
+        Raises:
+            CheckpointError: they leave no token for a text.
+        """
+        if max_tokens >= self.id.max_tokens:
+            return self
+        other = copy.copy(self)
+        other._model = copy_sharing_weights(self._model)
+        other._model.max_seq_length = max_tokens
+        other._computing, other._lock = {}, threading.Lock()
+        other.vector_cache = VectorCache(self.vector_cache.max_bytes)
+        other.id = replace(self.id, max_tokens=max_tokens)
+        other._queries = other._side("query", self.id.query_prompt)
+        other._passages = other._side("document", self.id.document_prompt)
+        return other
+
+    def without_longer_vector(self, passage: Passage) -> Passage:
+        """Returns the passage without a vector that was made of more of its text than this encoder reads."""
+        if passage.vector is None or self._fits(passage.text, self._passages):
+            return passage
+        return replace(passage, vector=None, vector_truncated=False)
+
+    def _fits(self, text: str, side: _Side) -> bool:
+        """Returns True if the whole text is read. A token has a character at least."""
+        if len(text) <= side.max_text_tokens:
+            return True
+        return self._text_tokens([self._beginning(text, side)], side)[0] <= side.max_text_tokens
+
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
         """Copies the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
         return copy.deepcopy(self._model.tokenizer)
@@ -269,7 +304,7 @@ class Encoder:
 
     def reads_whole_query(self, text: str) -> bool:
         """Returns False if only the beginning of a query is read."""
-        return self._text_tokens([self._beginning(text, self._queries)], self._queries)[0] <= self.max_query_tokens
+        return self._fits(text, self._queries)
 
     def with_vector(self, query: Query) -> Query:
         """Returns the query with its vector, so that it is encoded only once."""

@@ -33,7 +33,9 @@ class Profile(_Facts):
             `template`.
         ranker, template, identifiers, decoding, strategy, window_size, thinking_tokens: settings of the model, as in
             the configuration of the service; those that are left out have the service's defaults.
-        prompt: what prompts have in addition to the words of the template; see `rerank.prompting.style.PromptStyle`.
+        prompt: the style of the prompts, see `rerank.prompting.style.PromptStyle`.
+        own_prompt: what differs from `prompt` with the template.yaml in the folder of a checkpoint, because another
+            program than the one of `template` reads that prompt.
         figures: what the publisher measured.
     """
 
@@ -47,14 +49,15 @@ class Profile(_Facts):
     decoding: Literal["one_step", "dynamic"] | None = None
     strategy: Literal["single", "sliding"] = "sliding"
     window_size: int = 20
-    prompt: dict[str, bool | int | str] = Field(default_factory=dict)
+    prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
+    own_prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     thinking_tokens: int | None = None
     figures: Figures | None = None
 
     @property
     def settings(self) -> dict[str, object]:
         """The settings of a model in the configuration of the service."""
-        facts = {"checkpoints", "model_types", "licence", "prompt_source", "prompt", "figures"}
+        facts = {"checkpoints", "model_types", "licence", "prompt_source", "prompt", "own_prompt", "figures"}
         return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
-from rerank.errors import CheckpointError
+from rerank.errors import CheckpointError, InvalidRequest
 from rerank.prompting.sanitize import Sanitizer
+from rerank.prompting.style import first_words
 from rerank.prompting.templates import Template
 from rerank.prompting.tokens import SLACK_TOKENS, PromptTokenizer, beginning, first_tokens, passage_limit
 from rerank.types import Passage, Prepared, Query, TextTokens, Window
@@ -68,16 +69,19 @@ class ListwiseRenderer:
         elif template.style.chat_template and not tokenizer.chat_template:
             tokenizer.chat_template = template.style.chat_template
         self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
-        self._restyles = template.style.changes_passages
+        self._style = template.style
         self._prompt_tokens = context_tokens - answer_tokens
-        self._max_query_tokens = self._prompt_tokens // (2 * template.query_repeats)
+        most_tokens = min(self._prompt_tokens, self._style.prompt_tokens or self._prompt_tokens)
+        self._max_query_tokens = most_tokens // (2 * template.query_repeats)
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
-        self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
+        parts = (template.system_message, template.prefix, template.suffix)
+        self.sanitize = Sanitizer(tokenizer, parts, self._style.guards)
         self.prompt_tokenizer = PromptTokenizer(tokenizer)
         self.token_ends = self.prompt_tokenizer.ends
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share theirs
+        self.order_tokens = lru_cache(maxsize=128)(self._count_order_tokens)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the texts, cuts long ones that are never shown whole, and tokenizes them."""
@@ -91,7 +95,7 @@ class ListwiseRenderer:
 
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
-        text, instruction = self.sanitize(query.text), self.sanitize(query.instruction)
+        text, instruction = map(self.query_text, (query.text, query.instruction))
         most = self._max_query_tokens - len(self.token_ends(instruction))
         cut = first_tokens(text, max(1, most), self.token_ends)
         return replace(query, text=cut, instruction=instruction, is_truncated=query.is_truncated or cut != text)
@@ -106,26 +110,67 @@ class ListwiseRenderer:
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
         """
-        names = tuple(names[: len(window.passages)])
-        empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
+        names, room = tuple(names[: len(window.passages)]), self._prompt_tokens - answer_tokens
+        if self._style.prompt_tokens:
+            room = min(room, self._style.prompt_tokens - self.order_tokens(names))
         tokens = [passage.tokens or self.prompt_tokenizer.tokens([passage.text])[0] for passage in window.passages]
-        limit = self._passage_limit(tokens, self._prompt_tokens - answer_tokens, empty_tokens)
-        shown, truncated = list[str](), list[int]()
-        for place, (passage, of_text) in enumerate(zip(window.passages, tokens, strict=True)):
-            text = passage.text if len(of_text.ids) <= limit else passage.text[: of_text.ends[limit - 1]]
-            shown.append(text)
-            if len(text) < len(passage.text):
-                truncated.append(place)
-        rendered = self.render(window.query, names, shown)
-        ids = self.prompt_tokenizer.ids_of_prompt(rendered, window.passages, tokens, shown)
-        return ListwisePrompt(self._with_bos(ids), tuple(truncated))
+        if self._style.shorten == "words":
+            return self._cut_to_words(window, names, tokens, room)
+        empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
+        limit = self._passage_limit(tokens, room, empty_tokens)
+        return self._rendered(
+            window,
+            names,
+            tokens,
+            [
+                passage.text if len(of_text.ids) <= limit else passage.text[: of_text.ends[limit - 1]]
+                for passage, of_text in zip(window.passages, tokens, strict=True)
+            ],
+        )
+
+    def _cut_to_words(
+        self, window: Window, names: tuple[str, ...], tokens: Sequence[TextTokens], room: int
+    ) -> ListwisePrompt:
+        """Shows the same number of words of each passage: the most, lowered in RankLLM's steps until the prompt fits.
+
+        A step is a quarter of the tokens that are too many, divided by the passages.
+        """
+        n = len(window.passages)
+        words = self._style.max_words
+        while words > 0:
+            texts = [first_words(passage.text, words) for passage in window.passages]
+            prompt = self._rendered(window, names, tokens, texts)
+            too_many = len(prompt.token_ids) - room
+            if too_many <= 0:
+                return prompt
+            words -= max(1, too_many // (4 * n))
+        raise InvalidRequest(
+            "query",
+            f"query and instruction leave none of the prompt's {room} tokens for a word of each of the {n} passages of "
+            "a window; use a shorter query or a smaller window_size",
+            {"limit": str(room)},
+        )
+
+    def _rendered(
+        self, window: Window, names: tuple[str, ...], tokens: Sequence[TextTokens], texts: Sequence[str]
+    ) -> ListwisePrompt:
+        """Returns the prompt with these beginnings of the passages."""
+        rendered = self.render(window.query, names, texts)
+        ids = self.prompt_tokenizer.ids_of_prompt(rendered, window.passages, tokens, texts)
+        pairs = enumerate(zip(window.passages, texts, strict=True))
+        truncated = tuple(place for place, (passage, text) in pairs if len(text) < len(passage.text))
+        return ListwisePrompt(self._with_bos(ids), truncated)
+
+    def query_text(self, text: str) -> str:
+        """Returns a query, or its instruction, as prompts show it."""
+        return self.sanitize(self._style.query_text(text))
 
     def _shown(self, passage: Passage) -> str:
         """Returns the text of a passage as prompts show it, without an end that is never shown."""
+        style = self._style
 
         def shown(start: str) -> str:
-            style = self.template.style
-            return self.sanitize(style.passage_text(start, passage.title) if self._restyles else start)
+            return self.sanitize(style.passage_text(start, passage.title) if style.changes_passages else start)
 
         start = beginning(passage.text, self.passage_tokens, lambda text: len(self.prompt_tokenizer.ids(shown(text))))
         return shown(start)
@@ -181,6 +226,11 @@ class ListwiseRenderer:
     def _count_empty_tokens(self, text: str, instruction: str, names: tuple[str, ...]) -> int:
         """Returns the number of tokens of a prompt whose passages are empty."""
         return len(self.tokenize(self.render(Query(text, instruction=instruction), names, [""] * len(names))))
+
+    def _count_order_tokens(self, names: tuple[str, ...]) -> int:
+        """Returns the number of tokens of a bare order of these names, as RankLLM counts them: one less for a BOS."""
+        order = " > ".join(map("[{}]".format, names))
+        return len(self.prompt_tokenizer.ids(order)) + self._adds_bos - 1
 
     def _passage_limit(self, tokens: Sequence[TextTokens], prompt_tokens: int, empty_tokens: int) -> int:
         """Returns the most tokens of a passage: at most `passage_tokens`, and so that all of them fit."""

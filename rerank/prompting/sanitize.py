@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ahocorasick_rs import AhoCorasick, MatchKind
 from transformers import PreTrainedTokenizerBase
 
+from rerank.prompting.style import Guard
 from rerank.util.combining import stream_safe
 
 #: A text in brackets, also in brackets that become "[" and "]" by Unicode's compatibility normalisation.
@@ -29,7 +30,7 @@ _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
 
 
 class Sanitizer:
-    """Removes from a text everything that a model could read as markup of the prompt.
+    """Removes from a text what a model could read as markup of the prompt.
 
     White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers, and what
     tokenizers normalise to them, get parentheses instead of brackets; special tokens and chat markup get a space after
@@ -39,16 +40,31 @@ class Sanitizer:
     Args:
         tokenizer: its special tokens are removed, see `markup_divider`.
         template_texts: the parts of the template, whose labels are removed.
+        guards: which of this is done.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
-        self._divide_markup = markup_divider(tokenizer, _CHAT_MARKUP)
-        labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template_texts: Iterable[str],
+        guards: Collection[Guard] = tuple(Guard),
+    ) -> None:
+        self._joins_white_space = Guard.WHITE_SPACE in guards
+        self._replaces_identifiers = Guard.IDENTIFIERS in guards
+        labels = sorted({label for text in template_texts for label in _LABEL.findall(text) if Guard.LABELS in guards})
         self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
+        patterns = list[str]()
+        if Guard.FOREIGN_MARKUP in guards:
+            patterns.append(_CHAT_MARKUP)
+        elif Guard.MARKUP in guards:
+            patterns += map(re.escape, sorted({*re.findall(_CHAT_MARKUP, str(tokenizer.chat_template or ""))}))
+        self._divide_markup = markup_divider(tokenizer if Guard.MARKUP in guards else None, *patterns)
 
     def __call__(self, text: str) -> str:
-        text = " ".join(text.split())
-        text = _BRACKETED.sub(_without_identifier, text)
+        if self._joins_white_space:
+            text = " ".join(text.split())
+        if self._replaces_identifiers:
+            text = _BRACKETED.sub(_without_identifier, text)
         if self._labels is not None and ":" in text:
             text = self._labels.sub(r"\1 -", text)
         return self._divide_markup(text)
@@ -65,20 +81,24 @@ def _without_identifier(match: re.Match[str]) -> str:
     return f"({text.strip()})" if _IDENTIFIER.fullmatch(folded) else match[0]
 
 
-def markup_divider(tokenizer: PreTrainedTokenizerBase, *patterns: str) -> Callable[[str], str]:
+def markup_divider(tokenizer: PreTrainedTokenizerBase | None, *patterns: str) -> Callable[[str], str]:
     """Returns a function that puts a space after the first character of each special token of a text.
 
     The tokenizer then reads the token as text. Tokens that were added without being special are divided, too, such as
-    <think> of Qwen3, unless they are words: a vocabulary of a domain is to be read.
+    <think> of Qwen3, unless they are words or white space: a vocabulary of a domain is to be read.
 
     Args:
+        tokenizer: None: no tokens are divided.
         patterns: regular expressions of further markup that is divided alike.
     """
-    added = tokenizer.added_tokens_decoder.values()
-    tokens = {str(token) for token in added if token.special or not _WORD.fullmatch(str(token))}
-    tokens |= {*tokenizer.all_special_tokens}
+    tokens = set[str]()
+    if tokenizer is not None:
+        added = tokenizer.added_tokens_decoder.values()
+        tokens = {str(token) for token in added if token.special or not _WORD.fullmatch(str(token))}
+        tokens |= {*tokenizer.all_special_tokens}
     # An automaton, because an alternation tries each of Gemma's 6,000 added tokens at every "<" of a text.
-    automaton = AhoCorasick([token for token in tokens if len(token) > 1], matchkind=MatchKind.LeftmostLongest)
+    markup_tokens = [token for token in tokens if len(token.strip()) > 1]
+    automaton = AhoCorasick(markup_tokens, matchkind=MatchKind.LeftmostLongest)
     markup = re.compile("|".join(patterns) or r"(?!)")
 
     def divided(text: str) -> str:

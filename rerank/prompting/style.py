@@ -1,59 +1,164 @@
-"""Describes what the prompts of a published model have in addition to the words of its template."""
+"""The style of a prompt: what decides a result in addition to the words of the template.
+
+Programs that publish rerankers treat texts each in their own way. A profile states the way of the program that measured
+the published figures, so that the same folder gives the same order here.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+import re
+from enum import StrEnum
+from typing import Annotated, Literal, Self
 
-from rerank.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
 from rerank.util.combining import stream_safe
 
-#: RankLLM cuts passages to this many words.
-_RANK_LLM_WORDS = 300
+_NUMBERS = re.compile(r"\[(\d+)\]")
+#: As FIRST's code writes it: its range holds the signs between "Z" and "a", too.
+_WORDS = re.compile(r"\[([A-z]+)\]")
+
+Tokens = Annotated[int, Field(ge=0, le=10_000_000, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptStyle:
-    """Settings of a published model's prompts that its template's words do not state.
+class Guard(StrEnum):
+    """A defence against texts that imitate the prompt, see `rerank.prompting.sanitize.Sanitizer`.
 
-    Attributes:
-        bos_tokens: number of BOS tokens at the beginning; None: as the chat template or the tokenizer writes it.
-        chat_template: the conversation in Jinja, for a tokenizer that has no chat template.
-        rank_llm: prepare passages as RankLLM does: repair their encoding with the package ftfy, cut them at 300 words,
-            and write "Title: … Content: …" where they have a title.
-        max_words: the most words of other passages; 0: all.
-
-    Raises:
-        ConfigError: `rank_llm` is set and ftfy is not installed.
+    A guard changes texts that do no harm, too, such as "[1]" of a citation.
     """
 
-    bos_tokens: int | None = None
-    chat_template: str = ""
-    rank_llm: bool = False
-    max_words: int = 0
+    #: White space becomes single spaces, so that no text begins a line.
+    WHITE_SPACE = "white_space"
+    #: "[A]" and "[12]" get parentheses.
+    IDENTIFIERS = "identifiers"
+    #: "Search Query:" gets a dash, if the template has this label.
+    LABELS = "labels"
+    #: Special tokens of the tokenizer, and the markup that its chat template writes, are divided by a space.
+    MARKUP = "markup"
+    #: So is the chat markup of other public models.
+    FOREIGN_MARKUP = "foreign_markup"
 
-    def __post_init__(self) -> None:
-        if self.rank_llm and importlib.util.find_spec("ftfy") is None:
-            raise ConfigError(
-                "this model's passages are repaired with ftfy, which is not installed; pip install ftfy (extra "
+
+class PromptStyle(BaseModel):
+    """Settings of a model's prompts, beside the words of its template.
+
+    Attributes:
+        bos_tokens: number of BOS tokens at the beginning. Default: as the chat template or the tokenizer writes it.
+        chat_template: the conversation in Jinja, for a tokenizer that has no chat template. Default: none.
+        prompt_tokens: the most tokens of a prompt and of the bare order of its passages; 0: as many as the model reads.
+            Default: 0.
+        shorten: how passages are shortened until the prompt fits: `tokens` cuts the longest ones to an equal number of
+            tokens; `words` cuts all to an equal number of words, lowered in the steps of RankLLM. Default: tokens.
+        max_words: the most words of a passage; 0: all. Default: 0.
+        repair: what the package ftfy repairs: `none`; `prompt`, texts as parts of the prompt; `passages`, each
+            passage alone, with its HTML entities, and then the prompt. Default: none.
+        titles: how a title precedes its text: `plain`, as in "D text"; `sentence`, as in "D. text"; `labelled`, as in
+            "Title: D Content: text". Default: plain.
+        brackets: what becomes parentheses as in the publisher's program: `kept`, nothing; `numbers`, "[12]" in query
+            and passages; `words`, "[abc]" in passages. Default: kept.
+        guards: the defences against texts that imitate the prompt, see Guard. Default: all.
+        blank_passages: `last`, no model reads passages without a text, and they come last; `read`, they are in the
+            prompt. Default: last.
+        order_tokens: `free`, the model ends a generated order itself, with a few tokens to spare; `exact`, it writes as
+            many tokens as the bare order has, no fewer and no more. Default: free.
+        encoder_tokens: the most tokens that the encoder of PE-Rank reads of a passage or query, with its special
+            tokens; 0: as many as it can. Default: 0.
+        encoder_text: what E2Rank encodes of a passage: `sent`, the text as it was sent; `shown`, the text with the
+            words and spaces that the prompt shows. Default: sent.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bos_tokens: Annotated[int, Field(ge=0, le=2, strict=True)] | None = None
+    chat_template: str = ""
+    prompt_tokens: Tokens = 0
+    shorten: Literal["tokens", "words"] = "tokens"
+    max_words: Tokens = 0
+    repair: Literal["none", "prompt", "passages"] = "none"
+    titles: Literal["plain", "sentence", "labelled"] = "plain"
+    brackets: Literal["kept", "numbers", "words"] = "kept"
+    guards: tuple[Guard, ...] = tuple(Guard)
+    blank_passages: Literal["last", "read"] = "last"
+    order_tokens: Literal["free", "exact"] = "free"
+    encoder_tokens: Tokens = 0
+    encoder_text: Literal["sent", "shown"] = "sent"
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> Self:
+        if self.shorten == "words" and not self.max_words:
+            raise ValueError("shorten: words begins with max_words; set it, such as to RankLLM's 300")
+        if self.repair != "none" and importlib.util.find_spec("ftfy") is None:
+            raise ValueError(
+                "texts of this model are repaired with ftfy, which is not installed; pip install ftfy (extra "
                 "`published`)"
             )
+        return self
+
+    @property
+    def stated(self) -> dict[str, object]:
+        """The keys that differ from their defaults, as YAML and JSON have them."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def __str__(self) -> str:
+        """The keys that differ from their defaults, as "guards markup, brackets numbers"; empty if none does."""
+        stated = self.stated
+        if self.chat_template:
+            stated["chat_template"] = "own"
+        if "guards" in stated:
+            stated["guards"] = "+".join(self.guards) or "none"
+        return ", ".join(f"{key} {value}" for key, value in stated.items())
 
     @property
     def changes_passages(self) -> bool:
-        return self.rank_llm or self.max_words > 0
+        """True if prompts show another text of a passage than its own."""
+        is_plain = self.repair == "none" and self.titles == "plain" and self.brackets == "kept"
+        return not is_plain or self.max_words > 0
+
+    def query_text(self, text: str) -> str:
+        """Returns a query, or its instruction, as it stands in the prompt."""
+        if self.brackets == "numbers":
+            text = _NUMBERS.sub(r"(\1)", text)
+        return text if self.repair == "none" else _repaired(text, has_html=False)
 
     def passage_text(self, text: str, title: str = "") -> str:
-        """Returns the text of a passage as the model was trained on it, with single spaces between words.
+        """Returns the text of a passage as it stands in the prompt, with single spaces between words.
+
+        Texts that are shortened by words keep one word more than the most, so that the prompt can say that it cut them.
 
         Args:
             title: the title at the start of `text`; empty for a passage without one.
         """
-        most = self.max_words
-        if self.rank_llm:
-            import ftfy
+        if title and self.titles == "labelled":
+            text = f"Title: {title} Content: {text.removeprefix(title)}"
+        elif title and self.titles == "sentence":
+            text = f"{title}. {text.removeprefix(title)}"
+        text = text.strip()
+        if self.repair == "passages":
+            text = _repaired(text, has_html=True)
+        words, most = text.split(), self.max_words
+        text = " ".join(words[: most + (self.shorten == "words")] if most else words)
+        if self.brackets != "kept":
+            text = (_NUMBERS if self.brackets == "numbers" else _WORDS).sub(r"(\1)", text)
+        return _repaired(text, has_html=False) if self.repair == "prompt" else text
 
-            text = f"Title: {title} Content: {text.removeprefix(title)}" if title else text
-            text, most = ftfy.fix_text(stream_safe(text.strip())), _RANK_LLM_WORDS
-        words = text.split()
-        return " ".join(words[:most] if most else words)
+
+def _repaired(text: str, has_html: bool) -> str:
+    """Repairs encodings and quotes. A prompt has chat markup, so ftfy keeps the HTML entities of its texts."""
+    import ftfy
+
+    return str(ftfy.fix_text(stream_safe(text), unescape_html="auto" if has_html else False))
+
+
+def first_words(text: str, words: int) -> str:
+    """Returns the first words of a text that has single spaces between them."""
+    end = -1
+    for _ in range(words):
+        end = text.find(" ", end + 1)
+        if end < 0:
+            return text
+    return text[: max(0, end)]
+
+
+#: The keys that every prompt of texts reads.
+TEXT_KEYS = frozenset(PromptStyle.model_fields) - {"order_tokens", "encoder_tokens", "encoder_text"}

@@ -72,7 +72,7 @@ class Template:
 
     def with_style(self, style: PromptStyle) -> Template:
         """Returns the template in another style. Its hash covers both."""
-        sha256 = hashlib.sha256(f"{self.sha256} {style}".encode()).hexdigest()
+        sha256 = hashlib.sha256(f"{self.sha256} {style.model_dump_json(exclude_defaults=True)}".encode()).hexdigest()
         return self if style == self.style else replace(self, style=style, sha256=sha256)
 
 

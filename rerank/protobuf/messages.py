@@ -188,6 +188,7 @@ def _execution(trace: Trace) -> pb.Execution:
         failure=reason_of(trace.failure) if trace.failure else "",
         query_truncated=trace.query_truncated,
         cosines=trace.cosines,
+        prompt=trace.prompt,
     )
 
 

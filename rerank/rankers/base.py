@@ -24,8 +24,12 @@ class RankerInfo:
     max_window_size: int
     #: The meaning of its scores inside a window.
     score_kind: ScoreKind
+    #: The settings of the prompt beside the template's words, as `PromptStyle` writes them; empty: the default ones.
+    prompt: str = ""
     #: False for a ranker that keeps the order without reading the passages.
     reads_passages: bool = True
+    #: True if passages without a text are in its windows, too.
+    reads_blank: bool = False
     #: True if several windows, or parts of them, run through the model together.
     supports_batching: bool = False
     #: True if it can pause between two layers, so that a more urgent batch runs there, see `call_between_layers`.

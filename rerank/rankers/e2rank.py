@@ -57,6 +57,7 @@ class E2RankPrompts(TextPrompts):
     ) -> None:
         super().__init__(tokenizer, context_tokens, template)
         self._instruction = instruction
+        self._encodes_shown_text = self.renderer.template.style.encoder_text == "shown"
         self._names = [str(number) for number in range(1, prompt_passages + 1)]
         self.max_window_size, self.max_window_tokens = _MOST_PASSAGES, context_tokens
 
@@ -64,6 +65,18 @@ class E2RankPrompts(TextPrompts):
         """Sanitizes the query; the passages in a prompt are known with the window only."""
         instructed = query if query.instruction else replace(query, instruction=self._instruction)
         return Prepared(self.renderer.prepare(instructed, ()).query, tuple(passages))
+
+    def encoded(self, passages: Sequence[Passage]) -> list[Passage]:
+        """Returns passages with the texts that are encoded. A vector of another text is left out."""
+        if not self._encodes_shown_text:
+            return list(passages)
+        style, found = self.renderer.template.style, list[Passage]()
+        for passage in passages:
+            text = style.passage_text(passage.text, passage.title)
+            if text != passage.text:  # the title is in the text
+                passage = replace(passage, text=text, title="", vector=None, vector_truncated=False)
+            found.append(passage)
+        return found
 
     def encode(self, window: Window) -> Window:
         """Renders the prompt, which ends where the model's answer would begin."""
@@ -132,6 +145,7 @@ class E2RankRanker(E2RankPrompts, Ranker):
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the query, and encodes the passages that have no vector of this encoder."""
+        passages = self.encoded(passages)
         if not self._reads_index:
             bare = (replace(passage, vector=None, vector_truncated=False) for passage in passages)
             passages = [self._encoder.vector_cache.with_cached_vector(passage) for passage in bare]

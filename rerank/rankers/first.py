@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, model_id, read_manifest
@@ -21,12 +22,14 @@ from rerank.models.loading import base_model_of, load_causal_lm, pick_device
 from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
+from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers.base import Ranker
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import ScoreKind, Window, WindowRanking
 from rerank.util.files import sha256_of_files
+from rerank.util.validation import problems_of
 
 
 class FirstPrompts(TextPrompts):
@@ -141,7 +144,7 @@ class FirstRanker(FirstPrompts, Ranker):
 class FirstSettings:
     """Holds the settings of a checkpoint's training; without a manifest, the operator's or the defaults."""
 
-    template: str
+    template: Template
     identifiers: IdentifierKind
     passage_tokens: int
 
@@ -151,29 +154,45 @@ def first_settings(model: FirstModel) -> FirstSettings:
 
     Raises:
         CheckpointError: the checkpoint's manifest is broken, belongs to another kind of ranker, or contradicts the
-            operator's template or identifiers; or the base of an adapter is not the one that it was trained on.
+            operator's template, prompt or identifiers; or the base of an adapter is not the one that it was trained on.
         ConfigError: there is no such template.
     """
     manifest = read_manifest(model.path)
     if manifest is None:
         return FirstSettings(
-            model.template or "first", IdentifierKind(model.identifiers or "letters"), model.passage_tokens or 0
+            load_template(model.template or "first").with_style(model.prompt),
+            IdentifierKind(model.identifiers or "letters"),
+            model.passage_tokens or 0,
         )
-    _check(model, manifest)
+    style = _trained_style(model.path, manifest)
+    _check(model, manifest, style)
     return FirstSettings(
-        str(model.path / TEMPLATE_FILE),
+        load_template(str(model.path / TEMPLATE_FILE)).with_style(style),
         IdentifierKind(manifest.identifiers),
         manifest.passage_tokens if model.passage_tokens is None else model.passage_tokens,
     )
 
 
-def _check(model: FirstModel, manifest: CheckpointManifest) -> None:
+def _trained_style(folder: Path, manifest: CheckpointManifest) -> PromptStyle:
+    try:
+        return PromptStyle.model_validate(manifest.prompt)
+    except ValidationError as error:
+        problems = problems_of(error, manifest.prompt, PromptStyle, lambda _: f"{folder / MANIFEST_FILE}: prompt")
+        raise CheckpointError(problems) from error
+
+
+def _check(model: FirstModel, manifest: CheckpointManifest, style: PromptStyle) -> None:
     if manifest.ranker != "first":
         raise CheckpointError(f"{model.path} is a {manifest.ranker} checkpoint; configure it with that ranker")
     if model.template is not None and (given := load_template(model.template).sha256) != manifest.template_sha256:
         raise CheckpointError(
             f"{model.path} was trained with template {manifest.template_sha256}, but {model.template} is {given}; "
             "leave template out to use the checkpoint's template"
+        )
+    if "prompt" in model.model_fields_set and model.prompt != style:
+        raise CheckpointError(
+            f"{model.path} was trained with prompt: {str(style) or 'default'}, not {str(model.prompt) or 'default'}; "
+            "leave `prompt` and `profile` out to use the training's"
         )
     if model.identifiers not in (None, manifest.identifiers):
         raise CheckpointError(

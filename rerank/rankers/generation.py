@@ -81,6 +81,7 @@ class GenerationPrompts(TextPrompts):
             )
         super().__init__(tokenizer, context_tokens, template, thinking_tokens, thinks=thinking_tokens > 0)
         self._thinking_tokens = thinking_tokens
+        self._is_exact = self.renderer.template.style.order_tokens == "exact"
         self._slack_tokens = _SLACK_TOKENS_AFTER_THINKING if thinking_tokens else _SLACK_TOKENS
         self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
         self.max_window_size, self.max_window_tokens = len(self._names), context_tokens
@@ -119,8 +120,14 @@ class GenerationPrompts(TextPrompts):
         other._thinking_tokens = min(self._thinking_tokens, _SELF_TEST_TOKENS)
         return other
 
+    def fewest_tokens(self, n: int) -> int:
+        """Returns the fewest tokens that the model writes about n passages, before which it may not end."""
+        return self.answer_tokens(n) if self._is_exact else 0
+
     def _count_answer_tokens(self, n: int) -> int:
         """Returns the token budget of an answer about n passages."""
+        if self._is_exact:
+            return max(1, self.renderer.order_tokens(tuple(self._names[:n])))
         answer = " > ".join(f"{OPEN}{name}{CLOSE}" for name in self._names[:n])
         return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + self._slack_tokens
 
@@ -158,6 +165,7 @@ class GenerationRanker(GenerationPrompts, Ranker):
         last_logits = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
         self._forward, self._config = partial(model, **last_logits), model.config
         self._end_ids = _end_ids(lm)
+        self._end_tensor = torch.tensor(sorted(self._end_ids), dtype=torch.long, device=self._device)
         self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
@@ -171,17 +179,23 @@ class GenerationRanker(GenerationPrompts, Ranker):
 
         Its settings of temperature or repetition penalty are not read: an order repeats its brackets.
         """
-        most, ids = self.new_tokens(n), torch.tensor(prompt, device=self._device)
+        fewest, most, ids = self.fewest_tokens(n), self.new_tokens(n), torch.tensor(prompt, device=self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             state = DecodeState(self._forward, self._config, [ids], most)
-            written = [int(state.outputs[0].argmax())]
+            written = [self._best_token(state.outputs[0], is_open=fewest > 0)]
             start_s = time.perf_counter()
             while written[-1] not in self._end_ids and len(written) < most:
                 state.decode_step(torch.tensor(written[-1:], device=self._device))
-                written.append(int(state.outputs[0].argmax()))
+                written.append(self._best_token(state.outputs[0], is_open=len(written) < fewest))
         thinks = self._thinking_tokens > 0  # the marks of a reasoning may be special tokens
         text = str(self._tokenizer.decode(written, skip_special_tokens=not thinks))
         return Answer(text, Decoded(len(written), (time.perf_counter() - start_s) * 1000))
+
+    def _best_token(self, logits: torch.Tensor, is_open: bool) -> int:
+        """Returns the most probable token; none that ends the answer if it is to go on."""
+        if is_open:
+            logits = logits.index_fill(-1, self._end_tensor, -torch.inf)
+        return int(logits.argmax())
 
 
 def _end_ids(lm: CausalLM) -> set[int]:

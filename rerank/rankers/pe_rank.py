@@ -25,6 +25,7 @@ from rerank.models.linear_layers import use_float8
 from rerank.models.loading import pick_device
 from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast
+from rerank.prompting.style import PromptStyle
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.lexical import StemCache, lexical_scores
@@ -61,6 +62,7 @@ class PERankRanker(Ranker):
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
+        style: of the prompt; its `encoder_tokens` limits what the encoder reads of a text.
         lexical_weight: weight of BM25 over the texts of a window, see `rerank.engine.scores`, because a vector hardly
             tells the words of its text; 0: none. Dynamic decoding gives no scores, and counts no words.
 
@@ -79,13 +81,18 @@ class PERankRanker(Ranker):
         template: str | None = None,
         passage_text_tokens: int = 64,
         precision: Precision = "auto",
+        style: PromptStyle | None = None,
         lexical_weight: float = 0.0,
     ) -> None:
         self._device = pick_device(device)
         loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template, precision)
-        prompt = loaded.template
+        style = style or PromptStyle()
+        prompt = styled = loaded.template.with_style(style)
+        if style.encoder_tokens:
+            encoder = encoder.limited(style.encoder_tokens)
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
             prompt = prompt.without_instruction()  # this model was trained without instructions
+        self._is_limited = bool(style.encoder_tokens)
         self._encoder, self._encoder_dtype = encoder, "float32" if precision == "auto" else precision
         self._transformer = loaded.transformer
         self._projector = loaded.projector
@@ -111,7 +118,9 @@ class PERankRanker(Ranker):
             kind="pe-rank",
             model_id=model_id(checkpoint),
             model_revision=loaded.revision,
-            template_sha256=loaded.template.sha256,
+            template_sha256=styled.sha256,
+            prompt=str(style),
+            reads_blank=style.blank_passages == "read",
             reads_instruction=prompt.reads_instruction,
             max_window_size=max_window_size,
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
@@ -137,11 +146,16 @@ class PERankRanker(Ranker):
         A passage counts as truncated if its vector covers only the beginning of its text; text shown next to the vector
         is meant to be an extract.
         """
+        if self._is_limited and query.vector is not None and not self._encoder.reads_whole_query(query.text):
+            query = replace(query, vector=None)
         query = self._encoder.with_vector(query)  # of the text as it was sent
         fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
         if self._lexical_weight:
             passages = [self._stems.with_stems(passage) for passage in passages]
-        encoded = self._encoder.with_vectors(passages, self._encoder_dtype)
+        bounded = (
+            [self._encoder.without_longer_vector(passage) for passage in passages] if self._is_limited else passages
+        )
+        encoded = self._encoder.with_vectors(bounded, self._encoder_dtype)
         if self._prompts.reads_text:
             encoded = [with_text(passage, self._prompts.shown_text(passage)) for passage in encoded]
         return Prepared(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))

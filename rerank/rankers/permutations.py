@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
 _IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
+_IN_PARENTHESES = re.compile(rf"\( ?({_IDENTIFIER}) ?\)")
+#: Places of the lines of a list, such as "2." in "2. C".
+_LINE_NUMBER = re.compile(r"^\s*([0-9]+)[.):]\s+(?=\S)", re.MULTILINE)
 _REASONING, _END_OF_REASONING = "<think>", "</think>"
 _ANSWER, _END_OF_ANSWER = "<answer>", "</answer>"
 
@@ -67,6 +71,8 @@ def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False)
         text: the model's answer.
         names: the window's identifiers, either letters or numbers. Letters of one case may be written in the other.
         last_chain: only the last chain of identifiers counts, such as "[2] > [1]", if there is one.
+
+    What RankLLM reads otherwise: all digits of a text, also those of "the 20 passages"; of letters every one of a word.
     """
     places = _places(names)
     identified = [places.get(identifier) for identifier in _identifiers(text, names, last_chain)]
@@ -89,16 +95,36 @@ def _places(names: Sequence[str]) -> dict[str, int]:
 
 
 def _identifiers(text: str, names: Sequence[str], last_chain: bool) -> list[str]:
-    """Returns the identifiers in a text, in its order: those in brackets, and bare ones in a chain such as "2 > 1".
+    """Returns the identifiers in a text, in its order.
 
-    Brackets may be left out only inside a chain. Numbers may be chained by commas if the text holds no brackets.
+    These are the ones in brackets, or else in parentheses, and bare ones in a chain such as "2 > 1", or between two in
+    brackets, as in "[3], 1, [2]". A text without any of these names passages by all its bare numbers or capitals, as in
+    "3 1 2" and "Passage 3, then 1"; the line numbers of a list are none of them.
     """
-    text = " ".join(text.split())
+    text = _in_ascii(text)
+    line_numbers = _LINE_NUMBER.findall(text)
+    is_list = len(line_numbers) > 1 and line_numbers == [str(number + 1) for number in range(len(line_numbers))]
+    text = " ".join((_LINE_NUMBER.sub(" ", text) if is_list else text).split())
+    if not re.search(_IN_BRACKETS, text):
+        text = _IN_PARENTHESES.sub(r"[\1]", text)
     numbers = all(name.isdecimal() for name in names)
     bare = rf"(?<![\w.]){'[0-9]+' if numbers else '[A-Za-z]'}(?!\w|\.[0-9])"
     item = rf"(?:{_IN_BRACKETS}|\[? ?{bare} ?\]?)"
     separator = "[>,]" if numbers and not re.search(_IN_BRACKETS, text) else ">"
-    found = re.findall(rf"{item}(?: ?{separator} ?{item})+|{_IN_BRACKETS}", text)
+    between = rf"{_IN_BRACKETS}(?: ?[,;>] ?{bare})+ ?[,;>] ?(?={_IN_BRACKETS})"
+    found = re.findall(rf"{between}|{item}(?: ?{separator} ?{item})+|{_IN_BRACKETS}", text)
     identifiers = [re.findall(_IDENTIFIER, chain) for chain in found]
     chains = [identifier for identifier in identifiers if len(identifier) > 1] if last_chain else []
-    return chains[-1] if chains else [name for identifier in identifiers for name in identifier]
+    named = chains[-1] if chains else [name for identifier in identifiers for name in identifier]
+    if not named:
+        capitals = r"(?<![\w'’.])(?!I (?=[a-z]))[A-Z](?![\w'’])"
+        named = re.findall(bare if numbers or all(map(str.islower, names)) else capitals, text)
+    return [name.lstrip("0") or "0" if name.isdecimal() else name for name in named]
+
+
+def _in_ascii(text: str) -> str:
+    """Returns the text with the ASCII forms of letters, digits and brackets, such as "①", "２", "❸", "⁴" and "［"."""
+    if text.isascii():
+        return text
+    folded = unicodedata.normalize("NFKC", text)
+    return "".join(c if c.isascii() or (digit := unicodedata.digit(c, None)) is None else str(digit) for c in folded)

@@ -23,7 +23,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rerank.config.served import InferenceServerSettings
-from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
+from rerank.errors import CheckpointError, ConfigError, ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.inference_servers.api import APIS
 from rerank.inference_servers.server import NoAnswer
 from rerank.models.encoder import Encoder
@@ -206,11 +206,23 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
 
 
 class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
-    """Ranks by the permutation that a served model generates."""
+    """Ranks by the permutation that a served model generates.
+
+    Raises:
+        ConfigError: orders are to have exact lengths, and such servers have no fewest number of tokens.
+    """
+
+    def __init__(self, model: RemoteModel, make_prompts: Callable[[int], GenerationPrompts]) -> None:
+        super().__init__(model, make_prompts)
+        if self._prompts.fewest_tokens(2) and not self._api.has_min_tokens:
+            raise ConfigError(
+                f"model {model.name}: order_tokens: exact has no effect on servers of kind {model.served_by.kind}, "
+                "which let a model end early; set prompt: {order_tokens: free}"
+            )
 
     async def score_checked(self, window: Window) -> WindowRanking:
         n = len(window.passages)
-        post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
+        post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n), self._prompts.fewest_tokens(n))
         return self._prompts.ranking(window, self._prompts.answer(await self._request(post, self._api.text)))
 
     async def _check_answers(self) -> None:
@@ -244,6 +256,9 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
             raise CheckpointError(f"the tokenizer of model {model.name} does not have the token {end_token!r}")
         self._end, self._splitter = end, backend_tokenizer_of(model.tokenizer)
         self.info = replace(self.info, needs_vectors=encoder is not None)
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return self._prompts.prepare(query, self._prompts.encoded(passages))
 
     def encode(self, window: Window) -> Window:
         """Renders the prompt, and tokenizes the passages without a vector."""

@@ -37,7 +37,6 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
-from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.base import Ranker, RankerInfo
@@ -62,8 +61,8 @@ LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: End token of E2Rank's passages; the published tokenizers write none.
 E2RANK_END_TOKEN = "<|endoftext|>"
-#: Passages in a prompt of E2Rank, the first ones of a window, and the most words of each, as in the paper.
-_E2RANK_PASSAGES, _E2RANK_WORDS = 20, 1024
+#: Passages in a prompt of E2Rank, the first ones of a window, as in the paper.
+_E2RANK_PASSAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,14 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that the scores of a model depend on, without weights, template and precision."""
-    excluded = {"path", "template", "precision", "profile", "served_by"}
+    excluded = {
+        "path",
+        "template",
+        "prompt",
+        "precision",
+        "profile",
+        "served_by",
+    }  # the template's hash covers `prompt`
     if isinstance(model, PERankModel):
         excluded.add("lexical_weight")  # the words are added to the scores
     return model.model_dump(mode="json", exclude=excluded | SCHEDULE_SETTINGS)
@@ -249,6 +255,7 @@ def _load_pe_rank(model: PERankModel, path: Path, encoder: Encoder, device: str)
         model.decoding,
         model.template,
         precision=model.precision,
+        style=model.prompt,
         lexical_weight=model.lexical_weight,
     )
     is_set = "lexical_weight" in model.model_fields_set and model.lexical_weight
@@ -268,7 +275,7 @@ def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRan
 
 def _e2rank_prompt(model: E2RankModel) -> tuple[Template, str, int]:
     """Returns template, instruction and the number of passages in a prompt. Raises: see `_instruction`."""
-    template = load_template(model.template or "e2rank").with_style(PromptStyle(max_words=_E2RANK_WORDS))
+    template = load_template(model.template or "e2rank").with_style(model.prompt)
     return template, _instruction(model), _E2RANK_PASSAGES
 
 
@@ -307,8 +314,9 @@ def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> RemoteE2Rank:
 def load_first(model: FirstModel, device: str) -> FirstRanker:
     """See `load_ranker`; this one needs no encoder."""
     settings = first_settings(model)
-    template = _styled(settings.template, model)
-    return FirstRanker(model.path, template, settings.identifiers, device, model.precision, settings.passage_tokens)
+    return FirstRanker(
+        model.path, settings.template, settings.identifiers, device, model.precision, settings.passage_tokens
+    )
 
 
 def load_remote(model: FirstModel | GenerationModel | ApiModel) -> Ranker:
@@ -330,10 +338,8 @@ def load_remote(model: FirstModel | GenerationModel | ApiModel) -> Ranker:
             served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.thinking_tokens)
         )
     settings = first_settings(model)
-    template = _styled(settings.template, model)
-    return RemoteFirst(
-        served, lambda tokens: FirstPrompts(tokenizer, tokens, template, settings.identifiers, settings.passage_tokens)
-    )
+    prompt = (settings.template, settings.identifiers, settings.passage_tokens)
+    return RemoteFirst(served, lambda tokens: FirstPrompts(tokenizer, tokens, *prompt))
 
 
 def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> RemoteModel:
@@ -348,12 +354,8 @@ def _on_servers(model: FirstModel | GenerationModel | E2RankModel) -> RemoteMode
 
 
 def _generation_prompt(model: GenerationModel) -> tuple[Template, IdentifierKind]:
-    return _styled(model.template or "first", model), IdentifierKind(model.identifiers or "numbers")
-
-
-def _styled(template: str, model: FirstModel | GenerationModel) -> Template:
-    facts = load_profile(model.profile).prompt if model.profile else {}
-    return load_template(template).with_style(PromptStyle(**facts))  # type: ignore[arg-type]
+    template = load_template(model.template or "first").with_style(model.prompt)
+    return template, IdentifierKind(model.identifiers or "numbers")
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:

@@ -79,7 +79,7 @@ def renderer_and_names(
 ) -> tuple[ListwiseRenderer, list[str]]:
     facts = load_profile(profile)
     names = list("ABCDEFGHIJKLMNOPQRST") if facts.identifiers == "letters" else [str(n) for n in range(1, 21)]
-    style = PromptStyle(**facts.prompt)  # type: ignore[arg-type]
+    style = PromptStyle.model_validate(facts.prompt)
     return ListwiseRenderer(template(folder).with_style(style), tokenizer, 32_768, answer_tokens=1), names
 
 

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from transformers import AutoTokenizer
 
 from rerank import profiles
-from rerank.config import ModelConfig, load_config
+from rerank.config import FirstModel, GenerationModel, ModelConfig, load_config
 from rerank.config.named import named_model
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
+from rerank.prompting.style import Guard
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
 from rerank.service.startup import check_model_files
-from rerank.types import Passage, Query
+from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level
 
@@ -68,8 +70,12 @@ def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(publi
     assert isinstance(ranker, FirstRanker)
     (described,) = registry.describe()
     assert "needs its publisher's prompt (rank_zephyr_alpha_template.yaml of" in described.info.warning
-    (text,) = ranker.prepare(Query("q"), [Passage("a", "donâ€™t " * 500)]).passages
-    assert text.text == "don't " * 299 + "don't"
+    prepared = ranker.prepare(Query("q"), [Passage("a", "donâ€™t " * 500), Passage("b", "short")])
+    window = ranker.encode(Window(prepared.query, prepared.passages))
+    assert window.truncated == (0,)
+    shown = AutoTokenizer.from_pretrained(published).decode(window.prompts[0])
+    assert shown.count("don't ") + shown.count("don't\n") == 300
+    assert described.info.prompt.startswith("prompt_tokens 4096, shorten words, max_words 300, repair passages")
 
 
 def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Encoder, tmp_path: Path) -> None:
@@ -83,6 +89,55 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
         assert load_models(models, ModelLoader(encoder, "cpu")).describe()[0].info.warning == ""
     finally:
         template.unlink()
+
+
+def test_prompt_of_the_program_that_reads_the_template_is_taken(tmp_path: Path) -> None:
+    """FIRST's own code reads its own prompt with other limits than RankLLM reads RankLLM's prompt."""
+    (tmp_path / "template.yaml").write_text("{}", encoding="utf-8")
+    own = load_config(None, [named_model(f"it=first-zephyr:{tmp_path}")]).models[0]
+    rank_llms = load_config(None, [named_model("it=first-zephyr:elsewhere")]).models[0]
+    assert isinstance(own, FirstModel)
+    assert isinstance(rank_llms, FirstModel)
+    assert (own.prompt.prompt_tokens, own.prompt.titles, own.prompt.repair) == (32768, "sentence", "prompt")
+    assert (rank_llms.prompt.prompt_tokens, rank_llms.prompt.titles) == (4096, "labelled")
+    assert own.prompt.guards == rank_llms.prompt.guards == (Guard.MARKUP,)
+
+
+def test_settings_replace_keys_of_the_profiles_prompt_one_by_one() -> None:
+    (model, *_) = load_config(
+        None, [named_model("it=rank-zephyr:x") | {"prompt": {"guards": [], "max_words": 200}}]
+    ).models
+    assert isinstance(model, GenerationModel)
+    assert (model.prompt.guards, model.prompt.max_words, model.prompt.order_tokens) == ((), 200, "exact")
+
+
+@pytest.mark.parametrize(
+    ("ranker", "prompt", "message"),
+    [
+        ("first", {"order_tokens": "exact"}, "order_tokens has no effect on this ranker"),
+        ("first", {"encoder_tokens": 512}, "encoder_tokens has no effect"),
+        ("generation", {"encoder_text": "shown"}, "encoder_text has no effect"),
+        ("pe-rank", {"titles": "labelled", "max_words": 3}, "max_words, titles has no effect"),
+        ("e2rank", {"order_tokens": "exact"}, "order_tokens has no effect"),
+        ("first", {"max_word": 3}, "max_words"),
+        ("first", {"shorten": "words"}, "begins with max_words"),
+    ],
+)
+def test_key_without_an_effect_is_refused(ranker: str, prompt: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [{"name": "it", "path": "x", "ranker": ranker, "prompt": prompt}])
+
+
+def test_exact_order_and_reasoning_exclude_one_another() -> None:
+    model = {
+        "name": "it",
+        "path": "x",
+        "ranker": "generation",
+        "thinking_tokens": 9,
+        "prompt": {"order_tokens": "exact"},
+    }
+    with pytest.raises(ConfigError, match="order_tokens: exact has no effect with thinking_tokens"):
+        load_config(None, [model])
 
 
 def write_package(folder: Path, **templates: str) -> None:

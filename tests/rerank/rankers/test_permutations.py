@@ -44,9 +44,9 @@ ALL_LETTERS = string.ascii_uppercase + string.ascii_lowercase
         ("C > A > B", ABC, (2, 0, 1), 0, 0, 0),
         ("[3] > [2 > 1]", ONE_TO_THREE, (2, 1, 0), 0, 0, 0),
         # brackets left out where the text is ambiguous
-        ("3", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
-        ("I like C more than A", ABC, (0, 1, 2), 3, 0, 0),
-        ("3 of them, 2 > all", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
+        ("3", ONE_TO_THREE, (2, 0, 1), 2, 0, 0),
+        ("I like C more than A", ABC, (2, 0, 1), 1, 0, 0),
+        ("3 of them, 2 > all", ONE_TO_THREE, (2, 1, 0), 1, 0, 0),
         ("CB > AC", ABC, (0, 1, 2), 3, 0, 0),
         ("1.3 > 2.1", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
         ("[2] > [1], 3 is bad", ONE_TO_THREE, (1, 0, 2), 1, 0, 0),
@@ -58,6 +58,84 @@ def test_answer_is_parsed(
 ) -> None:
     parsed = parse_permutation(text, names)
     assert parsed == ParsedPermutation(permutation, missing, repeated, unknown)
+
+
+ONE_TO_FIVE, A_TO_E = ONE_TO_TEN[:5], "ABCDE"
+#: What RankLLM reads in a text with letters: each run of letters as one number, such as 312 in "CAB".
+NOTHING = (0, 1, 2, 3, 4)
+
+
+def rank_llm_reads(text: str, names: Sequence[str]) -> tuple[int, ...]:
+    """RankLLM's rule (`_clean_response` and `receive_permutation`), written anew for five passages."""
+    text = text.rpartition("</think>")[2]
+    for digits in ("⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉", "０１２３４５６７８９"):
+        text = text.translate(str.maketrans(digits, "0123456789"))
+    for digits in ("①②③④⑤⑥⑦⑧⑨", "❶❷❸❹❺❻❼❽❾"):
+        text = text.translate(str.maketrans(digits, "123456789"))
+    if names is A_TO_E:
+        text = "".join(str(ord(char) - 64) if char.isalpha() else " " for char in text)
+    else:
+        text = "".join(char if char.isdigit() else " " for char in text)
+    named = dict.fromkeys(int(number) - 1 for number in text.split() if 0 <= int(number) - 1 < 5)
+    return (*named, *(place for place in range(5) if place not in named))
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "permutation"),
+    [
+        # both read these alike
+        ("[3] > [1] > [2] > [5] > [4]", ONE_TO_FIVE, (2, 0, 1, 4, 3)),
+        ("3 1 2", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("3, 1, 2", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("3\n1\n2", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("C A B", A_TO_E, (2, 0, 1, 3, 4)),
+        ("C, A, B", A_TO_E, (2, 0, 1, 3, 4)),
+        ("[03] > [01]", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("(3) > (1)", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("(3) (1) (2)", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("[３] > [１]", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("③ > ① > ②", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("❸ ❶", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("³ > ₁", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("[3], 1, [2]", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("[3] > 1; [2]", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("3 → 1 → 2", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("Passage 3 is best, then passage 1, then 2.", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("**3** > **1**", ONE_TO_FIVE, (2, 0, 1, 3, 4)),
+        ("[7] > [3] > [1] >4]", ONE_TO_FIVE, (2, 0, 3, 1, 4)),
+        ("", ONE_TO_FIVE, NOTHING),
+    ],
+)
+def test_answer_is_read_as_by_rank_llm(text: str, names: Sequence[str], permutation: tuple[int, ...]) -> None:
+    assert rank_llm_reads(text, names) == permutation
+    assert parse_permutation(text, names).permutation == permutation
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "rank_llm", "ours"),
+    [
+        # numbers of the sentence around an order
+        ("The order of the 5 passages: [3] > [1] > [2]", ONE_TO_FIVE, (4, 2, 0, 1, 3), (2, 0, 1, 3, 4)),
+        ("[3] > [1], since 2 is off topic, 4 too", ONE_TO_FIVE, (2, 0, 1, 3, 4), (2, 0, 1, 3, 4)),
+        # line numbers of a list
+        ("1. 3\n2. 1\n3. 2", ONE_TO_FIVE, (0, 2, 1, 3, 4), (2, 0, 1, 3, 4)),
+        ("1. [3]\n2. [1]", ONE_TO_FIVE, (0, 2, 1, 3, 4), (2, 0, 1, 3, 4)),
+        # letters in words
+        ("Passage C, then A and B.", A_TO_E, (2, 0, 1, 3, 4), (2, 0, 1, 3, 4)),
+        ("I would say: C > A", A_TO_E, (2, 0, 1, 3, 4), (2, 0, 1, 3, 4)),
+        ("a sentence about B", A_TO_E, (1, 0, 2, 3, 4), (1, 0, 2, 3, 4)),
+        # a letter in the other case, and a letter of another alphabet
+        ("[c] > [a]", A_TO_E, NOTHING, (2, 0, 1, 3, 4)),
+        ("Ｃ > Ａ", A_TO_E, NOTHING, (2, 0, 1, 3, 4)),
+        # decimals
+        ("1.3 > 2.1", ONE_TO_FIVE, (0, 2, 1, 3, 4), NOTHING),
+    ],
+)
+def test_answer_is_read_otherwise_than_by_rank_llm_where_its_rule_takes_any_digit_or_letter(
+    text: str, names: Sequence[str], rank_llm: tuple[int, ...], ours: tuple[int, ...]
+) -> None:
+    assert rank_llm_reads(text, names) == rank_llm
+    assert parse_permutation(text, names).permutation == ours
 
 
 @pytest.mark.parametrize(
