@@ -115,6 +115,10 @@ class PromptStyle(BaseModel):
         is_plain = self.repair == "none" and self.titles == "plain" and self.brackets == "kept"
         return not is_plain or self.max_words > 0
 
+    def cuts(self, text: str) -> bool:
+        """Returns True if a passage has more words than are shown."""
+        return 0 < self.max_words < len(text.split(maxsplit=self.max_words))
+
     def query_text(self, text: str) -> str:
         """Returns a query, or its instruction, as it stands in the prompt."""
         if self.brackets == "numbers":

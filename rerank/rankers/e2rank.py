@@ -20,6 +20,7 @@ from rerank.models.last_token import LastTokenReader
 from rerank.models.memory import translate_out_of_memory
 from rerank.models.precision import pick_precision
 from rerank.models.tokenizer import load_tokenizer
+from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template
 from rerank.rankers.base import Ranker
 from rerank.rankers.text_prompts import TextPrompts
@@ -62,21 +63,17 @@ class E2RankPrompts(TextPrompts):
         self.max_window_size, self.max_window_tokens = _MOST_PASSAGES, context_tokens
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Sanitizes the query; the passages in a prompt are known with the window only."""
-        instructed = query if query.instruction else replace(query, instruction=self._instruction)
-        return Prepared(self.renderer.prepare(instructed, ()).query, tuple(passages))
+        """Sanitizes the query, and gives passages the texts that are encoded. A vector of another text is left out.
 
-    def encoded(self, passages: Sequence[Passage]) -> list[Passage]:
-        """Returns passages with the texts that are encoded. A vector of another text is left out."""
-        if not self._encodes_shown_text:
-            return list(passages)
-        style, found = self.renderer.template.style, list[Passage]()
-        for passage in passages:
-            text = style.passage_text(passage.text, passage.title)
-            if text != passage.text:  # the title is in the text
-                passage = replace(passage, text=text, title="", vector=None, vector_truncated=False)
-            found.append(passage)
-        return found
+        The passages in a prompt are known with the window only.
+        """
+        instructed = query if query.instruction else replace(query, instruction=self._instruction)
+        prepared, cut = self.renderer.prepare(instructed, ()).query, tuple[str, ...]()
+        if self._encodes_shown_text:
+            style = self.renderer.template.style
+            cut = tuple(passage.doc_id for passage in passages if style.cuts(passage.text))
+            passages = [_with_shown_text(passage, style) for passage in passages]
+        return Prepared(prepared, tuple(passages), cut)
 
     def encode(self, window: Window) -> Window:
         """Renders the prompt, which ends where the model's answer would begin."""
@@ -84,6 +81,14 @@ class E2RankPrompts(TextPrompts):
         prompt = self.renderer.prompt(replace(window, passages=shown), self._names)
         token_ids = tuple(prompt.token_ids)
         return replace(window, prompts=(token_ids,), tokens=len(token_ids), truncated=prompt.truncated)
+
+
+def _with_shown_text(passage: Passage, style: PromptStyle) -> Passage:
+    """Returns the passage with the text of the prompt, which has the title."""
+    text = style.passage_text(passage.text, passage.title)
+    if text == passage.text:
+        return passage
+    return replace(passage, text=text, title="", vector=None, vector_truncated=False)
 
 
 def by_cosine(vector: Vector, passages: Sequence[Passage]) -> WindowRanking:
@@ -145,13 +150,14 @@ class E2RankRanker(E2RankPrompts, Ranker):
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes the query, and encodes the passages that have no vector of this encoder."""
-        passages = self.encoded(passages)
+        prepared = super().prepare(query, passages)
+        passages = prepared.passages
         if not self._reads_index:
             bare = (replace(passage, vector=None, vector_truncated=False) for passage in passages)
             passages = [self._encoder.vector_cache.with_cached_vector(passage) for passage in bare]
         encoded = self._encoder.with_vectors(passages)
-        truncated = tuple(passage.doc_id for passage in encoded if passage.vector_truncated)
-        return Prepared(super().prepare(query, ()).query, tuple(encoded), truncated)
+        truncated = (passage.doc_id for passage in encoded if passage.vector_truncated)
+        return Prepared(prepared.query, tuple(encoded), (*prepared.truncated_doc_ids, *truncated))
 
     @translate_out_of_memory()
     def score(self, parts: Sequence[Window]) -> list[WindowRanking]:

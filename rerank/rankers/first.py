@@ -164,7 +164,7 @@ def first_settings(model: FirstModel) -> FirstSettings:
             IdentifierKind(model.identifiers or "letters"),
             model.passage_tokens or 0,
         )
-    style = _trained_style(model.path, manifest)
+    style = trained_style(model.path, manifest)
     _check(model, manifest, style)
     return FirstSettings(
         load_template(str(model.path / TEMPLATE_FILE)).with_style(style),
@@ -173,7 +173,10 @@ def first_settings(model: FirstModel) -> FirstSettings:
     )
 
 
-def _trained_style(folder: Path, manifest: CheckpointManifest) -> PromptStyle:
+def trained_style(folder: Path, manifest: CheckpointManifest | None) -> PromptStyle:
+    """Returns the style of the prompts in training; without a manifest, the default. Raises: CheckpointError."""
+    if manifest is None:
+        return PromptStyle()
     try:
         return PromptStyle.model_validate(manifest.prompt)
     except ValidationError as error:

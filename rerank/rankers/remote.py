@@ -257,9 +257,6 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         self._end, self._splitter = end, backend_tokenizer_of(model.tokenizer)
         self.info = replace(self.info, needs_vectors=encoder is not None)
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._prompts.prepare(query, self._prompts.encoded(passages))
-
     def encode(self, window: Window) -> Window:
         """Renders the prompt, and tokenizes the passages without a vector."""
         encoded = self._prompts.encode(window)

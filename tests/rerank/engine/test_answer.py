@@ -180,6 +180,15 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
     assert scores == sorted(scores, reverse=True)
 
 
+async def test_document_without_text_is_ranked_by_a_model_that_reads_it() -> None:
+    candidates = tuple(Passage(str(place), text) for place, text in enumerate(["relevance 1", "", "relevance 3"]))
+    request = Request(Query("q"), candidates, (RankStage("number", Single(10)),))
+    ranker = PrefersBlank()
+    ranker.info = replace(ranker.info, reads_blank=True)
+    async with engine_for(ranker) as engine:
+        assert positions(await engine.run(request)) == [1, 2, 0]
+
+
 async def test_document_without_text_keeps_its_place_where_nothing_is_read() -> None:
     request = Request(Query("q"), (Passage("a", ""), Passage("b", "x")), (RankStage("i", Single(9)),))
     async with Engine({"i": IdentityRanker()}, EngineConfig()) as engine:

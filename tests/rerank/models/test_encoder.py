@@ -81,6 +81,24 @@ def test_end_of_a_long_text_is_neither_tokenized_nor_changes_its_vector(
     assert max(read) < 10_000 < len(longer[0])
 
 
+def test_limited_encoder_shares_weights_and_keeps_its_own_vectors(encoder: Encoder) -> None:
+    limited = encoder.limited(16)
+    assert encoder.limited(encoder.id.max_tokens) is encoder
+    assert (limited.id.max_tokens, limited.max_text_tokens, encoder.id.max_tokens) == (16, 14, 256)
+    assert limited.transformer.get_input_embeddings().weight is encoder.transformer.get_input_embeddings().weight
+    assert limited.vector_cache is not encoder.vector_cache
+    long = "flea " * 40
+    expected = encoder.encode_passages(["flea " * 14])
+    np.testing.assert_allclose(limited.encode_passages([long]), expected, atol=1e-6)
+    assert limited.vectors_and_truncation([long, "flea"])[1] == [True, False]
+    assert not np.allclose(encoder.encode_passages([long]), expected, atol=1e-3)
+
+
+def test_limit_that_leaves_no_token_for_a_text_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(CheckpointError, match="reads 2 tokens, and prompt and special tokens of a query take 2"):
+        encoder.limited(2)
+
+
 def test_token_ends_do_not_wait_for_a_batch_of_vectors(encoder: Encoder) -> None:
     encoder.token_ends("the copy of the tokenizer is made once")
     with ThreadPoolExecutor(1) as thread, encoder._lock:

@@ -99,3 +99,22 @@ def test_long_texts_are_truncated_and_named(e2rank: Encoder) -> None:
 def test_encoder_that_pools_other_states_is_refused(encoder: Encoder) -> None:
     with pytest.raises(CheckpointError, match=r"reads the state of the last token, and encoder .* pools by mean; set"):
         loaded(encoder)
+
+
+def test_encoder_reads_the_text_of_the_prompt_where_the_profile_says_so(e2rank: Encoder) -> None:
+    """E2Rank's own code (src/eval.py) cuts documents at words and joins white space before it encodes them."""
+    style = {"max_words": 3, "encoder_text": "shown"}
+    texts = ["one  two\nthree four", "one two three", " "]
+    found = ranked(loaded(e2rank, prompt=style), texts)
+    expected = ranked(loaded(e2rank, prompt={"max_words": 3}), ["one two three", "one two three", ""])
+    assert found.scores == pytest.approx(expected.scores, abs=1e-6)
+    assert found.scores[0] == pytest.approx(found.scores[1], abs=1e-6)
+
+
+def test_vector_of_the_index_counts_for_texts_that_are_encoded_as_they_are(e2rank: Encoder) -> None:
+    ranker, stored = loaded(e2rank, prompt={"max_words": 3, "encoder_text": "shown"}), np.eye(32, dtype=np.float32)[0]
+    passages = [Passage("cut", "one two three four", vector=stored), Passage("same", "one two", vector=stored)]
+    prepared = ranker.prepare(Query("q"), passages)
+    assert prepared.truncated_doc_ids == ("cut",)
+    assert np.array_equal(prepared.passages[1].vector, stored)
+    assert not np.array_equal(prepared.passages[0].vector, stored)

@@ -19,6 +19,7 @@ from rerank.engine.strategies import RankStage, Single
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
@@ -97,6 +98,23 @@ def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained: Path, tm
     sampling.save_pretrained(checkpoint)
     (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", LETTERS, device="cpu"), [make_window(3)])
     assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
+
+
+def test_order_of_exact_length_ends_neither_early_nor_late(trained: Path) -> None:
+    """As vLLM does for RankLLM with min_tokens = max_tokens: the model may not end before it wrote all of them."""
+    template = load_template("first").with_style(PromptStyle(order_tokens="exact"))
+    ranker = GenerationRanker(trained, template, LETTERS, device="cpu")
+    for n in (2, 3, 7):
+        bare = (
+            len(byte_level()(" > ".join(f"[{name}]" for name in ALL_LETTERS[:n]))["input_ids"]) - 1
+        )  # RankLLM's count
+        (ranking,) = rank_windows(ranker, [make_window(n)])
+        assert ranking.decoded.tokens == bare
+        assert (ranker.fewest_tokens(n), ranker.new_tokens(n)) == (bare, bare)
+    free = GenerationRanker(trained, "first", LETTERS, device="cpu")
+    (ranking,) = rank_windows(free, [make_window(2)])
+    assert free.fewest_tokens(2) == 0
+    assert ranking.decoded.tokens < free.new_tokens(2)
 
 
 def generate_with_transformers(checkpoint: Path, prompt: list[int], max_new_tokens: int) -> str:

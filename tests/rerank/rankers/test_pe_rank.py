@@ -12,6 +12,7 @@ import pytest
 
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
+from rerank.prompting.style import PromptStyle
 from rerank.rankers.base import rank_windows
 from rerank.rankers.lexical import bm25, bundled_word_table
 from rerank.rankers.pe_rank import PERankRanker
@@ -141,3 +142,26 @@ def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Pa
     assert found["words"].scores == found["plain"].scores
     assert not found["plain"].lexical
     assert not found["dynamic"].lexical
+
+
+def test_encoder_reads_as_many_tokens_as_the_profile_says(checkpoint: Path, encoder: Encoder) -> None:
+    """PE-Rank's own code reads 512 tokens, whatever the encoder's folder says."""
+    limited = PERankRanker(checkpoint, encoder, "cpu", style=PromptStyle(encoder_tokens=16))
+    long, cut = "flea " * 40, "flea " * 14  # and two special tokens
+    prepared = limited.prepare(Query("q"), [Passage("long", long), Passage("cut", cut), Passage("short", "a")])
+    assert prepared.truncated_doc_ids == ("long",)
+    vectors = [passage.vector for passage in prepared.passages]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+    np.testing.assert_allclose(vectors[1], encoder.encode_passages([cut])[0], atol=1e-6)
+    assert limited.info.max_passage_tokens == 14
+
+
+def test_vector_of_more_text_than_the_profile_reads_is_not_taken(checkpoint: Path, encoder: Encoder) -> None:
+    limited = PERankRanker(checkpoint, encoder, "cpu", style=PromptStyle(encoder_tokens=16))
+    stored = unit_rows(2, seed=1)
+    passages = [Passage("long", "flea " * 40, vector=stored[0]), Passage("short", "flea", vector=stored[1])]
+    prepared = limited.prepare(Query("flea " * 40, vector=stored[0]), passages)
+    assert not np.array_equal(prepared.passages[0].vector, stored[0])
+    assert np.array_equal(prepared.passages[1].vector, stored[1])
+    assert not np.array_equal(prepared.query.vector, stored[0])
+    assert prepared.query.is_truncated

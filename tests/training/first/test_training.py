@@ -18,12 +18,14 @@ from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
+from rerank.config import FirstModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.loading import load_causal_lm
 from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
-from rerank.rankers.first import FirstRanker
+from rerank.rankers.first import FirstRanker, first_settings
 from tests.training.small_lists import served_window
 from tests.word_lists import first_run, word_lists, write_inputs
 
@@ -211,6 +213,33 @@ def test_base_with_a_manifest_gives_its_own_settings() -> None:
     found = prompt_of(bundled.FIRST)
     assert found.template.sha256 == template.sha256
     assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 48)
+
+
+def test_training_with_a_profile_reads_texts_as_the_profile_is_served(
+    inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The prompt of the folder, and the style that belongs to it; the checkpoint is then served in the same style."""
+    pytest.importorskip("ftfy")
+    base = shutil.copytree(inputs / "base", tmp_path / "base")
+    shutil.copy(bundled.FIRST / "template.yaml", base)
+    found = prompt_of(base, profile="first-zephyr")
+    served_as = FirstModel(name="it", ranker="first", profile="first-zephyr", path=base)
+    assert found.template.style == served_as.prompt
+    assert found.template.style.titles == "sentence"
+    assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 0)
+    trained = first_run(inputs, tmp_path / "run", "--base", str(base), "--profile", "first-zephyr", *TWO_STEPS)
+    manifest = read_manifest(trained)
+    assert manifest is not None
+    assert manifest.prompt == found.template.style.stated
+    assert first_settings(FirstModel(name="it", ranker="first", path=trained)).template.style == served_as.prompt
+    with pytest.raises(CheckpointError, match=r"was trained with prompt: .*titles sentence.*, not max_words 9; leave"):
+        first_settings(FirstModel(name="it", ranker="first", path=trained, prompt=PromptStyle(max_words=9)))
+    assert prompt_of(trained).template.style == served_as.prompt
+
+
+def test_profile_of_another_ranker_is_refused() -> None:
+    with pytest.raises(ConfigError, match="profile rank-zephyr is of ranker generation, not first"):
+        prompt_of(bundled.FIRST, profile="rank-zephyr")
 
 
 def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog: pytest.LogCaptureFixture) -> None:

