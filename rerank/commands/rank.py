@@ -55,6 +55,7 @@ class RankSettings(options.RankingSettings):
         "Name of a model of the service; without one: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
         "checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: the default model.",
     ] = ""
+    encoder: options.Encoder = None
     batch: Annotated[
         Path | None,
         "Instead of a query: rank the requests of this file, one per line in RankLLM's form: "
@@ -86,6 +87,8 @@ def rank(settings: RankSettings) -> None:
     The order of passages on the command line has no effect; the order in a file has, unless you say --unordered.
     """
     is_single = bool(settings.query or settings.candidates or settings.example)
+    if settings.encoder and (settings.target or settings.batch):
+        raise typer.BadParameter("--encoder is for a model in this process; the service at --target has its own")
     if settings.batch and settings.out and not is_single:
         _rank_batch(settings, settings.batch, settings.out)
         return
@@ -121,7 +124,9 @@ def _rank(settings: RankSettings, query: str, candidates: Sequence[CandidateLike
             response = client.rerank(query, candidates, settings.call_timeout_s, **settings.fields())
         show_response(response, query, settings)
         return
-    response, load_s, rank_s = rank_in_process(query, candidates, settings.model, settings.fields(), settings.timeout_s)
+    response, load_s, rank_s = rank_in_process(
+        query, candidates, settings.model, settings.fields(), settings.timeout_s, settings.encoder
+    )
     if settings.as_json or settings.verbose:
         show_response(response, query, settings)
     else:
@@ -180,6 +185,7 @@ def rank_in_process(
     model: str,
     fields: Mapping[str, Any],
     timeout_s: float | None = None,
+    encoder: str | None = None,
 ) -> tuple[pb.RerankResponse, float, float]:
     """Loads a model and ranks candidates; returns the reply, and the seconds to load and to rank.
 
@@ -187,6 +193,7 @@ def rank_in_process(
         model: see `config_of_model`; empty: the default model.
         fields: further fields of RerankRequest.
         timeout_s: deadline of the ranking, after the model is loaded, in seconds; None for none.
+        encoder: name, folder or settings of the encoder; None: the default one.
 
     Raises:
         ConfigError, CheckpointError: the model cannot be loaded.
@@ -194,10 +201,13 @@ def rank_in_process(
     """
     start_s = time.perf_counter()
     from rerank.client.client import rerank_request
+    from rerank.config import EncoderConfig
     from rerank.config.named import config_of_model
     from rerank.protobuf import messages
 
     config = config_of_model(model or "default")
+    if encoder is not None:
+        config = config.model_copy(update={"encoder": EncoderConfig.of(encoder)})
     message = rerank_request(query, candidates, {**fields, "model": config.models[0].name})
     request = messages.rerank_request(message).checked(config.limits)  # before the model is loaded
     from rerank.reranking.blocking import Reranker  # imports torch

@@ -36,6 +36,8 @@ class Profile(_Facts):
         prompt: the style of the prompts, see `rerank.prompting.style.PromptStyle`.
         own_prompt: what differs from `prompt` with the template.yaml in the folder of a checkpoint, because another
             program than the one of `template` reads that prompt.
+        line_ends: part of the publisher's own prompt → the number of line ends at its end, because a template.yaml
+            easily loses or gains one.
         figures: what the publisher measured.
     """
 
@@ -52,12 +54,22 @@ class Profile(_Facts):
     prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     own_prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     thinking_tokens: int | None = None
+    line_ends: dict[Literal["prefix", "body", "suffix"], int] = Field(default_factory=dict)
     figures: Figures | None = None
 
     @property
     def settings(self) -> dict[str, object]:
         """The settings of a model in the configuration of the service."""
-        facts = {"checkpoints", "model_types", "licence", "prompt_source", "prompt", "own_prompt", "figures"}
+        facts = {
+            "checkpoints",
+            "model_types",
+            "licence",
+            "prompt_source",
+            "prompt",
+            "own_prompt",
+            "line_ends",
+            "figures",
+        }
         return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}
 
 

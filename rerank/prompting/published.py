@@ -21,6 +21,11 @@ _SHA256 = {
     "rank_zephyr": "30558fd5956f4213174cc9ad05351656051cb5d02c844442a838358102dad898",
     "rank_zephyr_alpha": "c370d2b7430239fe2872780167d831f115637f5d6be90c9b3e0a456367852eaf",
 }
+#: Templates whose prompts have another form → why they are refused, and what to use.
+_OTHER_FORMS = {
+    "rank_lrl": f"asks for names such as PASSAGE1, which this service does not write; use {PREFIX}rank_gpt",
+    "insert_rank": f"shows scores of the first stage; use {PREFIX}rank_zephyr, and first_stage_weight for the scores",
+}
 
 
 def read_published(name: str) -> str:
@@ -30,6 +35,8 @@ def read_published(name: str) -> str:
         ConfigError: there is no such template, the package is not installed, or its file is another one.
     """
     template = name.removeprefix(PREFIX)
+    if template in _OTHER_FORMS:
+        raise ConfigError(f"template {name!r} {_OTHER_FORMS[template]}")
     if template not in _SHA256:
         raise ConfigError(
             f"template {name!r} is not one of {', '.join(PREFIX + template for template in _SHA256)}"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rerank.util.combining import stream_safe
 
+_EMPTY_TITLE = "Title: Content: "
 _NUMBERS = re.compile(r"\[(\d+)\]")
 #: As FIRST's code writes it: its range holds the signs between "Z" and "a", too.
 _WORDS = re.compile(r"\[([A-z]+)\]")
@@ -53,8 +54,8 @@ class PromptStyle(BaseModel):
         max_words: the most words of a passage; 0: all. Default: 0.
         repair: what the package ftfy repairs: `none`; `prompt`, texts as parts of the prompt; `passages`, each
             passage alone, with its HTML entities, and then the prompt. Default: none.
-        titles: how a title precedes its text: `plain`, as in "D text"; `sentence`, as in "D. text"; `labelled`, as in
-            "Title: D Content: text". Default: plain.
+        titles: how a title precedes its text: `plain`, as in "D text"; `sentence`, as in "D. text", where a text loses
+            the empty title "Title: Content: "; `labelled`, as in "Title: D Content: text". Default: plain.
         brackets: what becomes parentheses as in the publisher's program: `kept`, nothing; `numbers`, "[12]" in query
             and passages; `words`, "[abc]" in passages. Default: kept.
         guards: the defences against texts that imitate the prompt, see Guard. Default: all.
@@ -135,8 +136,9 @@ class PromptStyle(BaseModel):
         """
         if title and self.titles == "labelled":
             text = f"Title: {title} Content: {text.removeprefix(title)}"
-        elif title and self.titles == "sentence":
-            text = f"{title}. {text.removeprefix(title)}"
+        elif self.titles == "sentence":
+            text = f"{title}. {text.removeprefix(title)}" if title else text
+            text = text.replace(_EMPTY_TITLE, "")
         text = text.strip()
         if self.repair == "passages":
             text = _repaired(text, has_html=True)

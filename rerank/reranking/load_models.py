@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rerank.checkpoints import bundled
-from rerank.checkpoints.manifest import read_manifest, stated_ranker
+from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest, stated_ranker
 from rerank.config import (
     ApiModel,
     CrossEncoderModel,
@@ -168,7 +168,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
     """Adds the warning to the description of a ranker; logs its precision and warning."""
     if info.precision:
         log.info("model %s computes in %s", model.name, info.precision)
-    if warning := _warning(model, info):
+    if warning := "; ".join(filter(None, (_warning(model, info), _line_end_warning(model)))):
         log.warning("model %s: %s", model.name, warning)
     return replace(info, warning=warning)
 
@@ -374,6 +374,27 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
     return (
         f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "
         f"template {template} is ours: its published figures are not reached; leave `template` out"
+    )
+
+
+def _line_end_warning(model: ModelConfig) -> str:
+    """Names the parts of a template.yaml that end with more or fewer line ends than the publisher's prompt."""
+    if not isinstance(model, LanguageModel) or model.profile is None or model.path is None:
+        return ""
+    stated, own = load_profile(model.profile).line_ends, str(model.path / TEMPLATE_FILE)
+    if not stated or model.template != own:
+        return ""
+    template = load_template(own)
+    wrong = []
+    for part, ends in stated.items():
+        text = str(getattr(template, part))
+        if (found := len(text) - len(text.rstrip("\n"))) != ends:
+            wrong.append(f"{part} ends with {found} line ends, not {ends}")
+    if not wrong:
+        return ""
+    return (
+        f"{own} differs from its publisher's prompt: {', '.join(wrong)}; in YAML, | keeps one line end of a text, "
+        "|+ all and |- none"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,34 @@ def test_prompt_of_the_program_that_reads_the_template_is_taken(tmp_path: Path) 
     assert (own.prompt.prompt_tokens, own.prompt.titles, own.prompt.repair) == (32768, "sentence", "prompt")
     assert (rank_llms.prompt.prompt_tokens, rank_llms.prompt.titles) == (4096, "labelled")
     assert own.prompt.guards == rank_llms.prompt.guards == (Guard.MARKUP,)
+
+
+def test_line_end_that_a_template_lost_is_a_warning(encoder: Encoder, tmp_path: Path) -> None:
+    """YAML's | keeps one line end: FIRST's empty line after the query was lost, which moved 4 of 20 places."""
+    folder = write_causal_lm(tmp_path / "first", "mistral", byte_level())
+
+    def warning(prefix: str) -> str:
+        parts = {"prefix": f"rank for {{query}}{prefix}", "body": "[{rank}] {candidate}\n", "suffix": "order {num}"}
+        (folder / "template.yaml").write_text(json.dumps(parts), encoding="utf-8")
+        models = load_config(None, [named_model(f"it=first-zephyr:{folder}")]).models[:1]
+        return load_models(models, ModelLoader(encoder, "cpu")).describe()[0].info.warning
+
+    assert "template.yaml differs from its publisher's prompt: prefix ends with 1 line ends, not 2; in YAML" in warning(
+        "\n"
+    )
+    assert warning("\n\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "way_out"),
+    [
+        ("rank_lrl", "names such as PASSAGE1.*use rank-llm:rank_gpt"),
+        ("insert_rank", "scores.*use rank-llm:rank_zephyr"),
+    ],
+)
+def test_template_of_another_form_names_the_one_to_use(template: str, way_out: str) -> None:
+    with pytest.raises(ConfigError, match=way_out):
+        load_template(f"rank-llm:{template}")
 
 
 def test_settings_replace_keys_of_the_profiles_prompt_one_by_one() -> None:

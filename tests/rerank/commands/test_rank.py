@@ -50,6 +50,22 @@ def test_each_bundled_model_has_the_answers_of_the_example_first(precision: str)
 
 
 @pytest.mark.slow
+def test_encoder_of_the_command_line_is_used(rerank: Command) -> None:
+    done = rerank("rank", "--example", "--model", "pe-rank", "--encoder", "no/such/encoder")
+    assert done.code != 0
+    assert "no/such/encoder" in done.err
+    named = rerank("rank", "--example", "--model", "pe-rank", "--encoder", "sentence-transformers/all-MiniLM-L6-v2")
+    assert named.code == 0
+
+
+@pytest.mark.parametrize("place", [["--target", "127.0.0.1:1"], ["--batch", "requests.jsonl", "--out", "out.jsonl"]])
+def test_encoder_is_refused_where_a_service_ranks(rerank: Command, place: list[str]) -> None:
+    query = [] if place[0] == "--batch" else ["--example"]
+    done = rerank("rank", *query, *place, "--encoder", "any")
+    assert (done.code, "--encoder is for a model in this process" in done.err) == (2, True)
+
+
+@pytest.mark.slow
 def test_order_of_the_passages_has_no_effect(rerank: Command) -> None:
     first, second = (
         rerank("rank", "--query", "how long does a flea live", *given, "--model", "pe-rank", "--json").json["results"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.strategies import Cost, Positions, Round, Single, Sliding, Strategy, TopDown, reordered
+from rerank.engine.strategies import Cost, Positions, Round, Single, Sliding, Strategy, TopDown, reordered, spans
 from rerank.errors import InvalidRequest
 from rerank.types import WindowRanking
 from tests.fakes import drive_schedule, run_schedule
@@ -47,6 +47,23 @@ def slow_sliding(strategy: Sliding, relevance: Sequence[float]) -> tuple[list[Po
 
 def windows_of(rounds: Sequence[Round]) -> list[Positions]:
     return [window for round_ in rounds for window in round_.windows]
+
+
+def rank_llm_spans(n: int, size: int = 20, stride: int = 10) -> list[tuple[int, int]]:
+    """The spans of RankLLM's `sliding_windows`, written out."""
+    found, end, start = list[tuple[int, int]](), n, n - size
+    while end > 0 and start + stride != 0:
+        start = max(start, 0)
+        found.append((start, end))
+        end, start = end - stride, start - stride
+    return found
+
+
+def test_windows_are_rank_llms_for_lists_of_tens_and_differ_for_73_lengths_up_to_100() -> None:
+    """docs/guide/move.md says so: here the last window is whole."""
+    differ = {n for n in range(1, 101) if list(spans(n, 20, 10)) != rank_llm_spans(n)}
+    assert len(differ) == 73
+    assert not differ & {20, 30, 40, 50, 60, 70, 80, 90, 100}
 
 
 @pytest.mark.parametrize("strategy", SLIDING, ids=str)

@@ -110,6 +110,8 @@ def test_title_has_the_form_of_the_style(titles: str, expected: str) -> None:
     style = PromptStyle(titles=titles)  # type: ignore[arg-type]
     assert style.passage_text("Fleas They live.", "Fleas") == expected
     assert style.passage_text("They live.") == "They live."
+    empty = "They live." if titles == "sentence" else "Title: Content: They live."
+    assert style.passage_text("Title: Content: They live.") == empty
 
 
 @pytest.mark.parametrize(
