@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -34,8 +33,6 @@ TOKENIZERS = {
 }
 #: Its code, which its packages import together with inference engines.
 PACKAGES = ("rank_llm", "rank_llm.rerank", "rank_llm.rerank.listwise")
-#: A broken form that RankLLM leaves in a passage, where it could be read as an identifier.
-SPACED_NUMBER = re.compile(r"\[ +\d+ *\]|\[\d+ +\]")
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +112,4 @@ def test_prompts_over_dl_2019_equal_the_package(
             windows += 1
             if found != package.token_ids(row.query.text, window):
                 unequal.append((row.query.query_id, start))
-                assert any(SPACED_NUMBER.search(text) for text in window), (row.query.query_id, start)
-    assert windows == 215
-    assert unequal == [("1129237", 20), ("1129237", 40)]
+    assert (windows, unequal) == (215, [])
