@@ -157,6 +157,55 @@ def test_conversation_that_cannot_be_read_is_refused(parsed: Parse, question: st
         parsed(conversation(question, answer))
 
 
+# --- training data of PE-Rank and of E2Rank
+
+
+def pe_rank_row(ranking: list[int], *texts: str, marks: int = 3, key: str = "messages_w_content") -> dict[str, Any]:
+    lines = [f"Passage {place}: [<PLACEHOLDER>] {text}\n" for place, text in enumerate(["x"] * marks, start=1)]
+    end = f"Search Query: why so.\nRank the {marks} relatively ordered passages above.\n"
+    turn = {"role": "user", "content": "\n".join(["On the search query: why so.", *lines, end])}
+    return {key: [turn], "extra_texts": [*texts], "ranking": ranking}
+
+
+@pytest.mark.parametrize("key", ["messages_w_content", "messages_wo_content", "messages"])
+@pytest.mark.parametrize("ranking", [[2, 0, 1], [3, 1, 2]])
+@pytest.mark.parametrize("again", [(), ("c", "a", "b")])
+def test_rows_of_pe_rank_have_their_texts_once_or_again_in_the_order_of_the_ranking(
+    parsed: Parse, ranking: list[int], again: tuple[str, ...], key: str
+) -> None:
+    item = parsed(pe_rank_row(ranking, "a", "b", "c", *again, key=key))
+    passages = tuple(Passage(str(place), text) for place, text in enumerate("abc", start=1))
+    assert item == TrainingList(Query("why so", "lists.jsonl:1"), passages, (2.0, 1.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (pe_rank_row([2, 0, 0], "a", "b", "c"), "ranking .2, 0, 0. does not name each of 3 passages once"),
+        (pe_rank_row([2, 4, 3], "a", "b", "c"), "does not name each of 3 passages once, from 0 or from 1"),
+        (pe_rank_row([2, 0, 1], "a", "b"), "2 extra_texts for a ranking of 3; give 3 of them, or the same 3 again"),
+        (pe_rank_row([2, 0, 1], "a", "b", "c", "a", "b", "c"), "6 extra_texts for a ranking of 3"),
+        (pe_rank_row([2, 0, 1], "a", "b", "c", marks=2), "the prompt has 2 <PLACEHOLDER>, and the ranking 3 passages"),
+        ({"extra_texts": ["a", "b"], "ranking": [0, 1]}, "the prompt has 0 <PLACEHOLDER>"),
+        ({"extra_texts": ["a"], "messages": []}, "train on it by train-pe-rank --objective align"),
+        ({"query": "q", "document": ["a", "b"], "ranking": [0, 1]}, "ranking .0, 1., which counts from 1"),
+    ],
+)
+def test_row_of_other_passages_than_its_ranking_is_refused(parsed: Parse, row: object, reason: str) -> None:
+    with pytest.raises(CollectionError, match=reason):
+        parsed(row)
+
+
+def test_rows_of_e2rank_count_from_1_and_their_instructions_are_said_to_be_one(
+    parsed: Parse, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {"query": "q", "document": ["a", "b", "c"], "ranking": [3, 1, 2], "source": "nq"}
+    assert parsed(row) == TrainingList(
+        Query("q", "lists.jsonl:1"), tuple(Passage(str(n), text) for n, text in enumerate("abc", 1)), (2.0, 1.0, 3.0)
+    )
+    assert "names 1 sources (nq), to which E2Rank's code gives instructions of their own" in caplog.text
+
+
 # --- requests
 
 

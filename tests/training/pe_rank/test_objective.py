@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rerank_training.lists.align_texts import AlignTurns
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.model import PEBase, PEModel, load_pe_base
 from rerank_training.pe_rank.objective import (
@@ -97,6 +98,18 @@ def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None
     path.write_text(WITH_TEXT)
     with pytest.raises(ConfigError, match=r"shows \{text\} already"):
         with_text(load_template(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("{rank} [{candidate}]\n", "{rank} [{candidate}] {text}\n"),
+        ("{candidate}", "{candidate} {text}"),
+        ("[{candidate}, a vector] ", "[{candidate} {text}, a vector] "),
+    ],
+)
+def test_text_follows_the_bracket_around_the_vector(body: str, shown: str) -> None:
+    assert with_text(replace(load_template("pe_rank"), body=body)).body == shown
 
 
 @pytest.fixture(scope="module", params=["ours", "published"])
@@ -202,6 +215,17 @@ def test_text_follows_one_vector(base: PEBase, collator: AlignCollator) -> None:
     answer = batch["labels"][1][batch["labels"][1] != IGNORE_INDEX]
     assert base.tokenizer.decode(answer[:-1]).strip() == TEXTS[1]
     assert answer[-1] == base.tokenizer.eos_token_id
+
+
+def test_answer_is_divided_into_tokens_as_in_the_whole_conversation(base: PEBase, collator: AlignCollator) -> None:
+    turns = {TEXTS[0]: AlignTurns("Read ", " aloud.", "[One] sentence.")}
+    ids = replace(collator, turns=turns)(TEXTS[:1])["input_ids"][0]
+    said = [("user", "Read <PLACEHOLDER> aloud."), ("assistant", "[One] sentence.")]
+    whole = base.tokenizer.apply_chat_template([{"role": role, "content": text} for role, text in said], tokenize=False)
+    expected = base.tokenizer(whole, add_special_tokens=False)["input_ids"]
+    mark = base.tokenizer.convert_tokens_to_ids("<PLACEHOLDER>")
+    assert ids.tolist() == [PASSAGE_SLOT if token == mark else token for token in expected]
+    assert collator(TEXTS[:1])["input_ids"][0].tolist() != ids.tolist()
 
 
 def test_loss_is_the_mean_over_all_tokens_of_texts(base: PEBase, collator: AlignCollator) -> None:

@@ -18,6 +18,15 @@ Conversations are published for RankGPT, RankZephyr and FIRST; their identifiers
 
 The parser looks for phrases of the three published prompts, and reads several user turns as one text, because RankGPT
 gives each passage in a separate turn.
+
+PE-Rank's rows are conversations whose prompts have a mark for each passage. `extra_texts` has the passages, in the
+order of the prompt and often a second time in the order of `ranking`, which counts from 0 or from 1:
+
+    {"messages_w_content": […], "messages_wo_content": […], "extra_texts": ["first passage", …], "ranking": [2, 0, 1]}
+
+E2Rank's rows have a ranking that counts from 1:
+
+    {"query": "how long does a flea live", "document": ["first passage", …], "ranking": [3, 1, 2], "source": "msmarco"}
 """
 
 from __future__ import annotations
@@ -26,12 +35,12 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -45,6 +54,8 @@ from rerank.util.validation import plain_words
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: query_id → doc_id → grade.
 Grades: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -52,7 +63,11 @@ Grades: TypeAlias = Mapping[str, Mapping[str, int]]
 _MAX_BAD_SHARE = 0.01
 #: Number of invalid lines that an error message quotes.
 _QUOTED_LINES = 5
-_USER, _ASSISTANT = {"user", "human"}, {"assistant", "gpt"}
+USER, ASSISTANT = {"user", "human"}, {"assistant", "gpt"}
+#: The keys of PE-Rank's conversations, whose prompts are the same but for the texts of the passages, and the mark of a
+#: passage in them.
+PE_RANK_KEYS = ("messages_wo_content", "messages_w_content", "messages", "conversations")
+PE_RANK_MARK = "<PLACEHOLDER>"
 #: No published list is longer than 100 passages. FIRST's letters end at Z.
 _NUMBERS = [str(number) for number in range(1, 101)]
 _QUERY_LINE = re.compile(r"^\s*search query: *(?P<query>.+)$", re.IGNORECASE | re.MULTILINE)
@@ -143,10 +158,9 @@ def _encoding_problem(texts: Iterable[str]) -> str | None:
 def read_lists(path: Path, grades: Grades | None = None) -> list[TrainingList]:
     """Reads training lists: one per line, or in one JSON array; see `rerank.readers.rows.json_rows`.
 
-    Three formats are recognised by the keys of each row:
+    The formats are recognised by the keys of each row:
 
-    - our own, described above;
-    - conversations, described above;
+    - our own, conversations, and the rows of PE-Rank and of E2Rank, described above;
     - RankLLM requests, whose relevance is taken from `grades`; an unjudged candidate has grade 0.
 
     Invalid rows are skipped, and logged with their location and the reason.
@@ -158,18 +172,45 @@ def read_lists(path: Path, grades: Grades | None = None) -> list[TrainingList]:
         CollectionError: the file cannot be read, a line is not a JSON object, there are no lists, or more than a
             hundredth of the rows are invalid.
     """
-    lists: list[TrainingList] = []
-    errors: list[str] = []
+    sources = set[str]()
+
+    def parse(row: Any, location: str) -> TrainingList:
+        item = parse_list(row, location, grades)
+        if "document" in row and row.get("source"):
+            sources.add(str(row["source"]))
+        return item
+
+    lists = read_rows(path, parse, "lists")
+    if sources:
+        logger.warning(
+            "%s names %d sources (%s), to which E2Rank's code gives instructions of their own; here the instruction of "
+            "all rows is the training's",
+            *(path, len(sources), ", ".join(sorted(sources)[:_QUOTED_LINES])),
+        )
+    return lists
+
+
+def read_rows(path: Path, parse: Callable[[Any, str], T], what: str) -> list[T]:
+    """Reads the rows of a file. Invalid rows are skipped, and logged with their location and the reason.
+
+    Args:
+        parse: makes an item of a row and its location, such as `lists.jsonl:7`.
+        what: the items, as a message names them.
+
+    Raises:
+        CollectionError: see `read_lists`.
+    """
+    items, errors = list[T](), list[str]()
     for line, row in json_rows(path, lambda row: row):
         location = f"{path.name}:{line}"
         try:
-            lists.append(_parse(row, location, grades))
+            items.append(parse(row, location))
         except (CollectionError, BadRow) as error:
             errors.append(f"{location}: {error}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             errors.append(f"{location}: not in a supported format ({error!r})")
-    _check_errors(path, len(lists), errors)
-    return lists
+    _check_errors(path, len(items), errors, what)
+    return items
 
 
 def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:
@@ -205,7 +246,15 @@ class _ListRow(BaseModel):
     scores: list[Annotated[float, Field(allow_inf_nan=False)]] = []
 
 
-def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:
+def parse_list(row: Any, location: str, grades: Grades | None) -> TrainingList:
+    """The list of a row in any of the formats.
+
+    Args:
+        location: of the row, which is the id of a query without one.
+
+    Raises:
+        CollectionError, BadRow, ValueError, KeyError, TypeError, AttributeError: the row is in none of them.
+    """
     if "candidates" in row or "hits" in row:
         if grades is None:
             raise CollectionError(
@@ -213,9 +262,23 @@ def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:
                 "build-lists and a teacher"
             )
         return _from_request(parse_request(row), grades)
+    query_id = str(row.get("id", location))
+    if is_alignment(row):
+        raise CollectionError(
+            "a text to restore and no order, as for PE-Rank's alignment; train on it by train-pe-rank --objective align"
+        )
+    if "extra_texts" in row:
+        return _from_pe_rank(row, query_id)
+    if "document" in row:
+        return _from_e2rank(row, query_id)
     if "conversations" in row or "messages" in row:
-        return _from_conversation(row, str(row.get("id", location)))
+        return _from_conversation(row, query_id)
     return _from_row(row)
+
+
+def is_alignment(row: Any) -> bool:
+    """True for a row of PE-Rank's alignment: a conversation about one text, without a ranking."""
+    return "extra_texts" in row and "ranking" not in row
 
 
 def _from_request(request: CandidateList, grades: Grades) -> TrainingList:
@@ -237,16 +300,62 @@ def _from_conversation(row: Any, query_id: str) -> TrainingList:
         CollectionError: there is no query, or the answer repeats an identifier or names one that has no passage.
         KeyError, TypeError: the row is not a conversation.
     """
-    turns = list(_turns(row))
-    prompt = "\n".join(text for speaker, text in turns if speaker in _USER)
-    answer = next((text for speaker, text in reversed(turns) if speaker in _ASSISTANT), "")
+    turns = list(turns_of(row.get("conversations") or row["messages"]))
+    prompt = "\n".join(text for speaker, text in turns if speaker in USER)
+    answer = next((text for speaker, text in reversed(turns) if speaker in ASSISTANT), "")
+    query_line = _query_line(prompt)
+    found = _passages(prompt[: query_line.start()])
+    relevance = relevance_from_ranking(_ranking(answer, list(found)), len(found))
+    passages = tuple(Passage(identifier, text) for identifier, text in found.items())
+    return TrainingList(Query(_query(prompt, query_line), query_id), passages, relevance)
+
+
+def _from_pe_rank(row: Any, query_id: str) -> TrainingList:
+    """The list of a row of PE-Rank's training. The place in the prompt is the doc_id.
+
+    Raises:
+        CollectionError: ranking, texts and marks are not of the same passages, or there is no query.
+        KeyError, TypeError: the row is not one of PE-Rank's.
+    """
+    texts, n = list(row["extra_texts"]), len(row["ranking"])
+    first = min(row["ranking"], default=0)
+    ranking = [place - 1 if first == 1 else place for place in row["ranking"]]
+    if sorted(ranking) != list(range(n)):
+        raise CollectionError(f"ranking {row['ranking']} does not name each of {n} passages once, from 0 or from 1")
+    if texts[n:] not in ([], [texts[place] for place in ranking if place < len(texts)]) or len(texts) < n:
+        raise CollectionError(
+            f"{len(texts)} extra_texts for a ranking of {n}; give {n} of them, or the same {n} again in its order"
+        )
+    conversation = next((row[key] for key in PE_RANK_KEYS if key in row), ())
+    prompt = "\n".join(text for speaker, text in turns_of(conversation) if speaker in USER)
+    if (marks := prompt.count(PE_RANK_MARK)) != n:
+        raise CollectionError(f"the prompt has {marks} {PE_RANK_MARK}, and the ranking {n} passages")
+    passages = tuple(Passage(str(place), text) for place, text in enumerate(texts[:n], start=1))
+    query = Query(_query(prompt, _query_line(prompt)), query_id)
+    return TrainingList(query, passages, relevance_from_ranking(ranking, n))
+
+
+def _from_e2rank(row: Any, query_id: str) -> TrainingList:
+    """The list of a row of E2Rank's training. The place in the list is the doc_id.
+
+    Raises:
+        CollectionError: the ranking names other passages than the row has.
+        KeyError, TypeError: the row is not one of E2Rank's.
+    """
+    passages = tuple(Passage(str(place), text) for place, text in enumerate(row["document"], start=1))
+    try:
+        relevance = relevance_from_ranking([place - 1 for place in row["ranking"]], len(passages))
+    except CollectionError as error:
+        raise CollectionError(f"ranking {row['ranking']}, which counts from 1: {error}") from error
+    return TrainingList(Query(row["query"], query_id), passages, relevance)
+
+
+def _query_line(prompt: str) -> re.Match[str]:
+    """The last line that begins a query. Raises: CollectionError when there is none."""
     query_lines = list(_QUERY_LINE.finditer(prompt))
     if not query_lines:
         raise CollectionError("no line that starts with 'Search Query:' after the passages")
-    found = _passages(prompt[: query_lines[-1].start()])
-    relevance = relevance_from_ranking(_ranking(answer, list(found)), len(found))
-    passages = tuple(Passage(identifier, text) for identifier, text in found.items())
-    return TrainingList(Query(_query(prompt, query_lines[-1]), query_id), passages, relevance)
+    return query_lines[-1]
 
 
 def _query(prompt: str, line: re.Match[str]) -> str:
@@ -256,9 +365,9 @@ def _query(prompt: str, line: re.Match[str]) -> str:
     return " ".join((query if instructions else query.removesuffix(".")).split())
 
 
-def _turns(row: Any) -> Iterator[tuple[str, str]]:
-    """(speaker, text) of each turn."""
-    for turn in row.get("conversations") or row["messages"]:
+def turns_of(conversation: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """(speaker, text) of each turn. Raises: KeyError when a turn has neither from and value nor role and content."""
+    for turn in conversation:
         yield (turn["from"], turn["value"]) if "from" in turn else (turn["role"], turn["content"])
 
 
@@ -310,13 +419,13 @@ def _row(item: TrainingList) -> dict[str, Any]:
     return {**query, **instruction, "passages": passages, "relevance": list(item.relevance), **scores}
 
 
-def _check_errors(path: Path, valid: int, errors: Sequence[str]) -> None:
+def _check_errors(path: Path, valid: int, errors: Sequence[str], what: str) -> None:
     """Logs the invalid rows. Raises: CollectionError when there are too many, or no valid row."""
     if not valid and not errors:
-        raise CollectionError(f"{path} holds no lists")
+        raise CollectionError(f"{path} holds no {what}")
     share = len(errors) / (valid + len(errors))
     quoted = "; ".join(errors[:_QUOTED_LINES]) + ("; …" if len(errors) > _QUOTED_LINES else "")
-    summary = f"{path}: {len(errors)} of {valid + len(errors)} lists are invalid ({share:.1%})"
+    summary = f"{path}: {len(errors)} of {valid + len(errors)} {what} are invalid ({share:.1%})"
     if share > _MAX_BAD_SHARE or not valid:
         raise CollectionError(f"{summary}, at most {_MAX_BAD_SHARE:.0%} are accepted; correct or remove them: {quoted}")
     if errors:

@@ -6,9 +6,10 @@ without passage texts, and the KL divergence between both (PE-Rank, arXiv 2406.1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from rerank.prompting.templates import Template
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.pe_decode import dynamic
 from rerank.types import Passage, Query
+from rerank_training.lists.align_texts import AlignTurns
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable
 from rerank_training.pe_rank.model import CHOSEN_SLOT, PEModel
@@ -30,6 +32,8 @@ from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, kl, language_
 from rerank_training.trainer.processes import over_all_processes
 from rerank_training.trainer.windows import relevance_and_mask
 
+#: The vector in the body of a template.
+_VECTOR = re.compile(r"\{candidate\}\]?")
 #: Template of the prompt; the answer is the text of the passage.
 ALIGN_TEMPLATE = "pe_align"
 
@@ -105,7 +109,7 @@ def prompt_ids(prompts: VectorPrompts, window: TrainingList) -> list[int]:
 
 
 def with_text(template: Template) -> Template:
-    """The template with each passage's text after its vector.
+    """The template with each passage's text after its vector, and after a bracket that closes around the vector.
 
     Raises:
         ConfigError: the template shows the text already.
@@ -115,7 +119,7 @@ def with_text(template: Template) -> Template:
             "the template shows {text} already, so that a view with text and vectors adds nothing; set "
             "--text-weight and --kl-weight to 0"
         )
-    return replace(template, body=template.body.replace("{candidate}", "{candidate} {text}"))
+    return replace(template, body=_VECTOR.sub(r"\g<0> {text}", template.body))
 
 
 def _orders(windows: Sequence[TrainingList]) -> Tensor:
@@ -196,33 +200,65 @@ class PEObjective:
 
 @dataclass(frozen=True)
 class AlignCollator:
-    """Collates texts into a batch: for each text, the prompt with its vector, followed by the text.
+    """Collates texts into a batch: for each text, the prompt with its vector, followed by the answer: the text itself.
 
-    The batch holds `input_ids` (B, T); `labels` (B, T), the text's tokens, and IGNORE_INDEX elsewhere; `vectors`
+    The batch holds `input_ids` (B, T); `labels` (B, T), the answer's tokens, and IGNORE_INDEX elsewhere; `vectors`
     (B, 1, E); and the other arguments of PEModel: `mask` (B, 1), all True, and `order` (B, 1), all 0.
+
+    Args:
+        prompts: for texts without a conversation.
+        turns: the conversations about texts.
     """
 
     prompts: VectorPrompts
     vectors: VectorTable
     tokenizer: PreTrainedTokenizerBase
+    turns: Mapping[str, AlignTurns | None] = field(default_factory=dict)
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        prompt = list(self.prompts.token_ids(Query(""), [Passage("", "")]))
-        answers = [self._answer(text) for text in texts]
-        labels = [torch.tensor([IGNORE_INDEX] * len(prompt) + answer) for answer in answers]
+        rows = [self._row(text) for text in texts]
+        labels = [torch.tensor([IGNORE_INDEX] * len(prompt) + answer) for prompt, answer in rows]
         return {
-            "input_ids": pad_sequence([torch.tensor(prompt + answer) for answer in answers], batch_first=True),
+            "input_ids": pad_sequence([torch.tensor(prompt + answer) for prompt, answer in rows], batch_first=True),
             "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORE_INDEX),
             "vectors": torch.from_numpy(self.vectors(texts))[:, None],
             "mask": torch.ones(len(texts), 1, dtype=torch.bool),
             "order": torch.zeros(len(texts), 1, dtype=torch.long),
         }
 
-    def _answer(self, text: str) -> list[int]:
-        shown = self.prompts.shown_text(Passage("", text))
-        ids: list[int] = self.tokenizer(shown, add_special_tokens=False)["input_ids"]
+    def _row(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids and slots of the prompt, and token ids of the answer."""
+        turns = self.turns.get(text)
+        prompts, said = (self.prompts, text) if turns is None else (self._prompts_of(turns), turns.answer)
+        prompt = list(prompts.token_ids(Query(""), [Passage("", "")]))
+        shown = self.prompts.shown_text(Passage("", said))
         end = self.tokenizer.eos_token_id
-        return ids if end is None else [*ids, int(end)]
+        if not self.tokenizer.chat_template:
+            answer = self._ids(shown)
+            return prompt, answer if end is None else [*answer, int(end)]
+        opening, whole = self._ids(self._chat()), self._ids(self._chat(shown))
+        shared = next((i for i, (a, b) in enumerate(zip(opening, whole, strict=False)) if a != b), len(opening))
+        answer = whole[shared:]  # as in one text, where a token may span the end of the prompt and the answer
+        return prompt[: len(prompt) - len(opening) + shared], answer if end in (None, *answer) else [*answer, int(end)]
+
+    def _prompts_of(self, turns: AlignTurns) -> VectorPrompts:
+        """The prompts with the words of a conversation; many conversations have the same."""
+        return _prompts_around(self.tokenizer, turns.before, turns.after)
+
+    def _chat(self, answer: str | None = None) -> str:
+        """A turn of the user and the answer in chat markup; without one, up to where it begins."""
+        turns = [{"role": "user", "content": "a passage."}]
+        turns += [] if answer is None else [{"role": "assistant", "content": answer}]
+        options = {"tokenize": False, "add_generation_prompt": answer is None, "enable_thinking": False}
+        return str(self.tokenizer.apply_chat_template(turns, **options))  # type: ignore[arg-type]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+@lru_cache(maxsize=64)
+def _prompts_around(tokenizer: PreTrainedTokenizerBase, before: str, after: str) -> VectorPrompts:
+    return VectorPrompts(Template(before, "{candidate}", after, sha256=""), tokenizer, in_chat=True, text_tokens=0)
 
 
 class AlignObjective:
