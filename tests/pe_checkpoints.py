@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rerank.models.encoder import Encoder
 from rerank.types import Passage, Query, Window
@@ -49,10 +50,7 @@ def write_published(
         folder,
         model_type=f"embed_{architecture}",
         architectures=[f"Embed{architecture.capitalize()}ForCausalLM"],
-        encoder_name=encoder.id.name,
-        encoder_pooling="mean",
-        projector_type="mlp2x_gelu",
-        embedding_size=encoder.id.dimension,
+        **published_settings(encoder),
     )
     if template is not None:
         (folder / "prompt.yaml").write_text(template, encoding="utf-8")
@@ -61,6 +59,45 @@ def write_published(
     weights = {f"model.projector.{name}": tensor for name, tensor in projector.items()}
     change_weights(folder, weights | {"model.encoder.encoder.embeddings.weight": torch.zeros(3)})
     return folder
+
+
+def write_aligned(folder: Path, base: Path, encoder: Encoder) -> Path:
+    """Writes what the alignment by PE-Rank's authors leaves: config.json, which names the base, and projector.bin."""
+    folder.mkdir(parents=True)
+    shutil.copyfile(base / "config.json", folder / "config.json")
+    change_config(
+        folder, **published_settings(encoder), model_type="embed_mistral", _name_or_path=str(base), freeze_backbone=True
+    )
+    projector = random_projector(encoder.id.dimension, SIZES["hidden_size"])  # type: ignore[arg-type]
+    torch.save({f"model.projector.{name}": tensor for name, tensor in projector.items()}, folder / "projector.bin")
+    return folder
+
+
+def write_adapted(folder: Path, base: Path, encoder: Encoder) -> Path:
+    """Writes what the LoRA training of PE-Rank's authors leaves over a base: an adapter, and two files in its names."""
+    write_aligned(folder, base, encoder)
+    change_config(folder, freeze_backbone=False)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    change_config(folder, vocab_size=model.config.vocab_size + 2)
+    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    torch.manual_seed(0)
+    get_peft_model(model, lora).save_pretrained(folder)
+    projector = torch.load(folder / "projector.bin")
+    projector = {f"base_model.model.{name}": tensor for name, tensor in projector.items()}
+    torch.save(projector, folder / "projector.bin")
+    head = {"base_model.model.lm_head.weight": torch.ones(model.config.vocab_size + 2, SIZES["hidden_size"])}  # type: ignore[arg-type]
+    torch.save(projector | head, folder / "non_lora_trainables.bin")
+    return folder
+
+
+def published_settings(encoder: Encoder) -> dict[str, Any]:
+    """The keys of a published config.json in addition to the language model's."""
+    return {
+        "encoder_name": encoder.id.name,
+        "encoder_pooling": "mean",
+        "projector_type": "mlp2x_gelu",
+        "embedding_size": encoder.id.dimension,
+    }
 
 
 def write_perturbed(folder: Path, zero_init: Path) -> Path:

@@ -73,6 +73,11 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
         path.write_text(manifest.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
 
 
+def weights_in(folder: Path) -> list[Path]:
+    """Returns the files whose SHA-256 a manifest states: of safetensors, or of torch where there are none."""
+    return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+
+
 def read_manifest(folder: Path) -> CheckpointManifest | None:
     """Returns the manifest of a checkpoint, checked against its files, or None if the folder has no manifest.
 
@@ -90,7 +95,7 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
     except ValidationError as error:
         problems = problems_of(error, content, CheckpointManifest, lambda _: str(path))
         raise CheckpointError(f"{problems}; {_WAY_OUT}") from error
-    _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
+    _check(folder, "weights", manifest.weights_sha256, weights_in(folder))
     if manifest.template_sha256:
         _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
     return manifest

@@ -41,11 +41,12 @@ def read_config(checkpoint: Path) -> PretrainedConfig:
     Raises:
         CheckpointError: the folder holds no configuration that transformers can read.
     """
-    if (checkpoint / ADAPTER_FILE).is_file():
-        raise CheckpointError(
-            f"{checkpoint} is an adapter; merge it into its base by merge_and_unload of peft, and give the result"
-        )
     if not (checkpoint / "config.json").is_file():
+        if (checkpoint / ADAPTER_FILE).is_file():
+            raise CheckpointError(
+                f"{checkpoint} is an adapter without the config.json of a PE-Rank checkpoint; give the folder of the "
+                "finished training, or an adapter that was merged into its base by merge_and_unload of peft"
+            )
         raise CheckpointError(f"{checkpoint} holds no config.json; give the folder of a checkpoint")
     with loading("the architecture of", path := checkpoint / "config.json"):
         settings = read_settings(path)

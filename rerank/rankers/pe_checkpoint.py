@@ -1,8 +1,9 @@
-"""Loads PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layout."""
+"""Loads PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layouts."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -13,25 +14,36 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.manifest import TEMPLATE_FILE
+from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.checkpoint_errors import check_complete, loading
-from rerank.models.checkpoint_files import build_transformer, read_config, read_torch_file, read_weights, weight_files
+from rerank.models.checkpoint_files import (
+    Weights,
+    build_transformer,
+    read_config,
+    read_torch_file,
+    read_weights,
+    weight_files,
+)
 from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.encoder import Encoder
+from rerank.models.loading import check_findable, has_tokenizer, load_tokenizer_of
 from rerank.models.memory import check_fits
+from rerank.models.pe_adapter import PROJECTOR_FILE, adapter_base, read_adapted_weights
 from rerank.models.precision import hidden_size_of, weights_dtype
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
 from rerank.util.files import start_hashing
 
-_TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
+#: Names in published checkpoints.
+TOKEN_EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
-_ENCODER_PREFIX = "model.encoder."
+ENCODER_PREFIX = "model.encoder."
 #: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
 _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
-_PROJECTOR_FILE = "projector.bin"
 _OTHER_PROMPT = (
     "{folder} states no prompt, so it is read with the words of template pe_rank_text, which it was not trained with: "
     "its published figures are not reached; give its publisher's prompt as `template`"
@@ -68,14 +80,15 @@ class PECheckpoint:
 def load_pe_checkpoint(
     folder: Path, encoder: Encoder, device: torch.device, template: str | None, precision: Precision = "auto"
 ) -> PECheckpoint:
-    """Loads a folder with config.json and weights in one of two layouts.
+    """Loads a folder with config.json and weights in one of three layouts.
 
     Our layout stores neither token embeddings nor a tokenizer, because they are the encoder's. The published layout (as
     in liuqi6777/pe-rank-mistral-jina) is a complete causal LM with its tokenizer and `model_type` "embed_…"; its
     projector is among the weights or in projector.bin. In both, config.json names the encoder and the projector's type.
+    A third one is the published layout after a training with LoRA, see `rerank.models.pe_adapter`.
 
     Args:
-        template: the prompt template of a checkpoint whose config.json names none.
+        template: the prompt template of a checkpoint whose config.json names none and whose folder has none.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -92,18 +105,26 @@ def _load(
     config = read_config(folder)
     _check_encoder(folder, config, encoder)
     _check_pooling(folder, config, encoder)
-    files = weight_files(folder)
-    check_fits(folder, device, weights_dtype(device, precision, hidden_size_of(config)))
-    weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
-    own_vocabulary = _TOKEN_EMBEDDINGS in weights
+    dtype = weights_dtype(device, precision, hidden_size_of(config))
+    _check_has_model(folder)
+    base = adapter_base(folder) if _is_adapted(folder) else str(folder)
+    if Path(base).is_dir():
+        check_fits(Path(base), device, dtype)
+    found, files = read_pe_weights(folder, dtype)
+    weights = {name: tensor for name, tensor in found.items() if not name.startswith(ENCODER_PREFIX)}
+    own_vocabulary = TOKEN_EMBEDDINGS in weights
     of_projector = {name: tensor for name, tensor in weights.items() if _PROJECTOR.search(name)}
     of_transformer = {name: tensor for name, tensor in weights.items() if name not in of_projector}
     if not of_projector and config.projector_type != "identity":
-        files, of_projector = [*files, folder / _PROJECTOR_FILE], _read_projector_file(folder)
-    unknown = {name for name in of_transformer if not name.startswith("model.") and name != "lm_head.weight"}
+        raise CheckpointError(
+            f"{folder} holds no projector: its weights have no tensors projector.*, and there is no {PROJECTOR_FILE}"
+        )
+    if _is_adapted(folder):  # its config.json counts the marks of vectors, for which the base has no embeddings
+        config.vocab_size = weights[TOKEN_EMBEDDINGS].shape[0]
+    unknown = {name for name in of_transformer if not name.startswith("model.") and name != HEAD}
     check_complete(folder, {"missing_keys": (), "unexpected_keys": unknown, "mismatched_keys": ()})
-    token_embeddings = weights[_TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
-    named = getattr(config, "template", None)
+    token_embeddings = weights[TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
+    named = getattr(config, "template", None) or (folder / TEMPLATE_FILE).is_file()
     trained_here = getattr(config, "encoder_sha256", None) is not None
     hashing = start_hashing(files)
     return PECheckpoint(
@@ -117,6 +138,66 @@ def _load(
         hashing=hashing,
         warning=_OTHER_PROMPT.format(folder=folder) if own_vocabulary and not (named or template) else "",
     )
+
+
+def _is_adapted(folder: Path) -> bool:
+    return (folder / ADAPTER_FILE).is_file()
+
+
+def read_pe_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Path]]:
+    """Returns the tensors of a checkpoint in any layout, also those of an encoder and of a head, and their files.
+
+    Args:
+        dtype: in which an adapter is merged into its base.
+
+    Raises:
+        CheckpointError: a file is missing or cannot be read.
+        ConfigError: the base of an adapter cannot be found.
+    """
+    if _is_adapted(folder):
+        return read_adapted_weights(folder, dtype)
+    weights, files = read_weights(folder), weight_files(folder)
+    if not any(_PROJECTOR.search(name) for name in weights) and (folder / PROJECTOR_FILE).is_file():
+        weights |= read_torch_file(folder / PROJECTOR_FILE)
+        files.append(folder / PROJECTOR_FILE)
+    return weights, files
+
+
+def is_aligned_projector(folder: Path) -> bool:
+    """Returns True for the result of the alignment by PE-Rank's authors: projector.bin without a language model."""
+    has_model = any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin"))
+    return (folder / PROJECTOR_FILE).is_file() and not (has_model or _is_adapted(folder))
+
+
+def load_aligned_projector(folder: Path, encoder: Encoder) -> tuple[nn.Module, str]:
+    """Returns the projector of such a folder, and the language model that it was aligned with: a folder, or a name.
+
+    Raises:
+        CheckpointError: the projector is of another encoder, or its language model was trained, too.
+        ConfigError: the language model cannot be found.
+    """
+    config, path = read_config(folder), folder / "config.json"
+    settings = read_settings(path)
+    if settings.get("freeze_backbone") is False:
+        raise CheckpointError(
+            f"{folder} has {PROJECTOR_FILE} alone, and its language model was trained, too (freeze_backbone false in "
+            "config.json); give a folder checkpoint-N of that training, which has all weights"
+        )
+    _check_encoder(folder, config, encoder)
+    _check_pooling(folder, config, encoder)
+    if not isinstance(base := settings.get("_name_or_path"), str) or not base:
+        raise CheckpointError(f"{path} names no _name_or_path, the language model of the projector; add its folder")
+    check_findable(base, f"language model of the projector {folder}", f"write its folder as _name_or_path into {path}")
+    return _projector(folder, config, read_torch_file(folder / PROJECTOR_FILE), encoder.id.dimension), base
+
+
+def _check_has_model(folder: Path) -> None:
+    """Raises: CheckpointError for a projector alone."""
+    if is_aligned_projector(folder):
+        raise CheckpointError(
+            f"{folder} has {PROJECTOR_FILE} and no language model: it was aligned, and does not rank yet; train it: "
+            f"train-pe-rank --base {shlex.quote(str(folder))} --lists LISTS --output-dir RUN"
+        )
 
 
 def _check_encoder(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:
@@ -157,23 +238,19 @@ def _projector(
         raise CheckpointError(f"{folder}: {error}") from error
 
 
-def _read_projector_file(folder: Path) -> dict[str, torch.Tensor]:
-    path = folder / _PROJECTOR_FILE
-    if not path.is_file():
-        raise CheckpointError(
-            f"{folder} holds no projector: its weights have no tensors projector.*, and there is no {_PROJECTOR_FILE}"
-        )
-    return read_torch_file(path)
-
-
 def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
-    if not (folder / "tokenizer_config.json").is_file():
+    if not has_tokenizer(folder):
+        if _is_adapted(folder):
+            return load_tokenizer_of(folder)
         raise CheckpointError(f"{folder} has its own token embeddings but no tokenizer_config.json; add its tokenizer")
     return load_tokenizer(folder, config=config, local_files_only=True)
 
 
 def _template(folder: Path, config: PretrainedConfig, requested: str | None, default: str) -> Template:
-    """Returns the template that config.json names, which may be a file in the folder, or else another one."""
+    """Returns the template that config.json names, which may be a file in the folder, or else another one.
+
+    A folder may have template.yaml although its config.json, which other programs read, does not say so.
+    """
     named = getattr(config, "template", None)
     if named is not None and requested not in (None, named):
         raise ConfigError(
@@ -182,7 +259,8 @@ def _template(folder: Path, config: PretrainedConfig, requested: str | None, def
     if named is not None and (folder / named).is_file():
         return load_template(str(folder / named), VECTOR_FIELDS)
     if named is None:
-        return load_template(requested or default, VECTOR_FIELDS)
+        own = folder / TEMPLATE_FILE
+        return load_template(requested or (str(own) if own.is_file() else default), VECTOR_FIELDS)
     try:
         return load_template(named, VECTOR_FIELDS)
     except ConfigError as error:

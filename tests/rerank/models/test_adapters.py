@@ -126,7 +126,7 @@ def test_rankers_of_causal_lms_and_vectors_name_the_adapter(
     generation = GenerationModel(name="m", ranker="generation", path=adapter)
     with pytest.raises(CheckpointError, match="has weights that its base has no place for"):
         load_ranker(generation, encoder, "cpu")
-    with pytest.raises(CheckpointError, match=r"is an adapter; merge it into its base"):
+    with pytest.raises(CheckpointError, match=r"is an adapter without the config.json of a PE-Rank checkpoint"):
         load_ranker(PERankModel(name="m", ranker="pe-rank", path=adapter), encoder, "cpu")
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
@@ -16,7 +18,20 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Passage, Query, ScoreKind, Window
-from tests.pe_checkpoints import SHORT, change_config, change_weights, vector_window, write_published
+from tests.causal_lms import write_causal_lm
+from tests.pe_checkpoints import (
+    SHORT,
+    change_config,
+    change_weights,
+    published_settings,
+    random_projector,
+    vector_window,
+    write_adapted,
+    write_aligned,
+    write_published,
+)
+from tests.small_encoder import change_json
+from tests.small_tokenizers import metaspace
 
 
 @pytest.fixture
@@ -174,3 +189,89 @@ def test_damaged_folder_is_rejected_with_the_missing_part(
     damage(folder)
     with pytest.raises(CheckpointError, match=message):
         PERankRanker(folder, encoder, device="cpu")
+
+
+# --- what the training code of PE-Rank's authors leaves
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_causal_lm(tmp_path / "base", "mistral", metaspace("instruct"))
+
+
+def test_lora_layout_ranks_as_the_checkpoint_that_it_is_merged_into(
+    base: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    adapted = write_adapted(tmp_path / "adapted", base, encoder)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    whole = tmp_path / "whole"
+    PeftModel.from_pretrained(model, adapted).merge_and_unload().save_pretrained(whole)
+    metaspace("instruct").save_pretrained(whole)
+    change_config(whole, **published_settings(encoder), model_type="embed_mistral")
+    projector = random_projector(encoder.id.dimension, model.config.hidden_size)
+    change_weights(whole, {f"model.projector.{name}": tensor for name, tensor in projector.items()})
+    assert ranks(adapted, encoder) == ranks(whole, encoder)
+    merged = load_file(whole / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+    assert not torch.equal(merged, load_file(base / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"])
+
+
+def ranks(folder: Path, encoder: Encoder) -> list[tuple[float, ...]]:
+    """Scores of several windows in one step, with its precision."""
+    ranker = PERankRanker(folder, encoder, device="cpu", decoding="one_step", precision="float32")
+    return [rank_windows(ranker, [vector_window(n, seed=n)])[0].scores for n in (2, 5, 9)]
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (
+            ("projector.bin", "non_lora_trainables.bin"),
+            "neither projector.bin nor non_lora_.*; give the folder of the fi",
+        ),
+        (
+            ("config.json",),
+            r"an adapter without the config\.json of a PE-Rank checkpoint; give the folder of the finished",
+        ),
+        (("adapter_model.safetensors",), r"has no adapter_model\.safetensors or adapter_model\.bin; copy it again"),
+    ],
+)
+def test_lora_layout_without_a_file_is_rejected(
+    base: Path, tmp_path: Path, encoder: Encoder, missing: tuple[str, ...], message: str
+) -> None:
+    adapted = write_adapted(tmp_path / "adapted", base, encoder)
+    for name in missing:
+        (adapted / name).unlink()
+    with pytest.raises(CheckpointError, match=message):
+        PERankRanker(adapted, encoder, device="cpu")
+
+
+def test_lora_layout_needs_one_of_the_two_files_with_the_projector(
+    base: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    adapted = write_adapted(tmp_path / "adapted", base, encoder)
+    before = ranks(adapted, encoder)
+    (adapted / "projector.bin").unlink()
+    assert ranks(adapted, encoder) == before
+
+
+def test_lora_layout_whose_base_is_elsewhere_says_where_to_name_it(
+    base: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    adapted = write_adapted(tmp_path / "adapted", base, encoder)
+    change_json(adapted / "adapter_config.json", base_model_name_or_path="./moved")
+    with pytest.raises(ConfigError, match=r"there is no folder \./moved; set its path in .*adapter_config\.json"):
+        PERankRanker(adapted, encoder, device="cpu")
+
+
+def test_aligned_projector_is_not_served_and_the_command_that_trains_it_is_named(
+    base: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    aligned = write_aligned(tmp_path / "aligned", base, encoder)
+    with pytest.raises(CheckpointError, match=r"does not rank yet; train it: train-pe-rank --base .*/aligned --lists"):
+        PERankRanker(aligned, encoder, device="cpu")
+
+
+def test_template_in_the_folder_is_read_without_a_word_of_the_config(folder: Path, encoder: Encoder) -> None:
+    (folder / "template.yaml").write_text(SHORT, encoding="utf-8")
+    info = PERankRanker(folder, encoder, device="cpu").info
+    assert (info.template_sha256, info.warning) == (load_template(str(folder / "template.yaml")).sha256, "")
