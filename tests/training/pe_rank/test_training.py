@@ -21,6 +21,7 @@ from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import ScoreKind
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
 from tests.training.small_lists import HELD_OUT, served_window, training_lists, write_training_lists
@@ -136,6 +137,21 @@ def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder: Encoder, lists: 
     assert all(torch.equal(after[name], tensor.float()) for name, tensor in before.items())  # projector only
     ranked = train_pe_rank(arguments(aligned, lists), settings(tmp_path / "rank"), encoder)
     assert PERankRanker(ranked, encoder, "cpu").info.kind == "pe-rank"
+
+
+def test_published_layout_is_trained_from_its_alignment_and_served_as_their_code_decodes(
+    encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    base = write_causal_lm(tmp_path / "base", "mistral", published_tokenizer())
+    published: dict[str, Any] = {"layout": "published", "decoding": "dynamic"}
+    aligned = train_pe_rank(
+        arguments(base, lists, objective="align", **published), settings(tmp_path / "align", max_steps=1), encoder
+    )
+    assert read_manifest(aligned) is not None  # checks projector.bin
+    final = train_pe_rank(arguments(aligned, lists, **published), settings(tmp_path / "rank", max_steps=1), encoder)
+    assert "model.projector.0.weight" in load_file(final / "model.safetensors")
+    info = PERankRanker(final, encoder, "cpu").info
+    assert (info.score_kind, info.warning) == (ScoreKind.RANK, "")
 
 
 def without_weights(folder: Path, encoder: Encoder) -> None:

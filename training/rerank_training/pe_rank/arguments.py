@@ -17,7 +17,11 @@ class PERankArguments(ListArguments):
         ConfigError: arguments contradict each other.
     """
 
-    base: Annotated[str, "Folder to start from: a PE-Rank checkpoint, or a causal language model without projector."]
+    base: Annotated[
+        str,
+        "Folder to start from: a PE-Rank checkpoint in any published layout, the result of an alignment, or a causal "
+        "language model without projector.",
+    ]
     encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
     objective: Annotated[
         Literal["align", "rank"], "align: the projector learns to keep the text; rank: all weights learn to rank."
@@ -41,12 +45,21 @@ class PERankArguments(ListArguments):
         "context for each passage of a window.",
     ] = 0
     lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 0
+    layout: Annotated[
+        Literal["rerank", "published"],
+        "Files of the result. published: those that the code of PE-Rank's authors reads; rerank serves both.",
+    ] = "rerank"
 
     def __post_init__(self) -> None:
         if self.decoding == "dynamic" and self.rank_loss != "listmle":
             raise ConfigError(
                 f"dynamic decoding is trained with listmle, one rank after the other, not with {self.rank_loss}; "
                 "remove --rank-loss"
+            )
+        if self.layout == "published" and self.objective == "rank" and self.decoding != "dynamic":
+            raise ConfigError(
+                "--layout published: the code of PE-Rank's authors chooses one passage after the other, which is "
+                "trained by --decoding dynamic"
             )
         if self.objective == "align" and (self.eval_lists or self.lora_rank):
             raise ConfigError(

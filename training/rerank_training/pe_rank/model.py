@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from huggingface_hub import save_torch_state_dict
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_files import read_config, read_weights
+from rerank.models.checkpoint_files import read_config, weight_files
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_weights
+from rerank.models.pe_adapter import PROJECTOR_FILE
 from rerank.models.projector import make_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
-from rerank.rankers.pe_checkpoint import load_pe_checkpoint
+from rerank.rankers.pe_checkpoint import (
+    HEAD,
+    TOKEN_EMBEDDINGS,
+    is_aligned_projector,
+    load_aligned_projector,
+    load_pe_checkpoint,
+    read_pe_weights,
+)
+from rerank.util.files import sha256_of_files
 from rerank_training.trainer.checkpoint import add_adapter
 
 #: Placeholder in a list of token ids after the prompt: the vector of the passage that is chosen next.
 CHOSEN_SLOT = -3
 
-_TOKEN_EMBEDDINGS, _HEAD = "embed_tokens.weight", "lm_head.weight"
+#: Names of the projector's weights in published checkpoints.
+PROJECTOR_PREFIX = "model.projector."
 #: Projector of a causal LM that has none yet, as in the paper.
 _NEW_PROJECTOR = "mlp2x_gelu"
 
@@ -39,13 +50,17 @@ class PEModel(nn.Module):
     Args:
         transformer: without its vocabulary head.
         projector: encoder space → model space.
-        settings: config.json of the result.
+        settings: config.json of the result, unless it has another layout.
         own_vocabulary: True if the checkpoint has token embeddings; False if it uses the encoder's, which
             are not saved.
         head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings, or there are none.
+
+    Attributes:
+        layout: of the files of the result; None: as `load_pe_checkpoint` reads them.
     """
 
     head: Tensor | None
+    layout: Layout | None = None
 
     def __init__(
         self,
@@ -59,7 +74,7 @@ class PEModel(nn.Module):
         self.transformer: Any = transformer  # may be wrapped in an adapter
         self.projector = projector
         self.own_vocabulary = own_vocabulary
-        self._settings = settings  # not `config`, which Trainer would change
+        self.settings = settings  # not `config`, which Trainer would change
         self.register_buffer("head", head, persistent=False)
 
     def forward(self, input_ids: Tensor, vectors: Tensor, mask: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,27 +117,51 @@ class PEModel(nn.Module):
         self.transformer.activation_checkpointing_enable(**given)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes config.json and weights as `load_pe_checkpoint` reads them. Merges an adapter, irreversibly."""
+        """Writes config.json and weights. Merges an adapter, irreversibly."""
         if isinstance(self.transformer, PeftModel):
             self.transformer = self.transformer.float().merge_and_unload()  # in bfloat16, small changes would be lost
         weights = {f"model.{name}": tensor for name, tensor in self.transformer.state_dict().items()}
         if not self.own_vocabulary:
-            del weights[f"model.{_TOKEN_EMBEDDINGS}"]
-        weights |= {f"projector.{name}": tensor for name, tensor in self.projector.state_dict().items()}
+            del weights[TOKEN_EMBEDDINGS]
+        prefix = "projector." if self.layout is None else PROJECTOR_PREFIX
+        weights |= {f"{prefix}{name}": tensor for name, tensor in self.projector.state_dict().items()}
         if self.head is not None:
-            weights[_HEAD] = self.head
-        self._settings.save_pretrained(folder)
+            weights[HEAD] = self.head
+        if self.layout is not None:
+            self.layout.write(folder, weights)
+            return
+        self.settings.save_pretrained(folder)
         save_torch_state_dict(weights, folder)
+
+
+class Layout(Protocol):
+    """Files of a result."""
+
+    def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """Writes them.
+
+        Args:
+            weights: of the transformer as model.*, of the projector as model.projector.*, and of the head.
+        """
 
 
 @dataclass(frozen=True)
 class PEBase:
-    """Model, tokenizer and prompt template that training starts from."""
+    """Model, tokenizer and prompt template that training starts from.
+
+    Attributes:
+        folder: of the base.
+        causal_lm: folder of the causal LM that the model is so far, or its name on the hub; empty for a PE-Rank model.
+        revision: SHA-256 of the weights of the base.
+    """
 
     model: PEModel
     tokenizer: PreTrainedTokenizerBase
     template: Template
     context_tokens: int
+    folder: Path
+    causal_lm: str
+    revision: str
 
     def prompts(self, template: Template, text_tokens: int) -> VectorPrompts:
         """Prompts of a template, as serving renders them. Texts are truncated to `text_tokens`."""
@@ -130,47 +169,66 @@ class PEBase:
 
 
 def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase:
-    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM with a new projector: float32 on the CPU.
+    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM: float32 on the CPU.
+
+    A causal LM has a new projector, or the aligned one of a folder of PE-Rank's authors that has the projector alone.
 
     Args:
-        template: prompt template of a base whose config.json names none.
+        template: prompt template of a base that has none.
 
     Raises:
-        CheckpointError: the base is neither, or was trained for another encoder.
-        ConfigError: the template does not exist, or is not the one that the checkpoint names.
+        CheckpointError: the base is none of these, or was trained for another encoder.
+        ConfigError: the template does not exist, or is not the one that the checkpoint names; or the causal LM of a
+            projector or of an adapter cannot be found.
     """
+    if is_aligned_projector(folder):
+        projector, causal_lm = load_aligned_projector(folder, encoder)
+        return _from_causal_lm(folder, causal_lm, encoder, template, projector)
     settings = read_config(folder)
     if getattr(settings, "encoder_name", None) is None:
-        return _from_causal_lm(folder, settings, encoder, template)
+        return _from_causal_lm(folder, str(folder), encoder, template)
     loaded = load_pe_checkpoint(folder, encoder, torch.device("cpu"), template, "float32")
-    settings.update({"template": TEMPLATE_FILE})
-    head = read_weights(folder).get(_HEAD) if loaded.own_vocabulary else None
+    settings.update({"template": TEMPLATE_FILE, "vocab_size": loaded.transformer.config.vocab_size})
+    head = read_pe_weights(folder, torch.float32)[0].get(HEAD) if loaded.own_vocabulary else None
     head = None if head is None else head.float()
     model = PEModel(loaded.transformer, loaded.projector, settings, loaded.own_vocabulary, head)
-    return PEBase(model, loaded.tokenizer, loaded.template, loaded.context_tokens)
+    return PEBase(model, loaded.tokenizer, loaded.template, loaded.context_tokens, folder, "", loaded.revision)
 
 
-def _from_causal_lm(folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None) -> PEBase:
+def _from_causal_lm(
+    folder: Path, causal_lm: str, encoder: Encoder, template: str | None, projector: nn.Module | None = None
+) -> PEBase:
+    """Loads a causal LM.
+
+    Args:
+        folder: of the base, which has the projector or else the causal LM.
+    """
     try:
-        check_settings(folder)
-        causal_lm = load_weights(str(folder), torch.float32)
-        tokenizer = load_tokenizer(folder)
+        check_settings(Path(causal_lm))
+        settings: Any = AutoConfig.from_pretrained(causal_lm, trust_remote_code=False)
+        loaded = load_weights(causal_lm, torch.float32)
+        tokenizer = load_tokenizer(causal_lm)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
-            f"base {folder} is neither a PE-Rank checkpoint (its config.json names no encoder_name) nor a causal "
+            f"base {causal_lm} is neither a PE-Rank checkpoint (its config.json names no encoder_name) nor a causal "
             f"language model that can be loaded: {error}"
         ) from error
-    transformer = cast(PreTrainedModel, causal_lm.base_model)
-    if _TOKEN_EMBEDDINGS not in transformer.state_dict():
+    transformer = cast(PreTrainedModel, loaded.base_model)
+    if TOKEN_EMBEDDINGS.removeprefix("model.") not in transformer.state_dict():
         raise CheckpointError(
-            f"base {folder} is a {type(causal_lm).__name__}, whose layers serving cannot read: no {_TOKEN_EMBEDDINGS}; "
+            f"base {causal_lm} is a {type(loaded).__name__}, whose layers serving cannot read: no {TOKEN_EMBEDDINGS}; "
             "use a base with the layout of Llama, Mistral or Qwen"
         )
-    settings.update(_encoder_settings(encoder) | {"projector_type": _NEW_PROJECTOR, "template": TEMPLATE_FILE})
-    projector = make_projector(_NEW_PROJECTOR, encoder.id.dimension, settings.hidden_size)
-    head = None if settings.tie_word_embeddings else cast(nn.Linear, causal_lm.get_output_embeddings()).weight.detach()
+    kind = _NEW_PROJECTOR if projector is None else str(read_config(folder).projector_type)
+    settings.update(_encoder_settings(encoder) | {"projector_type": kind, "template": TEMPLATE_FILE})
+    projector = projector or make_projector(kind, encoder.id.dimension, settings.hidden_size)
+    head = None if settings.tie_word_embeddings else cast(nn.Linear, loaded.get_output_embeddings()).weight.detach()
     model = PEModel(transformer, projector, settings, own_vocabulary=True, head=head)
-    return PEBase(model, tokenizer, load_template(template or "pe_rank_text"), settings.max_position_embeddings)
+    own = folder / TEMPLATE_FILE  # of an alignment by this package
+    words = load_template(template or (str(own) if own.is_file() else "pe_rank_text"))
+    files = [folder / PROJECTOR_FILE] if is_aligned_projector(folder) else weight_files(folder)
+    revision = sha256_of_files(files)
+    return PEBase(model, tokenizer, words, settings.max_position_embeddings, folder, causal_lm, revision)
 
 
 def _encoder_settings(encoder: Encoder) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from transformers import set_seed
 from rerank.commands.run import console
 from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
-from rerank.models.checkpoint_files import weight_files
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import check_findable
 from rerank.prompting.templates import load_template
 from rerank.types import Passage
-from rerank.util.files import sha256_of_files
+from rerank_training.lists.align_texts import AlignTexts, read_align_texts
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.pe_rank.arguments import PERankArguments
@@ -31,6 +30,7 @@ from rerank_training.pe_rank.objective import (
     PEObjective,
     with_text,
 )
+from rerank_training.pe_rank.published import published_layout
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
@@ -40,6 +40,7 @@ from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import (
     TrainingWindows,
     held_out_windows,
+    read_grades,
     read_training_lists,
     training_windows,
     with_filled_windows,
@@ -70,15 +71,21 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     trained = read_base_manifest(arguments.base, "pe-rank")
     size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     arguments = replace(arguments, window_size=size)
-    lists, held_out = read_training_lists(arguments)
-    arguments = with_filled_windows(arguments, lists, arguments.base) if arguments.objective == "rank" else arguments
+    aligns = arguments.objective == "align"
+    texts = read_align_texts(Path(arguments.lists), read_grades(arguments)) if aligns else {}
+    lists, held_out = ([], []) if aligns else read_training_lists(arguments)
+    arguments = arguments if aligns else with_filled_windows(arguments, lists, arguments.base)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template)
+    published = arguments.layout == "published"
+    if published:
+        base.model.layout = published_layout(base, encoder, arguments.objective)
+        _check_words(base, arguments)
     arguments = replace(arguments, passage_tokens=_passage_tokens(arguments, base, chain(lists, held_out)))
-    set_trainable(base.model, arguments.objective == "rank", arguments.lora_rank)
-    if arguments.objective == "align":
-        trainer = _trainer_to_align(arguments, settings, encoder, base, lists)
+    set_trainable(base.model, not aligns, arguments.lora_rank)
+    if aligns:
+        trainer = _trainer_to_align(arguments, settings, encoder, base, texts)
     else:
         trainer = _trainer_to_rank(arguments, settings, objective, encoder, base, lists, held_out)
     return train_checkpoint(
@@ -86,14 +93,23 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         folder,
         "pe-rank",
         arguments,
-        base.tokenizer if base.model.own_vocabulary else None,
+        base.tokenizer if base.model.own_vocabulary and not published else None,
         base.template,
-        how_to_serve=None if arguments.objective == "rank" else "",  # aligned, it does not rank yet
+        how_to_serve="" if aligns else None,  # aligned, it does not rank yet
         base=arguments.base,
-        base_revision=sha256_of_files(weight_files(Path(arguments.base))),
+        base_revision=base.revision,
         passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
         instructions=sum(bool(item.query.instruction) for item in lists),
     )
+
+
+def _check_words(base: PEBase, arguments: PERankArguments) -> None:
+    """Warns of words that the code of PE-Rank's authors does not have: it reads a checkpoint with its own."""
+    if arguments.objective == "rank" and base.template.sha256 == load_template("pe_rank_text").sha256:
+        logger.warning(
+            "--layout published: the model is trained with the words of template pe_rank_text, and the code of "
+            "PE-Rank's authors reads it with its own; give its prompt as --template"
+        )
 
 
 def _check_divided(arguments: PERankArguments, settings: RunArguments) -> None:
@@ -136,7 +152,7 @@ def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[Tr
 
 
 def _trainer_to_align(
-    arguments: PERankArguments, settings: RunArguments, encoder: Encoder, base: PEBase, lists: Sequence[TrainingList]
+    arguments: PERankArguments, settings: RunArguments, encoder: Encoder, base: PEBase, turns: AlignTexts
 ) -> RankingTrainer:
     """Raises: ConfigError when the base cannot write text."""
     if not base.model.own_vocabulary:
@@ -144,7 +160,7 @@ def _trainer_to_align(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
             "--objective rank, or a base with a vocabulary"
         )
-    texts = list(dict.fromkeys(texts_of([lists], "passages")))
+    texts = list(turns)
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_tokens)
     table = VectorTable(encoder.encode_passages, texts, console)
     return RankingTrainer(
@@ -152,7 +168,7 @@ def _trainer_to_align(
         model=base.model,
         args=settings,
         train_dataset=TrainingWindows(texts, _whole, settings.items_needed(len(texts)), settings.seed),
-        data_collator=AlignCollator(prompts, table, base.tokenizer),
+        data_collator=AlignCollator(prompts, table, base.tokenizer, turns),
     )
 
 

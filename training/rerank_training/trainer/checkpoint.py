@@ -16,7 +16,14 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, TrainedRanker, read_manifest, write_manifest
+from rerank.checkpoints.manifest import (
+    TEMPLATE_FILE,
+    CheckpointManifest,
+    TrainedRanker,
+    read_manifest,
+    weights_in,
+    write_manifest,
+)
 from rerank.errors import ConfigError
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
@@ -97,7 +104,7 @@ def write_checkpoint(
         manifest = CheckpointManifest(
             ranker=ranker,
             window_size=arguments.window_size,
-            weights_sha256=sha256_of_files(sorted(temporary.glob("*.safetensors"))),
+            weights_sha256=sha256_of_files(weights_in(temporary)),
             template_sha256=hashlib.sha256(template.source).hexdigest() if template else "",
             command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
             data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from rerank.checkpoints.manifest import trained_window
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank_training.lists.training_list import TrainingList, read_lists
+from rerank_training.lists.training_list import Grades, TrainingList, read_lists
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments
 
@@ -38,7 +38,7 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
         CollectionError: see `read_lists`.
         ConfigError: all held-out lists are of queries that are trained on.
     """
-    grades = grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
+    grades = read_grades(arguments)
     paths = (arguments.lists, arguments.eval_lists)
     lists, given = (read_lists(Path(path), grades) if path else [] for path in paths)
     trained = {(item.query.text, item.query.instruction) for item in lists}
@@ -50,6 +50,11 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
             raise ConfigError(f"{problem}, so that nothing is held out; give lists of other queries")
         logger.warning("%s; they are left out", problem)
     return lists, held_out
+
+
+def read_grades(arguments: ListArguments) -> Grades | None:
+    """The judgements of --qrels; None without the flag."""
+    return grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
 
 
 def with_filled_windows(arguments: Arguments, lists: Sequence[TrainingList], base: str) -> Arguments:
