@@ -45,14 +45,6 @@ RANK_LLM = {
 
 
 @pytest.fixture(scope="module")
-def parity(request: pytest.FixtureRequest) -> Path:
-    folder: Path = request.config.getoption("--shared") / "reference" / "parity"
-    if not folder.is_dir():
-        pytest.skip(f"there is no folder {folder}")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def _rank_llm() -> None:
     try:
         metadata.distribution("rank-llm")

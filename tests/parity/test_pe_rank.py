@@ -42,11 +42,6 @@ QUIET = Console(quiet=True)
 
 
 @pytest.fixture(scope="module")
-def parity(shared: Path) -> Path:
-    return shared.parent / "reference" / "parity"
-
-
-@pytest.fixture(scope="module")
 def published(parity: Path) -> dict[str, Any]:
     return dict(json.loads((parity / "pe_loss.json").read_text(encoding="utf-8")))
 
