@@ -106,6 +106,10 @@ class FeedbackMethod(Name):
     ROCCHIO = "rocchio"
     #: The vector that a model of ranker e2rank made of the query and the first passages; no step.
     E2RANK = "e2rank"
+    #: weighted-ranknet with the scaling of FIRST's code.
+    WEIGHTED_RANKNET_FIRST = "weighted-ranknet-first"
+    #: FIRST's own: KL by the scores of a cascade's preranker, and from there weighted-ranknet-first by the order.
+    CHAIN = "chain"
 
     @property
     def is_a_loss(self) -> bool:

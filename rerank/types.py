@@ -242,7 +242,8 @@ class FeedbackSettings:
         method: the loss and its optimisation; see `FeedbackMethod`.
         top_k: number of passages from the top of the ranking that serve as the teacher.
         steps: number of Adam steps; 0: as published, see `descent`. Rocchio ignores it.
-        learning_rate: of Adam; one step changes a coordinate by about this much. 0 and Rocchio: as for `steps`.
+        learning_rate: of Adam; one step changes a coordinate by about this much. 0 and Rocchio: as for `steps`. Both
+            are of the first update of a chain, see `of_chain`.
         min_cosine: trust region, at least 0 and below 1: the smallest allowed cosine between the updated and the
             original vector.
     """
@@ -258,6 +259,14 @@ class FeedbackSettings:
         """Steps and learning rate: ReFIT's (arXiv 2305.11744) for KL, else FIRST's (arXiv 2406.15657)."""
         steps, rate = (100, 5e-3) if self.method is FeedbackMethod.KL else (20, 1e-3)
         return self.steps or steps, self.learning_rate or rate
+
+    @property
+    def of_chain(self) -> tuple[FeedbackSettings, FeedbackSettings]:
+        """Settings of the two updates of a chain: KL, then RankNet with a fifth of its steps and rate (FIRST)."""
+        kl = replace(self, method=FeedbackMethod.KL)
+        steps, rate = kl.descent
+        ranknet = FeedbackMethod.WEIGHTED_RANKNET_FIRST
+        return kl, replace(self, method=ranknet, steps=max(steps // 5, 1), learning_rate=rate / 5)
 
     @classmethod
     def of(cls, feedback: FeedbackSettings | FeedbackMethod | str) -> FeedbackSettings:
@@ -444,6 +453,20 @@ class WindowTrace:
     model_ms: float = field(default=0.0, compare=False)
     decode_tokens: int = 0
     cosines: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+
+def preranker_scores(windows: Sequence[WindowTrace]) -> tuple[ScoreKind, dict[int, float]]:
+    """The kind and, by position, the scores of the model before the last one of a cascade, if they can be compared.
+
+    Scores of several windows can if each depends on its passage alone. Of others there are none, and of ranks.
+    """
+    last = windows[-1].model if windows else ""
+    name = next((window.model for window in reversed(windows) if window.model != last), "")
+    of_it = [window for window in windows if window.model == name]
+    kind = of_it[0].score_kind if of_it else ScoreKind.RANK
+    if kind is ScoreKind.RANK or (len(of_it) > 1 and not kind.is_pointwise):
+        return kind, {}
+    return kind, {position: score for one in of_it for position, score in zip(one.positions, one.scores, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ a divergence (ReFIT, arXiv 2305.11744). Rocchio (1971) is the baseline: it takes
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -18,6 +19,7 @@ from ir_measures import R, nDCG
 from rich.console import Console
 
 from rerank.commands.progress import with_progress
+from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import grades_by_query
 from rerank.retrieval.dense import query_vectors
@@ -42,11 +44,20 @@ class Teacher:
     Attributes:
         rankings: query_id → doc_ids and scores, best first.
         kind: the meaning of the scores.
+        preranker: query_id → the scores of a cascade's preranker in the same order, as logits, nan for a passage
+            without one; empty: there is none, or it gives no scores that can be compared.
     """
 
     name: str
     rankings: Mapping[str, tuple[Sequence[str], Sequence[float]]]
     kind: ScoreKind
+    preranker: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def allows(self, method: FeedbackMethod) -> bool:
+        """True if the teacher has the scores that the method reads."""
+        if method is FeedbackMethod.CHAIN:
+            return bool(self.preranker)
+        return method is not FeedbackMethod.KL or self.kind is not ScoreKind.RANK
 
 
 def evaluate_feedback(
@@ -65,12 +76,17 @@ def evaluate_feedback(
 
     Raises:
         IndexMismatch: the index cannot be read.
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or no system has the scores that the losses read.
     """
     dense, teachers = DenseSearch(index, dataset), list(_teachers(dataset, responses))
     before = SystemResult(BEFORE, dense.measured(dense.vectors))
     shown = with_progress(teachers, "feedback, teachers", len(teachers), console)
     after = [result for teacher in shown for result in dense.after(teacher, settings)]
+    if not after:
+        losses = ", ".join(settings.feedback_loss)
+        raise ConfigError(
+            f"no system has the scores that --feedback-loss {losses} reads; leave it out, which gives all"
+        )
     text = _report(len(dataset.queries), before, after)
     write_result(out / "feedback.md", f"# Relevance feedback: {dataset.title}\n\n{text}\n")
     console.print(text, soft_wrap=True, markup=False)
@@ -80,7 +96,15 @@ def _teachers(dataset: Dataset, responses: Mapping[str, Sequence[Response]]) -> 
     """All systems, and the judgements of the first one's candidates, which are the upper bound."""
     for name, rows in responses.items():
         kind = rows[0].execution.get("score_kind", ScoreKind.RANK.value)
-        yield Teacher(name, {row.query_id: (row.doc_ids, row.scores) for row in rows}, ScoreKind(kind))
+        preranker = {
+            row.query_id: teacher_of(
+                FeedbackMethod.KL, row.preranker_scores, ScoreKind(row.execution["preranker_score_kind"])
+            )
+            for row in rows
+            if row.preranker_scores
+        }
+        rankings = {row.query_id: (row.doc_ids, row.scores) for row in rows}
+        yield Teacher(name, rankings, ScoreKind(kind), preranker)
     grades, best = grades_by_query(dataset.qrels), {}
     for row in next(iter(responses.values())):
         judged = grades.get(row.query_id, {})
@@ -117,31 +141,26 @@ class DenseSearch:
         the mean time of an update in ms.
         """
         rankings = [teacher.rankings[query_id] for query_id in self._dataset.queries]
-        shown = [(doc_ids[: settings.feedback_passages], scores) for doc_ids, scores in rankings]
-        vectors = self._passages([doc_ids for doc_ids, _ in shown])
+        vectors = self._passages([doc_ids[: settings.feedback_passages] for doc_ids, _ in rankings])
         return [
-            self._after(teacher, [scores for _, scores in shown], vectors, settings.feedback_settings(method))
+            self._after(teacher, vectors, settings.feedback_settings(method))
             for method in settings.feedback_loss or UPDATES
-            if method is not FeedbackMethod.KL or teacher.kind is not ScoreKind.RANK
+            if teacher.allows(method)
         ]
 
-    def _after(
-        self,
-        teacher: Teacher,
-        scores: Sequence[Sequence[float]],
-        passages: Sequence[Matrix],
-        settings: FeedbackSettings,
-    ) -> SystemResult:
+    def _after(self, teacher: Teacher, passages: Sequence[Matrix], settings: FeedbackSettings) -> SystemResult:
         vectors, cosines, kept, update_s = self.vectors.copy(), list[float](), 0, 0.0
-        for row, (found, of_query) in enumerate(zip(passages, scores, strict=True)):
-            targets = torch.tensor(teacher_of(settings.method, of_query[: len(found)], teacher.kind))
+        for row, (query_id, found) in enumerate(zip(self._dataset.queries, passages, strict=True)):
+            n = len(found)
+            scores, preranker = teacher.rankings[query_id][1], teacher.preranker.get(query_id, [math.nan] * n)
             start = time.perf_counter()
             updates = update_queries(
                 torch.from_numpy(vectors[row : row + 1]),
                 torch.from_numpy(found)[None],
-                targets[None],
-                torch.ones(1, len(found), dtype=torch.bool),
+                torch.tensor([teacher_of(settings.method, scores[:n], teacher.kind)]),
+                torch.ones(1, n, dtype=torch.bool),
                 settings,
+                torch.tensor([preranker[:n]], dtype=torch.float32),
             )
             update_s += time.perf_counter() - start
             vectors[row] = updates.vectors[0].numpy()

@@ -49,9 +49,11 @@ class Response:
     Attributes:
         scores: strictly decreasing.
         positions: the position of each document in the first stage's order, 0-based.
-        execution: the fields of the message Execution (rerank.proto) as JSON, and `score_kind`.
+        execution: the fields of the message Execution (rerank.proto) as JSON, `score_kind` and `preranker_score_kind`.
         wall_ms: latency.
         ended_at: Unix time in seconds.
+        preranker_scores: in a cascade, of the preranker, in the order of `doc_ids`, nan for one without; empty: none,
+            or they cannot be compared.
     """
 
     query_id: str
@@ -61,6 +63,7 @@ class Response:
     execution: Mapping[str, Any]
     wall_ms: float
     ended_at: float
+    preranker_scores: tuple[float, ...] = ()
 
     @property
     def docs(self) -> list[ScoredDoc]:

@@ -27,7 +27,13 @@ BASELINES: Mapping[str, Mapping[str, object]] = {
     "z-score": {**_COSINE, "first_stage_weight": 0.3},
 }
 #: Ways for a query vector to follow any ranking.
-UPDATES = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL, FeedbackMethod.ROCCHIO)
+UPDATES = (
+    FeedbackMethod.WEIGHTED_RANKNET,
+    FeedbackMethod.WEIGHTED_RANKNET_FIRST,
+    FeedbackMethod.KL,
+    FeedbackMethod.ROCCHIO,
+    FeedbackMethod.CHAIN,
+)
 #: The row of the best order of the candidates, and the teacher that gives it.
 ORACLE = "oracle"
 _COLLECTIONS = (
@@ -107,8 +113,9 @@ class BeirSettings(EvaluationSettings):
         typer.Option(
             parser=FeedbackMethod,
             metavar=f"[{'|'.join(UPDATES)}]",
-            help="With --feedback: how the vectors follow a ranking. kl reads scores, the others an order. Repeatable; "
-            "default: all, and in the second search weighted-ranknet.",
+            help="With --feedback: how the vectors follow a ranking. kl reads scores, chain those of a cascade's "
+            "preranker and then the order, the others an order. Repeatable; default: all, and in the second search "
+            "weighted-ranknet.",
         ),
     ] = field(default_factory=list)
     feedback_steps: Annotated[int, typer.Option(min=0, help="Number of gradient steps; 0: 20, and 100 for kl.")] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 import time
@@ -26,11 +27,14 @@ from rerank.config.named import BUNDLED, named_model
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.names import did_you_mean
-from rerank.types import Passage, Query
+from rerank.protobuf.fields import SCORE_KINDS
+from rerank.types import Passage, Query, WindowTrace, preranker_scores
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.measures import Response
 from rerank_eval.settings import BASELINES, EvaluationSettings
 
+#: Number of a kind of scores in the protocol → the kind.
+_KINDS = {number: kind for kind, number in SCORE_KINDS.items()}
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
 #: Limits of the service that the evaluation starts: no list of a test collection is too long, no machine too slow.
 _MAX_REQUEST_S = 24 * 3600.0
@@ -210,7 +214,8 @@ def _system(
         "searched": index,
         "versions": versions(),
     }
-    options = {"model": served.name, "first_stage_weight": weight, "timeout_s": _MAX_REQUEST_S}
+    # The trace has the scores of a cascade's preranker.
+    options = {"model": served.name, "first_stage_weight": weight, "include_trace": True, "timeout_s": _MAX_REQUEST_S}
     return System(name, client, options, fingerprint | (_unreported(name, config) if config else {}))
 
 
@@ -229,15 +234,25 @@ def _timed(query: Query, call: Callable[[], pb.RerankResponse]) -> Response:
     reply = call()
     wall_ms = (time.perf_counter() - start) * 1000
     kind = pb.ScoreKind.Name(reply.score_kind).removeprefix("SCORE_KIND_").lower()
+    positions = tuple(result.original_position for result in reply.results)
+    preranker_kind, scores = preranker_scores([_window(window) for window in reply.trace.windows])
+    execution = MessageToDict(reply.execution, preserving_proto_field_name=True)
     return Response(
         query.query_id,
         tuple(result.doc_id for result in reply.results),
         tuple(strictly_decreasing([result.score for result in reply.results])),  # equal texts may have equal scores
-        tuple(result.original_position for result in reply.results),
-        {**MessageToDict(reply.execution, preserving_proto_field_name=True), "score_kind": kind},
+        positions,
+        {**execution, "score_kind": kind, "preranker_score_kind": preranker_kind.value},
         wall_ms,
         time.time(),
+        tuple(scores.get(position, math.nan) for position in positions) if scores else (),
     )
+
+
+def _window(window: pb.WindowTrace) -> WindowTrace:
+    """What `preranker_scores` reads of a window."""
+    kind = _KINDS[window.score_kind]
+    return WindowTrace((*window.positions,), (), 0, (*window.scores,), kind, window.round, window.model)
 
 
 def versions() -> dict[str, str]:

@@ -231,4 +231,5 @@ def _window(window: WindowTrace) -> pb.WindowTrace:
         permutation=window.permutation,
         tokens=window.tokens,
         model_ms=window.model_ms,
+        score_kind=SCORE_KINDS[window.score_kind],
     )

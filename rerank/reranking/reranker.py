@@ -202,6 +202,9 @@ class AsyncReranker:
                 raise InvalidRequest("feedback", f"{problem}, or no feedback")
             if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
                 self._check_makes_vectors(stages[-1].model)
+            if feedback is not None and feedback.method is FeedbackMethod.CHAIN and len(stages) < 2:
+                problem = f"the chain reads the scores of a cascade's preranker, and {stages[-1].model} ranks alone"
+                raise InvalidRequest("feedback.method", f"{problem}; ask for the strategy cascade, or another method")
 
             async def retrieve(query: Query, deadline_s: float) -> tuple[Query, tuple[Passage, ...]]:
                 try:

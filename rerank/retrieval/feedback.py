@@ -2,11 +2,13 @@
 
 ReFIT (Reddy et al., arXiv 2305.11744) uses a reranker's scores of the top k passages as the teacher of the retriever.
 The query vector is the only parameter; the passage vectors and the encoder stay as they are. FIRST (Gangi Reddy et al.,
-arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, and therefore with a ranking loss.
+arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, and therefore with a ranking loss, after
+an update by a cross-encoder's scores: the method chain.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,18 +33,24 @@ from rerank.types import (
     RankOptions,
     ScoreKind,
     Vector,
+    preranker_scores,
 )
 
 #: Two inner products of unit vectors that differ by less than this differ by rounding only.
 _SAME_SCORE = 1e-6
 #: Range of the scaled scores when the teacher is an order. At this distance, a correctly ordered pair has
-#: almost no gradient left and a wrongly ordered pair has its full gradient.
+#: almost no gradient left and a wrongly ordered pair has its full gradient. FIRST's range is some .1 for unit vectors,
+#: so that all pairs have about the same gradient.
 _ORDER_RANGE = 8.0
 #: Weights of the query, the mean relevant passage and the mean non-relevant passage (Salton and Buckley 1990).
 _ROCCHIO_WEIGHTS = (1.0, 0.75, 0.15)
 #: Rocchio treats this many top passages as relevant, but at most half of the list.
 _ROCCHIO_RELEVANT = 10
 _KL_NEEDS_SCORES = "the method kl reads scores, but the scores of this ranking are ranks only; use weighted-ranknet"
+_CHAIN_NEEDS_SCORES = (
+    "the method chain reads the preranker's scores, but they are ranks only, or of windows that cannot be compared; "
+    "use weighted-ranknet"
+)
 
 
 class UpdateOutcome(Enum):
@@ -86,43 +94,76 @@ def teacher_of(method: FeedbackMethod, scores: Sequence[float], kind: ScoreKind)
 
 
 def update_queries(
-    vectors: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor, settings: FeedbackSettings
+    vectors: Tensor,
+    passages: Tensor,
+    teacher: Tensor,
+    mask: Tensor,
+    settings: FeedbackSettings,
+    preranker: Tensor | None = None,
 ) -> QueryUpdates:
     """Updates each query vector towards its teacher, independently of the other queries of the batch.
 
-    The loss reads inner products, scaled by one factor per query so that with the original vector their range is half
-    the range of the teacher's scores (ReFIT), or _ORDER_RANGE when the teacher is an order.
+    The loss reads inner products, scaled by one factor per query so that before the update their range is half the
+    range of the teacher's scores (ReFIT), or _ORDER_RANGE when the teacher is an order. FIRST gives an order the
+    retriever's scores, sorted, and therefore half their range.
 
     Args:
         vectors: (Q, D) unit vectors of the queries.
         passages: (Q, k, D) unit vectors; entries where `mask` is False are ignored.
         teacher: (Q, k), higher is better. KL reads it as logits, the other methods as an order with ties.
         mask: (Q, k) bool, False at padding and at passages without a vector.
+        preranker: (Q, k) logits that the first update of a chain follows, nan for a passage without one.
     """
     if not mask.any():
         outcomes = (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors)
         return QueryUpdates(vectors, torch.ones_like(vectors[:, 0]), outcomes)
+    updates = [(settings, teacher)]
+    if settings.method is FeedbackMethod.CHAIN:
+        if preranker is None:
+            raise ValueError("a chain has no scores of its preranker; this is a bug")
+        updates = list(zip(settings.of_chain, (preranker, teacher), strict=True))
+    updated, of_updates = vectors, list[tuple[UpdateOutcome, ...]]()
+    for one, target in updates:
+        updated, now = _update(updated, vectors, passages, target, mask & target.isfinite(), one)
+        of_updates.append(now)
+    outcomes = tuple(
+        UpdateOutcome.UPDATED if UpdateOutcome.UPDATED in of_query else of_query[-1]
+        for of_query in zip(*of_updates, strict=True)
+    )
+    kept = torch.tensor([outcome is not UpdateOutcome.UPDATED for outcome in outcomes], device=vectors.device)
+    return QueryUpdates(
+        vectors=torch.where(kept[:, None], vectors, functional.normalize(updated, dim=-1)),
+        cosines=functional.cosine_similarity(vectors, updated, dim=-1).masked_fill(kept, 1.0),
+        outcomes=outcomes,
+    )
+
+
+def _update(
+    vectors: Tensor, original: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor, settings: FeedbackSettings
+) -> tuple[Tensor, tuple[UpdateOutcome, ...]]:
+    """(Q, D) vectors after one update, of any length as FIRST's chain goes on from them, and its outcomes.
+
+    Args:
+        vectors: (Q, D) to start from.
+        original: (Q, D) unit vectors of the queries, whose trust region holds.
+    """
     passages = passages.masked_fill(~mask[:, :, None], 0)
     teacher = teacher.to(vectors.dtype).masked_fill(~mask, 0)
     initial = _scores(vectors, passages)
-    objective = _objective(settings.method, initial, teacher, mask)
+    objective = _objective(settings.method, initial, _scores(original, passages), teacher, mask)
     if settings.method is FeedbackMethod.ROCCHIO:
         updated = _rocchio_by_order(vectors, passages, teacher, mask)
     else:
-        updated = _gradient_descent(vectors, passages, objective, settings)
-    updated = functional.normalize(_project(updated, vectors, settings.min_cosine), dim=-1)
-    falls = objective(_scores(updated, passages)) < objective(initial)
-    is_better = falls.tolist() if settings.method.is_a_loss else [True] * len(vectors)
+        updated = _gradient_descent(vectors, original, passages, objective, settings)
+    updated = _project(updated, original, settings.min_cosine)
+    before, after = (objective(_scores(functional.normalize(of, dim=-1), passages)) for of in (vectors, updated))
+    is_better = (after < before).tolist() if settings.method.is_a_loss else [True] * len(vectors)
     outcomes = tuple(
         obstacle or (UpdateOutcome.UPDATED if better else UpdateOutcome.NO_GAIN)
         for obstacle, better in zip(_obstacles(initial, teacher, mask), is_better, strict=True)
     )
     kept = torch.tensor([outcome is not UpdateOutcome.UPDATED for outcome in outcomes], device=vectors.device)
-    return QueryUpdates(
-        vectors=torch.where(kept[:, None], vectors, updated),
-        cosines=functional.cosine_similarity(vectors, updated, dim=-1).masked_fill(kept, 1.0),
-        outcomes=outcomes,
-    )
+    return torch.where(kept[:, None], vectors, updated), outcomes
 
 
 def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:
@@ -135,12 +176,18 @@ def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOut
     return [next((outcome for outcome, met in conditions.items() if met[row]), None) for row in range(len(mask))]
 
 
-def _objective(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: Tensor) -> ListLosses:
-    """The loss of (Q, k) inner products against the teacher, as a function that returns (Q,) losses."""
+def _objective(method: FeedbackMethod, initial: Tensor, original: Tensor, teacher: Tensor, mask: Tensor) -> ListLosses:
+    """The loss of (Q, k) inner products against the teacher, as a function that returns (Q,) losses.
+
+    Args:
+        initial, original: (Q, k) inner products before the update, and of the query's own vector.
+    """
     if method is FeedbackMethod.E2RANK:
         raise ValueError("e2rank makes a vector without a loss; this is a bug")
     if method is FeedbackMethod.KL:
         loss, target_range = kl_divergence(teacher, mask), _range(teacher, mask) / 2
+    elif method is FeedbackMethod.WEIGHTED_RANKNET_FIRST:
+        loss, target_range = weighted_ranknet(teacher, mask), _range(original, mask) / 2
     else:
         loss, target_range = weighted_ranknet(teacher, mask), torch.full_like(initial[:, 0], _ORDER_RANGE)
     scale = (target_range / _range(initial, mask).clamp(min=_SAME_SCORE))[:, None]
@@ -148,7 +195,9 @@ def _objective(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: T
 
 
 @torch.enable_grad()
-def _gradient_descent(vectors: Tensor, passages: Tensor, objective: ListLosses, settings: FeedbackSettings) -> Tensor:
+def _gradient_descent(
+    vectors: Tensor, original: Tensor, passages: Tensor, objective: ListLosses, settings: FeedbackSettings
+) -> Tensor:
     """(Q, D). Adam treats each coordinate separately, so minimising the sum minimises the loss of each query."""
     updated = vectors.clone().requires_grad_()
     steps, learning_rate = settings.descent
@@ -158,7 +207,7 @@ def _gradient_descent(vectors: Tensor, passages: Tensor, objective: ListLosses, 
         objective(_scores(updated, passages)).sum().backward()
         optimizer.step()
         with torch.no_grad():
-            updated.copy_(_project(updated, vectors, settings.min_cosine))
+            updated.copy_(_project(updated, original, settings.min_cosine))
     return updated.detach()
 
 
@@ -191,7 +240,7 @@ def _rocchio_by_order(vectors: Tensor, passages: Tensor, teacher: Tensor, mask: 
 
 
 def _project(updated: Tensor, vectors: Tensor, min_cosine: float) -> Tensor:
-    """(Q, D): `updated` projected onto the cone of cosine `min_cosine` around `vectors`; lengths are kept."""
+    """(Q, D): `updated` projected onto the cone of cosine `min_cosine` around unit `vectors`; lengths are kept."""
     parallel = (updated * vectors).sum(dim=-1, keepdim=True)
     length = updated.norm(dim=-1, keepdim=True)
     orthogonal = functional.normalize(updated - parallel * vectors, dim=-1)
@@ -288,6 +337,8 @@ class FeedbackSearch:
             return shortened, FeedbackReport(reason, ms=_ms_since(start_s))
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
             return shortened, FeedbackReport(_KL_NEEDS_SCORES, ms=_ms_since(start_s))
+        if method is FeedbackMethod.CHAIN and first.ranked and not preranker_scores(first.trace.windows)[1]:
+            return shortened, FeedbackReport(_CHAIN_NEEDS_SCORES, ms=_ms_since(start_s))
         if method is FeedbackMethod.E2RANK:
             updates = update_by_ranker(query.vector, first)
         else:
@@ -342,12 +393,18 @@ def update_query(vector: Vector, ranking: Ranking, settings: FeedbackSettings) -
     vectors = [item.passage.vector for item in ranked]
     passages = [np.zeros_like(vector) if of_passage is None else of_passage for of_passage in vectors]
     teacher = teacher_of(settings.method, [item.score for item in ranked], ranking.score_kind)
+    preranker = None
+    if settings.method is FeedbackMethod.CHAIN:
+        kind, scores = preranker_scores(ranking.trace.windows)
+        of_ranked = [scores.get(item.position, math.nan) for item in ranked]
+        preranker = torch.tensor([teacher_of(FeedbackMethod.KL, of_ranked, kind)], dtype=torch.float32)
     return update_queries(
         torch.from_numpy(vector)[None],
         torch.from_numpy(np.array(passages, dtype=np.float32).reshape(1, len(ranked), len(vector))),
         torch.tensor([teacher], dtype=torch.float32),
         torch.tensor([[of_passage is not None for of_passage in vectors]], dtype=torch.bool),
         settings,
+        preranker,
     )
 
 

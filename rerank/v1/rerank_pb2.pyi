@@ -58,6 +58,8 @@ class FeedbackMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEEDBACK_METHOD_KL: _ClassVar[FeedbackMethod]
     FEEDBACK_METHOD_ROCCHIO: _ClassVar[FeedbackMethod]
     FEEDBACK_METHOD_E2RANK: _ClassVar[FeedbackMethod]
+    FEEDBACK_METHOD_WEIGHTED_RANKNET_FIRST: _ClassVar[FeedbackMethod]
+    FEEDBACK_METHOD_CHAIN: _ClassVar[FeedbackMethod]
 STRATEGY_KIND_UNSPECIFIED: StrategyKind
 STRATEGY_KIND_SINGLE: StrategyKind
 STRATEGY_KIND_SLIDING: StrategyKind
@@ -89,6 +91,8 @@ FEEDBACK_METHOD_WEIGHTED_RANKNET: FeedbackMethod
 FEEDBACK_METHOD_KL: FeedbackMethod
 FEEDBACK_METHOD_ROCCHIO: FeedbackMethod
 FEEDBACK_METHOD_E2RANK: FeedbackMethod
+FEEDBACK_METHOD_WEIGHTED_RANKNET_FIRST: FeedbackMethod
+FEEDBACK_METHOD_CHAIN: FeedbackMethod
 
 class Candidate(_message.Message):
     __slots__ = ("doc_id", "text", "in_index", "first_stage_score", "title")
@@ -235,7 +239,7 @@ class Execution(_message.Message):
     def __init__(self, model: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., generated_identifiers: _Optional[int] = ..., repaired_identifiers: _Optional[int] = ..., first_stage_weight: _Optional[float] = ..., kendall_tau: _Optional[float] = ..., model_warning: _Optional[str] = ..., failure: _Optional[str] = ..., query_truncated: _Optional[bool] = ..., cosines: _Optional[int] = ..., prompt: _Optional[str] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
-    __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "model_ms")
+    __slots__ = ("round", "model", "positions", "scores", "permutation", "tokens", "model_ms", "score_kind")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +247,7 @@ class WindowTrace(_message.Message):
     PERMUTATION_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     MODEL_MS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     round: int
     model: str
     positions: _containers.RepeatedScalarFieldContainer[int]
@@ -250,7 +255,8 @@ class WindowTrace(_message.Message):
     permutation: _containers.RepeatedScalarFieldContainer[int]
     tokens: int
     model_ms: float
-    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., model_ms: _Optional[float] = ...) -> None: ...
+    score_kind: ScoreKind
+    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., model_ms: _Optional[float] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("windows", "input_order")

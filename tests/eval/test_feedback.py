@@ -11,11 +11,16 @@ from rerank_eval.datasets import open_datasets
 from rerank_eval.feedback import DenseSearch, Teacher
 from rerank_eval.settings import BeirSettings
 
+from rerank.config import PERankModel
+from rerank.models.encoder import Encoder
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.retrieval.index import Index
 from rerank.types import FeedbackMethod, FirstStage, ScoreKind
 from tests.conftest import PASSAGES
-from tests.eval.data import evaluate, judged_collection
+from tests.eval.data import evaluate, judged_collection, refusal
 from tests.eval.test_report import rows
-from tests.serving import Served
+from tests.fakes import NumberRanker
+from tests.serving import Served, reranker_of, serving
 
 #: The relevant passage of each query; dense retrieval does not rank query 1's first.
 RELEVANT = {"1": "faiss", "2": "desert"}
@@ -37,13 +42,15 @@ def dense(collection: Path, index_folder: Path) -> DenseSearch:
     return DenseSearch(index_folder, dataset)
 
 
-def teacher(kind: ScoreKind, *query_ids: str) -> Teacher:
-    """Ranks the relevant passage of these queries first, and no passage of the others."""
+def teacher(kind: ScoreKind, *query_ids: str, has_preranker: bool = False) -> Teacher:
+    """Ranks the relevant passage of these queries first, as its preranker does, and no passage of the others."""
     rankings: dict[str, tuple[list[str], list[float]]] = {query_id: ([], []) for query_id in RELEVANT}
     for query_id in query_ids:
         doc_ids = sorted(PASSAGES, key=lambda doc_id: doc_id != RELEVANT[query_id])
         rankings[query_id] = doc_ids, [0.9, *(0.1 - 0.001 * place for place in range(len(doc_ids) - 1))]
-    return Teacher("t", rankings, kind)
+    return Teacher(
+        "t", rankings, kind, {name: scores for name, (_, scores) in rankings.items()} if has_preranker else {}
+    )
 
 
 @pytest.mark.parametrize("kind", [ScoreKind.RANK, ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY])
@@ -51,11 +58,22 @@ def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow
     dense: DenseSearch, collection: Path, index_folder: Path, kind: ScoreKind
 ) -> None:
     found = dense.after(teacher(kind, "1", "2"), settings_of(collection, index_folder))
-    names = ["weighted-ranknet", "kl", "rocchio"] if kind is not ScoreKind.RANK else ["weighted-ranknet", "rocchio"]
+    names = ["weighted-ranknet", "weighted-ranknet-first", "kl", "rocchio"]
+    names = [name for name in names if (name, kind) != ("kl", ScoreKind.RANK)]
     assert [row.name for row in found] == [f"dense after t, {name}" for name in names]
     assert all((row.cost["kept"], row.cost["cosine"] < 1) == (0, True) for row in found)
     for row in found[:-1]:  # Rocchio takes the six first passages as relevant
         assert row.metrics.mean["nDCG@10"] > dense.measured(dense.vectors).mean["nDCG@10"]
+
+
+def test_chain_is_measured_where_a_cascade_has_scores_of_its_preranker(
+    dense: DenseSearch, collection: Path, index_folder: Path
+) -> None:
+    settings = settings_of(collection, index_folder, feedback_loss=[FeedbackMethod.CHAIN])
+    assert dense.after(teacher(ScoreKind.RANK, "1", "2"), settings) == []
+    (row,) = dense.after(teacher(ScoreKind.RANK, "1", "2", has_preranker=True), settings)
+    assert (row.name, row.cost["kept"]) == ("dense after t, chain", 0)
+    assert row.metrics.mean["nDCG@10"] > dense.measured(dense.vectors).mean["nDCG@10"]
 
 
 def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection: Path, index_folder: Path) -> None:
@@ -97,6 +115,28 @@ def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_se
     }
     assert table["dense"][:4] == ["1.0000", "–", table["dense"][2], "–"]
     assert text.partition("\n\n")[2].strip() in printed
+
+
+def test_command_measures_the_chain_of_a_cascade(
+    collection: Path, index_folder: Path, encoder: Encoder, checkpoint: Path, index: Index, tmp_path: Path
+) -> None:
+    rankers = {"number": NumberRanker(), "pe-rank": PERankRanker(checkpoint, encoder, "cpu")}
+    settings = [{"strategy": "cascade", "preranker": "pe-rank"}, {}]
+    models = tuple(
+        PERankModel(name=name, ranker="pe-rank", window_size=3, **given)
+        for name, given in zip(rankers, settings, strict=True)
+    )
+    given = ["--collection", collection, "--index", index_folder, "--first-stage", "dense", "--depth", 3, "--feedback"]
+    alone = [*given, "--model", "pe-rank", "--no-feedback-ranking", "--feedback-loss", "chain"]
+    with serving(reranker_of(encoder, rankers, index, models=models)) as served:
+        evaluate(
+            eval_beir, tmp_path / "out", *given, "--target", served.address, "--model", "number", "--model", "pe-rank"
+        )
+        refused = refusal(eval_beir, tmp_path / "alone", *alone, "--target", served.address)
+    table = rows((tmp_path / "out" / "feedback.md").read_text(encoding="utf-8"), "Relevance feedback")
+    assert "dense after number, chain" in table
+    assert "dense after pe-rank, chain" not in table
+    assert "no system has the scores that --feedback-loss chain reads" in refused
 
 
 def test_first_stage_without_a_query_vector_has_no_second_search_and_the_report_says_so(

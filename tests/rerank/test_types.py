@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import RankerFailure
-from rerank.types import Query, Window, WindowRanking, check_rankings, with_title
+from rerank.types import (
+    Query,
+    ScoreKind,
+    Window,
+    WindowRanking,
+    WindowTrace,
+    check_rankings,
+    preranker_scores,
+    with_title,
+)
 from tests.fakes import numbered_passages
 
 
@@ -43,3 +52,35 @@ def test_wrong_number_of_scores_raises_with_both_numbers(scores: tuple[float, ..
 def test_title_comes_before_the_text_once(text: str, title: str, joined: str) -> None:
     assert with_title(text, title) == joined
     assert with_title(joined, title) == joined
+
+
+def traced(model: str, kind: ScoreKind, **scores: float) -> WindowTrace:
+    """A window with a score for each position, as p0=1.0."""
+    positions = tuple(int(name[1:]) for name in scores)
+    return WindowTrace(positions, (), 0, tuple(scores.values()), kind, model=model)
+
+
+LAST = traced("last", ScoreKind.RANK, p1=2.0, p0=1.0)
+ALONE, AMONG = ScoreKind.POINTWISE, ScoreKind.WINDOW_LOG_PROB
+
+
+@pytest.mark.parametrize(
+    ("windows", "found"),
+    [
+        ([], {}),
+        ([LAST, LAST], {}),
+        ([traced("ce", ALONE, p0=1.0, p1=2.0), LAST], {0: 1.0, 1: 2.0}),
+        ([traced("ce", ALONE, p1=2.0), traced("ce", ALONE, p0=1.0), LAST, LAST], {0: 1.0, 1: 2.0}),
+        ([traced("pe", AMONG, p2=3.0, p0=1.0), LAST], {2: 3.0, 0: 1.0}),
+        ([traced("pe", AMONG, p1=2.0), traced("pe", AMONG, p0=1.0), LAST], {}),  # cannot be compared
+        ([traced("generation", ScoreKind.RANK, p0=1.0, p1=2.0), LAST], {}),
+        ([traced("first", ALONE, p0=9.0, p1=9.0), traced("ce", ALONE, p0=1.0), LAST], {0: 1.0}),
+    ],
+)
+def test_scores_of_a_preranker_are_those_of_the_model_before_the_last_if_they_can_be_compared(
+    windows: list[WindowTrace], found: dict[int, float]
+) -> None:
+    kind, scores = preranker_scores(windows)
+    assert scores == found
+    if found:
+        assert kind is windows[-2].score_kind or kind is windows[0].score_kind

@@ -27,13 +27,15 @@ from rerank.types import (
     RankOptions,
     ScoreKind,
     Vector,
+    WindowTrace,
 )
 from tests.traces import trace_of
 
 #: Queries, passages of each, and the width of vectors.
 Q, K, WIDTH = 5, 12, 16
-GRADIENT = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL)
-METHODS = tuple(method for method in FeedbackMethod if method is not FeedbackMethod.E2RANK)  # which makes no step
+GRADIENT = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.WEIGHTED_RANKNET_FIRST, FeedbackMethod.KL)
+#: Those of one teacher; e2rank makes no step.
+METHODS = (*GRADIENT, FeedbackMethod.ROCCHIO)
 
 
 def unit(*shape: int, seed: int) -> Tensor:
@@ -63,12 +65,22 @@ def settings(method: FeedbackMethod, **given: float) -> FeedbackSettings:
 # --- a plain implementation with loops over queries and pairs ---
 
 
-def slow_loss(method: FeedbackMethod, vector: Tensor, start: Tensor, passages: Tensor, teacher: Tensor) -> Tensor:
+def range_of(vector: Tensor, passages: Tensor) -> float:
+    scores = [float(vector @ passage) for passage in passages]
+    return max(scores) - min(scores)
+
+
+def slow_loss(
+    method: FeedbackMethod, vector: Tensor, start: Tensor, query: Tensor, passages: Tensor, teacher: Tensor
+) -> Tensor:
+    """The loss of `vector` in an update that began at `start`; FIRST gives an order the scores of `query`, sorted."""
     n = len(teacher)
-    initial = [float(start @ passage) for passage in passages]
-    initial_range = max(initial) - min(initial)
-    target_range = (float(teacher.max() - teacher.min()) / 2) if method is FeedbackMethod.KL else 8.0
-    scores = [vector @ passage * target_range / initial_range for passage in passages]
+    target_range = {
+        FeedbackMethod.KL: float(teacher.max() - teacher.min()) / 2,
+        FeedbackMethod.WEIGHTED_RANKNET: 8.0,
+        FeedbackMethod.WEIGHTED_RANKNET_FIRST: range_of(query, passages) / 2,
+    }[method]
+    scores = [vector @ passage * target_range / range_of(start, passages) for passage in passages]
     if method is FeedbackMethod.KL:
         target = teacher.softmax(dim=0)
         log_sum = torch.stack(scores).exp().sum().log()
@@ -81,17 +93,17 @@ def slow_loss(method: FeedbackMethod, vector: Tensor, start: Tensor, passages: T
 
 
 def slow_adam(
-    method: FeedbackMethod, start: Tensor, passages: Tensor, teacher: Tensor, steps: int, rate: float
+    method: FeedbackMethod, start: Tensor, query: Tensor, passages: Tensor, teacher: Tensor, steps: int, rate: float
 ) -> Tensor:
-    """Algorithm 1 of Kingma and Ba (2015)."""
+    """Algorithm 1 of Kingma and Ba (2015), from `start`, for a list of the query's vector; of any length."""
     vector, mean, square = start.clone(), torch.zeros(WIDTH), torch.zeros(WIDTH)
     for step in range(1, steps + 1):
         vector.requires_grad_()
-        (gradient,) = torch.autograd.grad(slow_loss(method, vector, start, passages, teacher), vector)
+        (gradient,) = torch.autograd.grad(slow_loss(method, vector, start, query, passages, teacher), vector)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         step_size = rate * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
         vector = vector.detach() - step_size
-    return vector / vector.norm()
+    return vector
 
 
 @pytest.mark.parametrize("method", GRADIENT)
@@ -100,9 +112,59 @@ def test_equals_loops_over_queries_and_pairs(method: FeedbackMethod) -> None:
     updates = update_queries(vectors, passages, teacher, mask, settings(method, steps=10, min_cosine=0.0))
     for row in range(Q):
         n = int(mask[row].sum())
-        unpadded = passages[row, :n], teacher[row, :n]
-        expected = slow_adam(method, vectors[row], *unpadded, 10, 0.01)
+        of_list = vectors[row], passages[row, :n], teacher[row, :n]
+        expected = functional.normalize(slow_adam(method, vectors[row], *of_list, 10, 0.01), dim=-1)
         torch.testing.assert_close(updates.vectors[row], expected, atol=1e-4, rtol=0)
+
+
+def chained(seed: int = 0, **given: float) -> tuple[Lists, Tensor, QueryUpdates]:
+    """Lists, the scores of their preranker, which has none for a passage of the first list, and the chain's updates."""
+    batch, preranker = lists(seed), 3 * lists(seed + 5).teacher
+    preranker[0, 4] = math.nan
+    return batch, preranker, update_queries(*batch, settings(FeedbackMethod.CHAIN, **given), preranker)
+
+
+def test_chain_is_kl_from_the_preranker_and_then_ranknet_with_a_fifth_of_its_steps_and_rate() -> None:
+    batch, preranker, updates = chained(steps=15, min_cosine=0.0)
+    vectors, passages, teacher, mask = batch
+    for row in range(Q):
+        query, has_score = vectors[row], mask[row] & ~preranker[row].isnan()
+        prerankers = passages[row, has_score], preranker[row, has_score]
+        begun = slow_adam(FeedbackMethod.KL, query, query, *prerankers, 15, 0.01)
+        assert begun.norm() != pytest.approx(1, abs=1e-3)  # RankNet goes on from the vector as it is
+        of_list = query, passages[row, mask[row]], teacher[row, mask[row]]
+        ended = slow_adam(FeedbackMethod.WEIGHTED_RANKNET_FIRST, begun, *of_list, 3, 0.002)
+        torch.testing.assert_close(updates.vectors[row], functional.normalize(ended, dim=-1), atol=1e-4, rtol=0)
+
+
+def test_chain_has_the_steps_and_rates_of_first() -> None:
+    kl, ranknet = FeedbackSettings(FeedbackMethod.CHAIN).of_chain
+    assert kl.descent == FeedbackSettings(FeedbackMethod.KL).descent
+    assert ranknet.descent == FeedbackSettings(FeedbackMethod.WEIGHTED_RANKNET_FIRST).descent
+    assert FeedbackSettings(FeedbackMethod.CHAIN, steps=3).of_chain[1].steps == 1
+
+
+def test_both_updates_of_a_chain_stay_in_the_trust_region_of_the_query() -> None:
+    _, _, updates = chained(steps=100, min_cosine=0.95)
+    assert set(updates.outcomes) == {UpdateOutcome.UPDATED}
+    assert (updates.cosines >= 0.95 - 1e-5).all()
+    assert float(updates.cosines.min()) == pytest.approx(0.95, abs=1e-4)  # and would leave it
+
+
+def test_chain_goes_on_without_an_update_that_has_no_preference() -> None:
+    batch, preranker, both = chained()
+    (vectors, passages, teacher, mask), chain = batch, settings(FeedbackMethod.CHAIN)
+    one, other = chain.of_chain
+    for gone in (torch.full_like(preranker, 1.0), torch.full_like(preranker, math.nan)):
+        alone = update_queries(vectors, passages, teacher, mask, other)
+        assert torch.equal(update_queries(*batch, chain, gone).vectors, alone.vectors)
+    begun = update_queries(vectors, passages, preranker.nan_to_num(), mask & preranker.isfinite(), one)
+    tied = update_queries(vectors, passages, torch.ones_like(teacher), mask, chain, preranker)
+    assert torch.equal(tied.vectors, begun.vectors)
+    assert not torch.equal(both.vectors, begun.vectors)
+    kept = update_queries(vectors, passages, torch.ones_like(teacher), mask, chain, torch.ones_like(preranker))
+    assert kept.outcomes == (UpdateOutcome.NO_PREFERENCE,) * Q
+    assert torch.equal(kept.vectors, vectors)
 
 
 def test_rocchio_equals_its_formula() -> None:
@@ -127,7 +189,7 @@ def test_loss_decreases_exactly_for_updated_vectors(method: FeedbackMethod) -> N
         for row, outcome in enumerate(updates.outcomes):
             if outcome is UpdateOutcome.UPDATED:
                 n = int(mask[row].sum())
-                of_list = vectors[row], passages[row, :n], teacher[row, :n]
+                of_list = vectors[row], vectors[row], passages[row, :n], teacher[row, :n]
                 before = slow_loss(method, vectors[row], *of_list)
                 assert slow_loss(method, updates.vectors[row], *of_list) < before
                 assert updates.cosines[row] < 1
@@ -155,8 +217,8 @@ def test_descent_along_the_edge_of_the_trust_region_ends_lower_than_one_that_ret
     ours, returned = 0.0, 0.0
     for row in range(Q):
         n, start = int(mask[row].sum()), vectors[row]
-        of_list = start, passages[row, :n], teacher[row, :n]
-        outside = slow_adam(method, *of_list, steps, rate)
+        of_list = start, start, passages[row, :n], teacher[row, :n]
+        outside = functional.normalize(slow_adam(method, *of_list, steps, rate), dim=-1)
         assert outside @ start < min_cosine
         edge = functional.normalize(outside - (outside @ start) * start, dim=-1) * (1 - min_cosine**2) ** 0.5
         ours += float(slow_loss(method, updates.vectors[row], *of_list))
@@ -361,6 +423,58 @@ async def test_kl_refuses_scores_that_are_ranks() -> None:
         await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), math.inf)
     )
     assert "ranks only" in report.reason
+
+
+def cascaded(ranking: Ranking, *windows: WindowTrace) -> Ranking:
+    """The ranking with these windows of a preranker, and one of the model."""
+    own = WindowTrace(tuple(item.position for item in ranking.ranked), (), 0, model="m")
+    return replace(ranking, trace=trace_of(windows=(*windows, own)))
+
+
+def read_by_preranker(*scores: float, kind: ScoreKind, first: int = 0) -> WindowTrace:
+    """A window with the scores of the positions from `first` on."""
+    return WindowTrace(tuple(range(first, first + len(scores))), (), 0, scores, kind, model="preranker")
+
+
+def test_chain_reads_the_scores_of_the_preranker_by_position_and_probabilities_as_logits() -> None:
+    query, given, order = vector(1, 0.9, 0.5), (A, B, C), (C, A, B)
+    by_model = ranking(order, given)
+    chain = FeedbackSettings(FeedbackMethod.CHAIN, min_cosine=0.0)
+    logits = [2.0, -1.0, 0.5]
+    for kind in (ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY, ScoreKind.WINDOW_SCORE):
+        is_probability = kind is ScoreKind.POINTWISE_PROBABILITY
+        scores = [1 / (1 + math.exp(-logit)) for logit in logits] if is_probability else logits
+        updates = update_query(query, cascaded(by_model, read_by_preranker(*scores, kind=kind)), chain)
+        expected = update_queries(
+            torch.from_numpy(query)[None],
+            torch.tensor(np.stack([passage.vector for passage in order if passage.vector is not None])[None]),
+            torch.tensor([[3.0, 2.0, 1.0]]),
+            torch.ones(1, 3, dtype=torch.bool),
+            chain,
+            torch.tensor([[logits[given.index(passage)] for passage in order]]),
+        )
+        assert updates.outcomes == (UpdateOutcome.UPDATED,)
+        torch.testing.assert_close(updates.vectors, expected.vectors, atol=1e-4, rtol=0)
+
+
+async def test_chain_refuses_a_preranker_whose_scores_are_ranks_or_of_windows_that_cannot_be_compared() -> None:
+    one = read_by_preranker(3.0, 1.0, kind=ScoreKind.RANK)
+    two = [read_by_preranker(1.0, kind=ScoreKind.WINDOW_LOG_PROB, first=first) for first in (0, 1)]
+    for windows in ([], [one], two):
+        stages = FakeStages()
+
+        async def rank(
+            candidates: tuple[Passage, ...],
+            options: RankOptions,
+            deadline_s: float,
+            windows: Sequence[WindowTrace] = tuple(windows),
+        ) -> Ranking:
+            return cascaded(ranking(candidates, candidates), *windows)
+
+        search = FeedbackSearch(FeedbackSettings(FeedbackMethod.CHAIN), rank, stages.retrieve, on_thread)
+        answer, report = await search.run(QUERY, (A, B), RankOptions(top_n=1), math.inf)
+        assert (ids(answer), stages.queries) == (["a"], [])
+        assert "ranks only, or of windows that cannot be compared" in report.reason
 
 
 def test_passage_without_a_vector_is_ignored() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 import numpy as np
 import pytest
 
@@ -9,12 +10,14 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S
+from tests.serving import TIMEOUT_S, refusal
 
 QUERY = "how long does a flea live"
 VECTOR_STAGES = [pb.FIRST_STAGE_DENSE, pb.FIRST_STAGE_HYBRID_RRF, pb.FIRST_STAGE_HYBRID_Z_SCORE]
 #: With four candidates, steps of this size turn the vector far enough to find other passages.
 LARGE_STEPS = pb.Feedback(steps=20, learning_rate=0.05, min_cosine=0.3)
+#: Methods that need an E2Rank model, or a cascade.
+OF_SOME_MODELS = (pb.FEEDBACK_METHOD_E2RANK, pb.FEEDBACK_METHOD_CHAIN)
 
 
 def search(stub: RerankServiceStub, **fields: object) -> pb.RerankResponse:
@@ -27,7 +30,7 @@ def doc_ids(reply: pb.RerankResponse) -> list[str]:
 
 
 @pytest.mark.parametrize("first_stage", VECTOR_STAGES)
-@pytest.mark.parametrize("method", sorted({*pb.FeedbackMethod.values()} - {pb.FEEDBACK_METHOD_E2RANK}))
+@pytest.mark.parametrize("method", [number for number in pb.FeedbackMethod.values() if number not in OF_SOME_MODELS])
 def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first_stage: int, method: int) -> None:
     feedback = pb.Feedback(method=method, steps=20, learning_rate=0.05, min_cosine=0.3)
     without = search(stub, first_stage=first_stage, feedback=None)
@@ -38,6 +41,24 @@ def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first
     assert sorted(result.original_position for result in reply.results) == [*range(len(reply.results))]
     assert reply.feedback.reason == ""
     assert 0.3 - 1e-5 <= reply.feedback.cosine < 1
+
+
+def test_chain_follows_the_preranker_of_a_cascade_and_then_its_model(stub: RerankServiceStub) -> None:
+    cascade = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="pe-rank")
+    chain = pb.Feedback(method=pb.FEEDBACK_METHOD_CHAIN, steps=20, learning_rate=0.05, min_cosine=0.3)
+    reply = search(stub, model="number", strategy=cascade, feedback=chain)
+    assert reply.feedback.reason == ""
+    by_scores = search(stub, feedback=pb.Feedback(method=pb.FEEDBACK_METHOD_KL))  # the texts have no number to rank by
+    assert by_scores.feedback.reason == ""
+    assert 0.3 - 1e-5 <= reply.feedback.cosine < 1
+    assert len(reply.results) > reply.first_stage_hits
+
+
+def test_chain_without_a_cascade_is_refused(stub: RerankServiceStub) -> None:
+    chain = pb.Feedback(method=pb.FEEDBACK_METHOD_CHAIN)
+    refused = refusal(lambda: search(stub, model="identity", feedback=chain))
+    assert refused.code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "identity ranks alone; ask for the strategy cascade, or another method" in refused.message
 
 
 def test_new_passages_are_scored_by_the_updated_vector(stub: RerankServiceStub, index: Index, encoder: Encoder) -> None:
