@@ -118,8 +118,12 @@ class BeirSettings(EvaluationSettings):
             "weighted-ranknet.",
         ),
     ] = field(default_factory=list)
-    feedback_steps: Annotated[int, typer.Option(min=0, help="Number of gradient steps; 0: 20, and 100 for kl.")] = 0
-    feedback_rate: Annotated[float, typer.Option(min=0, help="Learning rate; 0: 0.001, and 0.005 for kl.")] = 0.0
+    feedback_steps: Annotated[
+        int, typer.Option(min=0, help="Number of gradient steps; 0: 20, and 100 for kl, with which chain begins.")
+    ] = 0
+    feedback_rate: Annotated[
+        float, typer.Option(min=0, help="Learning rate; 0: 0.001, and 0.005 for kl, with which chain begins.")
+    ] = 0.0
     feedback_passages: Annotated[int, typer.Option(min=2, help="Number of passages that a teacher orders.")] = 100
 
     @property

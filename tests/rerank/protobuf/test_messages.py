@@ -86,7 +86,14 @@ def test_every_field_of_a_window_is_converted() -> None:
     window = WindowTrace((4, 2), (1, 0), 30, (-1.5, -0.5), ScoreKind.WINDOW_LOG_PROB, 3, "first", (1,), 2.0, 8.0)
     (message,) = trace_message(trace_of(windows=(window,))).windows
     assert message == pb.WindowTrace(
-        round=3, model="first", positions=[4, 2], scores=[-1.5, -0.5], permutation=[1, 0], tokens=30, model_ms=8.0
+        round=3,
+        model="first",
+        positions=[4, 2],
+        scores=[-1.5, -0.5],
+        permutation=[1, 0],
+        tokens=30,
+        model_ms=8.0,
+        score_kind=pb.SCORE_KIND_WINDOW_LOG_PROB,
     )
 
 

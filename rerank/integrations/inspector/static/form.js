@@ -11,7 +11,14 @@ const STAGES = {
 };
 /** Fields that all systems share. */
 const ASKED = ["source", "query", "depth", "chunks", "instruction", "passages"];
-const FEEDBACK = { "": "none", "weighted-ranknet": "weighted RankNet", kl: "KL divergence", rocchio: "Rocchio" };
+const FEEDBACK = {
+  "": "none",
+  "weighted-ranknet": "weighted RankNet",
+  "weighted-ranknet-first": "weighted RankNet, as FIRST",
+  kl: "KL divergence",
+  chain: "chain (of a cascade)",
+  rocchio: "Rocchio",
+};
 const STRATEGIES = {
   "": "the model's own",
   single: "single window",
