@@ -21,7 +21,10 @@ pytestmark = pytest.mark.shared
 )
 def test_vectors_are_those_of_the_published_code(shared: Path, method: FeedbackMethod, published: str) -> None:
     """That code has no trust region."""
-    given = json.loads((shared.parent / "reference" / "parity" / "feedback.json").read_text(encoding="utf-8"))
+    file = shared.parent / "reference" / "parity" / "feedback.json"
+    if not file.is_file():
+        pytest.skip(f"there is no file {file}")
+    given = json.loads(file.read_text(encoding="utf-8"))
     assert given["examples"]
     for example, expected in zip(given["examples"], given[published]["reps"], strict=True):
         of_llm, of_cross_encoder = (
