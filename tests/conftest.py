@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rerank.retrieval.index import Index
     from tests.serving import Served
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub reads it: no test asks the hub
 hypothesis.settings.register_profile("any machine", deadline=None, max_examples=50)  # no example has to be quick
 hypothesis.settings.load_profile("any machine")
 

@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 
 from rerank import __version__
 from rerank.access.credentials import Credentials
+from rerank.checkpoints.hub import is_hub_name, repository_of
 from rerank.client.client import RerankClient, list_loaded_models
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
@@ -75,12 +76,16 @@ class System:
 def parse_systems(models: Sequence[str]) -> dict[str, str]:
     """The flags --model, NAME or NAME=MODEL, as name in the report → model; the default model if there are none.
 
-    A model is what names it on the command line: the name of a model, RANKER:PATH, PATH, or one of BASELINES.
+    A model is what names it on the command line: the name of a model, RANKER:PATH, PATH, or one of BASELINES. A name on
+    the hub alone has its last part in the report.
 
     Raises:
         ConfigError: two have the same name, or a name cannot name a folder.
     """
-    given = [text.partition("=") for text in models or ("default",)]
+    given = [
+        (repository_of(text).rpartition("/")[2], "=", text) if is_hub_name(text) else text.partition("=")
+        for text in models or ("default",)
+    ]
     names = [name for name, _, _ in given]
     if len(set(names)) != len(names):
         raise ConfigError(f"--model {', '.join(names)}: two have the same name; rename one, as in --model NAME=MODEL")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.files import atomic_file, sha256_of_files
+from rerank.util.files import atomic_file, hub_name_of, sha256_of_files
 from rerank.util.json_files import read_json
 from rerank.util.validation import problems_of
 
@@ -102,11 +102,13 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
 
 
 def model_id(checkpoint: Path) -> str:
-    """Returns the name of a checkpoint in results: its folder's, or the name of the run that trained it.
+    """Returns the name of a checkpoint in results: on the hub, or its folder's, or of the run that trained it.
 
     `runs/mine/final` is `mine`, and `runs/mine/checkpoint-200`, a save of the run, is `mine/checkpoint-200`.
     """
     folder = checkpoint.absolute()
+    if name := hub_name_of(folder):
+        return name
     if folder.name == RESULT_FOLDER:
         return folder.parent.name
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"checkpoint-\d+", folder.name) else folder.name

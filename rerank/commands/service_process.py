@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from rerank.config import ServiceConfig
+from rerank.config.hub_models import download_models
 from rerank.errors import CheckpointError, ConfigError
 
 _ANNOUNCEMENT = "listening on "
@@ -26,11 +27,14 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
 
     The child also stops when this process ends in any other way, even when it is killed.
 
+    Its models on the hub are downloaded before, so that the caller sees the progress.
+
     Raises:
         CheckpointError: the service did not start, because it cannot load a model; the message includes the end of its
             log.
         ConfigError: the same for another reason.
     """
+    config = download_models(config)
     with tempfile.TemporaryDirectory(prefix="rerank-serve-") as folder:
         settings, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
         settings.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)), encoding="utf-8")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rerank.checkpoints import bundled
+from rerank.checkpoints.hub import is_hub_name, repository_of
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
 from rerank.config.served import InferenceServerSettings, RerankServerSettings, ServerSettings
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.names import MAX_FIRST_STAGE_WEIGHT
-from rerank.profiles import load_profile
+from rerank.profiles import load_profile, of_checkpoint
 from rerank.prompting.style import TEXT_KEYS, PromptStyle
 from rerank.types import FirstStageKind, FirstStageWeight, Precision, StrategyKind
 
@@ -29,7 +30,7 @@ class ModelSettings(Settings):
     Attributes:
         name: the model's name in requests.
         ranker: how the model ranks: fusion, pe-rank, e2rank, first, generation,
-            cross-encoder, api or identity.
+            cross-encoder, api or identity. Default: the profile's.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
         unload_after_s: seconds without a request until the model's memory is freed; the next request loads it again.
@@ -81,7 +82,8 @@ class CheckpointModel(ModelSettings):
     """Settings of a model with a checkpoint.
 
     Attributes:
-        path: folder of the checkpoint. Default: none.
+        path: folder of the checkpoint, or its name on the hub, which is downloaded when the service starts. Default:
+            none.
     """
 
     path: Path | None = None
@@ -122,17 +124,22 @@ class LanguageModel(CheckpointModel):
         if not isinstance(settings, dict):
             return settings
         profile, prompt = dict[str, Any](), cls._prompt_defaults
-        if settings.get("profile") is not None:
+        if (name := _profile_of(settings)) is not None:
             try:
-                found = load_profile(str(settings["profile"]))
+                found = load_profile(name)
             except ConfigError as error:
                 raise ValueError(str(error)) from error
+            settings = settings | {"profile": name}
             profile, prompt = found.settings, prompt | found.prompt
             if (ranker := settings.get("ranker", profile["ranker"])) != profile["ranker"]:
-                raise ValueError(f"profile {settings['profile']} is of ranker {profile['ranker']}, not {ranker}")
+                raise ValueError(f"profile {name} is of ranker {profile['ranker']}, not {ranker}")
             path = settings.get("path")
-            if isinstance(path, str | Path) and (own := Path(path) / TEMPLATE_FILE).is_file():
+            has_own = isinstance(path, str | Path) and (own := Path(path) / TEMPLATE_FILE).is_file()
+            if has_own:
                 profile["template"] = str(own)
+            elif has_own := found.publisher_prompt is not None and is_hub_name(str(path)):
+                profile.pop("template", None)  # the download brings it
+            if has_own:
                 prompt |= {} if settings.get("template") else found.own_prompt
         given = settings.get("prompt", {})
         if isinstance(given, PromptStyle):
@@ -404,6 +411,25 @@ class ApiModel(WholeListModel, ScoringModel):
         return settings | {"strategy": StrategyKind.SLIDING} if scores == "listwise" else settings
 
 
+def _profile_of(settings: dict[str, Any]) -> str | None:
+    """The profile that a model names, or else the one of its name on the hub, if that is of the model's ranker."""
+    if (given := settings.get("profile")) is not None:
+        return str(given)
+    path = str(settings.get("path"))
+    known = of_checkpoint(repository_of(path)) if is_hub_name(path) else None
+    return known if known and settings.get("ranker", load_profile(known).ranker) == load_profile(known).ranker else None
+
+
+def _with_ranker(settings: Any) -> Any:
+    """Adds the ranker of its profile to a model that names none."""
+    if not isinstance(settings, dict) or "ranker" in settings or (name := _profile_of(settings)) is None:
+        return settings
+    try:
+        return settings | {"ranker": load_profile(name).ranker}
+    except ConfigError:
+        return settings  # the model without a ranker is refused
+
+
 ModelConfig: TypeAlias = Annotated[
     IdentityModel
     | FusionModel
@@ -414,6 +440,7 @@ ModelConfig: TypeAlias = Annotated[
     | CrossEncoderModel
     | ApiModel,
     Field(discriminator="ranker"),
+    BeforeValidator(_with_ranker),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Models as users name them: by a bundled name, or by the folder of a checkpoint."""
+"""Models as users name them: by a bundled name, by the folder of a checkpoint, or by its name on the hub."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import get_args
 
 from rerank import profiles
 from rerank.checkpoints.cross_encoder_files import is_cross_encoder
+from rerank.checkpoints.hub import download, is_hub_name, repository_of
 from rerank.checkpoints.manifest import MANIFEST_FILE, RESULT_FOLDER, stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, architecture_in, read_settings
 from rerank.config.loading import load_config
@@ -19,7 +20,7 @@ from rerank.util.files import missing_model_hint
 
 #: All bundled models by name.
 BUNDLED: dict[str, ModelConfig] = {model.name: model for model in BUNDLED_MODELS}
-_MODELS, _ = get_args(ModelConfig)
+_MODELS, *_ = get_args(ModelConfig)
 #: Rankers whose models have a checkpoint.
 _WITH_CHECKPOINT = sorted(
     get_args(model.model_fields["ranker"].annotation)[0] for model in get_args(_MODELS) if "path" in model.model_fields
@@ -34,10 +35,12 @@ _CONFIGS = ("config.json", ADAPTER_FILE)
 def named_model(given: str) -> dict[str, object]:
     """The settings of a model as the command line gives it: NAME of a bundled model, or NAME=MODEL, where MODEL is a
     bundled model, PROFILE:PATH of a published checkpoint, RANKER:PATH, or the PATH of a checkpoint with a manifest or
-    of a cross-encoder.
+    of a cross-encoder. A PATH is a folder, or ORGANISATION/MODEL on the hub, where @REVISION may follow; one that a
+    profile lists has that profile. MODEL alone, if it is not bundled, is named `default`.
 
     What the files of the checkpoint say is checked when the model is loaded, so that a damaged one keeps no other model
-    from being served.
+    from being served. Of a model on the hub that no profile lists, the settings are downloaded here, and the weights
+    by `rerank.config.hub_models`.
 
     Raises:
         ConfigError: the text is not of these forms, there is no checkpoint in the folder, or it has no manifest and how
@@ -46,6 +49,8 @@ def named_model(given: str) -> dict[str, object]:
     name, _, model = given.partition("=")
     if not model and name in BUNDLED:
         model = name
+    elif (not model and (":" in given or is_hub_name(given))) or Path(given).is_dir():
+        name, model = "default", given
     if not name or not model:
         meant = (
             did_you_mean(given, BUNDLED) or f" write NAME=PATH, as in default={given.strip('=') or 'runs/first/final'}"
@@ -71,7 +76,7 @@ def config_of_model(given: str) -> ServiceConfig:
         models[0] = models[0].model_copy(update={"name": name or model})
         return ServiceConfig(models=tuple(used.model_copy(update={"load": "start"}) for used in models))
     form = f"{name}=" if name else ""
-    if not name and ":" not in model and not (model and Path(model).exists()):
+    if not name and ":" not in model and not (model and Path(model).exists()) and not is_hub_name(model):
         meant = did_you_mean(model, BUNDLED)
         raise ConfigError(
             f"model {model!r} is not one of {', '.join(BUNDLED)}, and there is no such folder"
@@ -79,8 +84,9 @@ def config_of_model(given: str) -> ServiceConfig:
         )
     settings = _model(model, name, f"model {given!r}: ", form)
     folder = Path(str(settings["path"]))
-    _check_exists(folder, f"model {given!r}: ")
-    return load_config(None, models=[settings | {"name": name or folder.name}])
+    if not is_hub_name(str(folder)):
+        _check_exists(folder, f"model {given!r}: ")
+    return load_config(None, models=[settings | {"name": name or repository_of(folder.name)}])
 
 
 def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
@@ -99,6 +105,8 @@ def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
         if (stated := stated_ranker(Path(path))) not in (None, kind):
             raise ConfigError(f"{given}{path} is a checkpoint of {stated}, not of {kind}")
         return {"name": name, "path": path, "ranker": kind}
+    if is_hub_name(model):
+        return _on_hub(model, name, given, form)
     folder = Path(model)
     if path and not folder.exists():
         meant = did_you_mean(kind, (*profiles.names(), *_WITH_CHECKPOINT))
@@ -110,6 +118,20 @@ def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
         problem = f"{given}{folder} has no {MANIFEST_FILE}, which says how a model ranks"
         raise ConfigError(f"{problem}; {_way_out(folder, form)}")
     return {"name": name, "path": model, "ranker": stated_ranker(folder) or "first"}
+
+
+def _on_hub(model: str, name: str, given: str, form: str) -> dict[str, object]:
+    """See `_model`, of a model on the hub: by the profile that lists it, or by its settings, which are downloaded."""
+    if (kind := profiles.of_checkpoint(repository_of(model))) is not None:
+        return _model(f"{kind}:{model}", name, given, form)
+    try:
+        folder = str(download(model, weights=False))
+    except ConfigError as error:
+        raise ConfigError(f"{given}{error}") from error
+    try:
+        return _model(folder, name, given, form) | {"path": model}
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(folder, model)) from error
 
 
 def _may_be_cross_encoder(folder: Path) -> bool:

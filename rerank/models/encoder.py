@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from rerank.checkpoints.hub import repository_of
 from rerank.checkpoints.settings_files import read_settings
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
 from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig
@@ -129,7 +130,7 @@ class Encoder:
                 partial(self.encode_passages, texts), _MEASURED_TOKENS, self.device, self._batch_tokens
             )
         self.relevance = settings.relevance or (DEFAULT_RELEVANCE if self.id.name == DEFAULT_ENCODER else None)
-        self.names = frozenset({self.id.name})
+        self.names = frozenset({self.id.name, repository_of(name)})
         if Path(name).is_dir():
             stated = read_settings(folder / "config.json").get("_name_or_path", "")
             self.names |= {folder.resolve().name, str(stated)} - {""}

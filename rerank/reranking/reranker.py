@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from rerank.config import ServiceConfig
+from rerank.config.hub_models import download_models
 from rerank.config.models import needs_sparse
 from rerank.engine.engine import Engine, timeout_at
 from rerank.engine.request import CallerShare, Request
@@ -275,16 +276,17 @@ class AsyncReranker:
 
 
 def load_reranker(config: ServiceConfig) -> AsyncReranker:
-    """Loads the encoder, the index and the models of a configuration.
+    """Loads the encoder, the index and the models of a configuration, after a download of those on the hub.
 
     Models that cannot be loaded or fail their self-test are not served.
 
     Raises:
-        ConfigError: a setting cannot be used.
+        ConfigError: a setting cannot be used, or a model cannot be downloaded.
         CheckpointError: the encoder cannot be loaded, or no model can.
         IndexMismatch: the index was built with another encoder.
     """
     _compute_alone_after_a_fork()
+    config = download_models(config)
     loader, index = _load_encoders(config)
     return AsyncReranker(config, loader.encoder, index, load_models(config.models, loader), loader)
 
@@ -310,6 +312,7 @@ def check_models(config: ServiceConfig) -> None:
         CheckpointError: some models cannot be loaded; the message names them, with the reasons.
         ConfigError, IndexMismatch: see `load_reranker`.
     """
+    config = download_models(config)
     loader, _ = _load_encoders(config)
     problems = list[str]()
     for model in config.models:

@@ -16,6 +16,7 @@ from rerank.access.keys import read_keys
 from rerank.access.tls import check_certificates
 from rerank.checkpoints import bundled
 from rerank.checkpoints.bundled import SMOLLM2, locate_sparse_encoder
+from rerank.checkpoints.hub import is_hub_name
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.collections.judgements import read_judgements
 from rerank.config import HttpConfig, LanguageModel, ModelConfig, PERankModel, ServiceConfig
@@ -165,6 +166,8 @@ def check_model_files(model: ModelConfig) -> None:
 
 
 def _check_folder(path: Path, may_be_a_name: bool) -> None:
-    """Raises: ConfigError unless the path is a folder, or a name that a model hub can know, if it may."""
-    if not os.path.isdir(path) and (not may_be_a_name or is_missing_folder(str(path))):
+    """Raises: ConfigError unless the path is a folder, or ORGANISATION/MODEL; or any name of a model hub, if it may."""
+    if os.path.isdir(path) or is_hub_name(str(path)):
+        return
+    if not may_be_a_name or is_missing_folder(str(path)):
         raise ConfigError(f"there is no folder {path}{missing_model_hint(path)}")

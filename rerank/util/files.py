@@ -232,11 +232,8 @@ def missing_path_hint(path: Path) -> str:
 
 
 def missing_model_hint(path: Path) -> str:
-    """The end of the error for a missing model folder: how to download what looks like a hub name, or what to give."""
-    name = str(path)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_missing_folder(name):
-        return f"; if it is a model of the Hugging Face hub, download it: hf download {name} --local-dir {name}"
-    return f"{missing_path_hint(path)}; give the folder of a checkpoint"
+    """The end of the error for a missing folder of a model."""
+    return f"{missing_path_hint(path)}; give the folder of a checkpoint, or its name on the hub, ORGANISATION/MODEL"
 
 
 def _reason(error: OSError) -> str:
@@ -273,6 +270,12 @@ def is_missing_folder(name: str) -> bool:
     slashes = name.count("/")
     looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
     return looks_like_path or (slashes == 1 and os.path.isdir(Path(name).parent))
+
+
+def hub_name_of(folder: Path) -> str:
+    """ORGANISATION/MODEL, if a folder is a model in the cache of the hub; empty for any other folder."""
+    found = re.fullmatch(r"models--(.+)", folder.parent.parent.name) if folder.parent.name == "snapshots" else None
+    return found[1].replace("--", "/", 1) if found else ""
 
 
 def file_version(path: Path) -> tuple[int, ...]:

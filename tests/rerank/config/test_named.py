@@ -39,7 +39,9 @@ def test_folder_without_a_model_is_refused_with_the_result_inside_it(tmp_path: P
     (tmp_path / "final").mkdir()
     with pytest.raises(ConfigError, match=f"such as {tmp_path}/final"):
         config_of_model(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"^--model a=no/such: there is no folder no/such"):
+    with pytest.raises(
+        ConfigError, match=r"^--model a=no/such: there is no folder no/such, and https://.*HF_HUB_OFFLINE is set"
+    ):
         named_model("a=no/such")
 
 
@@ -85,11 +87,7 @@ def test_unknown_profile_is_refused_with_those_that_fit(kind: str, meant: str, t
 
 
 def test_command_line_without_a_folder_is_refused_with_the_form() -> None:
-    for given, way_out in [
-        ("runs/a", "as in default=runs/a"),
-        ("=x", "as in default=x"),
-        ("frist", "did you mean first?"),
-    ]:
+    for given, way_out in [("=x", "as in default=x"), ("frist", "did you mean first?")]:
         with pytest.raises(ConfigError, match=f"'{given}' is none of default, .*{re.escape(way_out)}"):
             named_model(given)
 

@@ -106,11 +106,6 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
             model(path="nowhere"),
             "model mine: there is no folder nowhere (relative paths begin at the working directory, ",
         ),
-        (
-            model(path="organisation/model"),
-            "model mine: there is no folder organisation/model; if it is a model of the Hugging Face hub, download it: "
-            "hf download organisation/model --local-dir organisation/model",
-        ),
         (model(template="nowhere.yaml"), "model mine: template 'nowhere.yaml' is neither a file nor one of e2rank, "),
         (model(served_by={"kind": "vllm", "url": "http://x", "model": "m"}, path="/nowhere"), "no folder /nowhere"),
         ({"index": "nowhere"}, "nowhere is not an index: it has no manifest.json (relative paths begin at"),

@@ -20,6 +20,7 @@ from rerank.config import EncoderConfig
 from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank.models.encoder_loading import locate_encoder
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
@@ -53,7 +54,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     folder = result_folder(settings.output_dir)
     arguments, instruction = _as_trained(arguments)
     lists, held_out = read_training_lists(arguments)
-    arguments = with_filled_windows(arguments, lists, EncoderConfig.of(arguments.base).name)
+    arguments = with_filled_windows(arguments, lists, locate_encoder(EncoderConfig.of(arguments.base).name))
     encoder = Encoder(EncoderConfig.of(arguments.base), settings.device_name)
     if encoder.pooling != "lasttoken":
         raise ConfigError(
@@ -91,7 +92,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
 
 def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:
     """The arguments and the instruction, from the base's training where no flag gives others."""
-    trained = read_base_manifest(EncoderConfig.of(arguments.base).name, "e2rank")
+    trained = read_base_manifest(locate_encoder(EncoderConfig.of(arguments.base).name), "e2rank")
     window_size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     instruction = setting("instruction", arguments.instruction, trained, E2RANK_INSTRUCTION)
     return replace(arguments, window_size=window_size), instruction

@@ -29,7 +29,7 @@ from rerank.rankers.first import trained_style
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings, joint_rank_weight
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import add_adapter, base_revision, read_base_manifest, setting
+from rerank_training.trainer.checkpoint import add_adapter, base_folder, base_revision, read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -53,7 +53,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     prompt = prompt_settings(arguments)
     arguments = replace(arguments, window_size=prompt.window_size)
     lists, held_out = read_training_lists(arguments)
-    arguments = with_filled_windows(arguments, lists, arguments.base)
+    arguments = with_filled_windows(arguments, lists, base_folder(arguments.base))
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
@@ -83,7 +83,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         tokenizer,
         prompt.template,
         base=base,
-        base_revision=base_revision(base, model),
+        base_revision=base_revision(base),
         identifiers=prompt.identifiers.value,
         passage_tokens=prompt.passage_tokens,
         prompt=prompt.template.style.stated,
@@ -92,7 +92,9 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
 
 def _check_base(base: str) -> None:
     """Raises: ConfigError for a PE-Rank checkpoint, and when the base, or the base of an adapter, cannot be found."""
-    folder = Path(base)
+    if base != SMOLLM2:
+        check_findable(base, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
+    folder = base_folder(base)
     settings = read_settings(folder / "config.json")
     # Published ones have other model types, ours no tokenizer. A causal LM with a projector is a base, too.
     is_published = str(settings.get("model_type")).startswith("embed_")
@@ -102,8 +104,7 @@ def _check_base(base: str) -> None:
             f"--base {base} is a PE-Rank checkpoint, which reads vectors; train it by train-pe-rank, or give a causal "
             f"language model, such as {SMOLLM2}"
         )
-    name = base_model_of(Path(base)) if (Path(base) / ADAPTER_FILE).is_file() else base
-    if name != SMOLLM2:
+    if (folder / ADAPTER_FILE).is_file() and (name := base_model_of(folder)) != SMOLLM2:
         check_findable(name, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
 
 
@@ -114,8 +115,8 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
         CheckpointError: the base's manifest is invalid, or does not agree with its files.
         ConfigError: there is no such template or profile.
     """
-    trained = read_base_manifest(arguments.base, "first")
-    style = trained_style(Path(arguments.base), trained)
+    trained = read_base_manifest(base_folder(arguments.base), "first")
+    style = trained_style(base_folder(arguments.base), trained)
     if arguments.profile is not None:
         published = _published(arguments)
         arguments, style = _with_profile(arguments, published), published.prompt
@@ -157,7 +158,7 @@ def _with_profile(arguments: FirstArguments, published: FirstModel) -> FirstArgu
 def _template(arguments: FirstArguments, base: CheckpointManifest | None) -> Template:
     if base is None:
         return load_template(arguments.template or _TEMPLATE, TEXT_FIELDS)
-    path = Path(arguments.base) / TEMPLATE_FILE
+    path = base_folder(arguments.base) / TEMPLATE_FILE
     trained = load_template(str(path))
     if arguments.template is None:
         return trained
@@ -183,7 +184,7 @@ def load_base(
         CheckpointError: the base cannot be loaded as a causal language model.
         ConfigError: an adapter of another rank than the base's is requested.
     """
-    folder = Path(arguments.base)
+    folder = base_folder(arguments.base, weights=True)
     is_adapter = (folder / ADAPTER_FILE).is_file()
     has_adapter = is_adapter or arguments.lora_rank > 0
     name = base_model_of(folder) if is_adapter else arguments.base

@@ -19,8 +19,8 @@ class PERankArguments(ListArguments):
 
     base: Annotated[
         str,
-        "Folder to start from: a PE-Rank checkpoint in any published layout, the result of an alignment, or a causal "
-        "language model without projector.",
+        "What to start from: a PE-Rank checkpoint in any published layout, the result of an alignment, or a causal "
+        "language model without projector; a folder, or a name on the Hugging Face hub.",
     ]
     encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
     objective: Annotated[

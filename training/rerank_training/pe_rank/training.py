@@ -15,6 +15,7 @@ from rerank.config import EncoderConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import check_findable
+from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import load_template
 from rerank.types import Passage
 from rerank_training.lists.align_texts import AlignTexts, read_align_texts
@@ -67,17 +68,17 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     _check_divided(arguments, settings)
     settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
-    _check_base(arguments)
-    trained = read_base_manifest(arguments.base, "pe-rank")
+    base_at = _check_base(arguments)
+    trained = read_base_manifest(base_at, "pe-rank")
     size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     arguments = replace(arguments, window_size=size)
     aligns = arguments.objective == "align"
     texts = read_align_texts(Path(arguments.lists), read_grades(arguments)) if aligns else {}
     lists, held_out = ([], []) if aligns else read_training_lists(arguments)
-    arguments = arguments if aligns else with_filled_windows(arguments, lists, arguments.base)
+    arguments = arguments if aligns else with_filled_windows(arguments, lists, base_at)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
-    base = load_pe_base(Path(arguments.base), encoder, arguments.template)
+    base = load_pe_base(base_at, encoder, arguments.template)
     published = arguments.layout == "published"
     if published:
         base.model.layout = published_layout(base, encoder, arguments.objective)
@@ -122,15 +123,17 @@ def _check_divided(arguments: PERankArguments, settings: RunArguments) -> None:
         )
 
 
-def _check_base(arguments: PERankArguments) -> None:
-    """Raises: ConfigError when the base is not a folder, or the encoder neither a folder nor a model on the hub."""
-    if not Path(arguments.base).is_dir():
-        raise ConfigError(
-            f"--base: there is no folder {arguments.base}, and train-pe-rank takes no names of the hub; give the "
-            "folder of a causal language model or of a PE-Rank checkpoint (`rerank checkpoint zero-init --out FOLDER`)"
-        )
+def _check_base(arguments: PERankArguments) -> Path:
+    """Returns the folder of the base, which is downloaded if it is on the hub.
+
+    Raises:
+        ConfigError, CheckpointError: the base or the encoder is neither a folder nor a model on the hub.
+    """
+    instead = "give a causal language model or a PE-Rank checkpoint (`rerank checkpoint zero-init --out FOLDER`)"
+    check_findable(arguments.base, "--base", instead)
     if arguments.encoder:
         check_findable(EncoderConfig.of(arguments.encoder).name, "--encoder", "give the folder of an encoder")
+    return Path(locate_causal_lm(arguments.base))
 
 
 def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:

@@ -16,6 +16,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import (
     TEMPLATE_FILE,
     CheckpointManifest,
@@ -40,13 +41,22 @@ _LORA_ALPHA = 32
 _PACKAGES = ("torch", "transformers", "peft")
 
 
-def read_base_manifest(base: str, ranker: TrainedRanker) -> CheckpointManifest | None:
+def base_folder(base: str, weights: bool = False) -> Path:
+    """The folder of a base; a model on the hub is downloaded, its weights only if they are asked for.
+
+    Raises:
+        ConfigError, CheckpointError: see `rerank.checkpoints.hub.download`.
+    """
+    return Path(base if base == SMOLLM2 else locate_causal_lm(base, weights))
+
+
+def read_base_manifest(base: Path, ranker: TrainedRanker) -> CheckpointManifest | None:
     """The manifest of a base that was trained as this kind of ranker; None for any other base.
 
     Raises:
         CheckpointError: see `read_manifest`.
     """
-    manifest = read_manifest(Path(base)) if Path(base).is_dir() else None
+    manifest = read_manifest(base) if base.is_dir() else None
     return manifest if manifest is not None and manifest.ranker == ranker else None
 
 
@@ -145,9 +155,6 @@ def add_adapter(model: PreTrainedModel, rank: int) -> PeftModel:
     return cast(PeftModel, get_peft_model(model, lora))
 
 
-def base_revision(base: str, model: Any) -> str:
-    """SHA-256 of the base's weights for a folder, the commit for a hub model; empty if neither is known."""
-    folder = Path(locate_causal_lm(base))
-    if folder.is_dir():
-        return sha256_of_files(sorted(folder.glob("*.safetensors")))
-    return str(getattr(model.config, "_commit_hash", None) or "")
+def base_revision(base: str) -> str:
+    """SHA-256 of the base's weights."""
+    return sha256_of_files(sorted(Path(locate_causal_lm(base)).glob("*.safetensors")))

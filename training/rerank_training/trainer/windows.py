@@ -57,13 +57,13 @@ def read_grades(arguments: ListArguments) -> Grades | None:
     return grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
 
 
-def with_filled_windows(arguments: Arguments, lists: Sequence[TrainingList], base: str) -> Arguments:
+def with_filled_windows(arguments: Arguments, lists: Sequence[TrainingList], base: Path) -> Arguments:
     """The arguments with windows that the longest training list fills, so that no manifest names a size never seen.
 
     Args:
         base: folder of the base; one with a manifest has seen its windows.
     """
-    longest = max(2, trained_window(Path(base)) or 0, *(len(item.passages) for item in lists))
+    longest = max(2, trained_window(base) or 0, *(len(item.passages) for item in lists))
     if longest >= arguments.window_size:
         return arguments
     logger.warning(

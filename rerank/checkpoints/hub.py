@@ -1,0 +1,414 @@
+"""Downloads models of the Hugging Face hub by their names: settings and tokenizer, then weights, and never code.
+
+The files are in huggingface_hub's cache (HF_HOME), where other programs find them, too. Each one is compared with the
+hash that the hub gives, and the settings are checked before the weights, which are gigabytes, are downloaded.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from rerank import profiles
+from rerank.checkpoints.manifest import TEMPLATE_FILE
+from rerank.checkpoints.settings_files import check_settings, object_at, read_modules, read_settings
+from rerank.errors import CheckpointError, ConfigError
+from rerank.names import did_you_mean
+from rerank.util.files import atomic_file, damage_of, is_missing_folder, missing_path_hint, sha256_of_files
+from rerank.util.json_files import read_saved, write_synced
+
+log = logging.getLogger(__name__)
+
+#: ORGANISATION/MODEL@REVISION
+_NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SETTINGS = re.compile(r"[^/]+\.(jinja|json|model|tiktoken|txt)|template\.yaml")
+_SAFETENSORS = re.compile(r"(?!consolidated)[^/]+\.safetensors")  # Mistral's own copies of the weights begin so
+_TORCH = re.compile(r"(adapter_model|model|pytorch_model)([.-][\w-]+)?\.bin")
+#: Weights of PE-Rank's projector, which are next to safetensors, too.
+_PROJECTOR = "projector.bin"
+_CONFIGS = ("config.json", "adapter_config.json")
+#: Our note in the folder of a commit.
+_NOTE = ".rerank-download.json"
+#: Time for the hub's answer; and without a new byte until a file of a download is one that a killed process left.
+_TIMEOUT_S, _ABANDONED_S = 10.0, 3600.0
+_MAX_FILES, _MAX_REASON_CHARS = 100_000, 200
+
+
+def is_hub_name(name: str) -> bool:
+    """True for ORGANISATION/MODEL, with or without @REVISION.
+
+    It is a path instead if there is such a folder, or a folder ORGANISATION in the working directory.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None or "/" not in found["repository"]:
+        return False
+    return not os.path.isdir(name) and not is_missing_folder(found["repository"])
+
+
+def repository_of(name: str) -> str:
+    """A name without its revision."""
+    return name.partition("@")[0]
+
+
+def download(name: str, weights: bool = True) -> Path:
+    """Returns the folder of a model in the cache, and downloads what it lacks.
+
+    If the hub cannot be asked, the commit in the cache is taken, and a line says so.
+
+    Args:
+        name: MODEL, ORGANISATION/MODEL, or one of these with @REVISION: a branch, a tag or a commit.
+        weights: False leaves them out, to look at the settings.
+
+    Raises:
+        ConfigError: the hub has no such model, or keeps it from us; it is neither in the cache nor can the hub be
+            asked; the disk is too small; the download stopped; or a file has another hash than the hub says.
+        CheckpointError: the settings are refused, or there are no weights that can be read.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ConfigError(f"{name!r} is no name of a model; write ORGANISATION/MODEL, or ORGANISATION/MODEL@REVISION")
+    model = _found(found["repository"], found["revision"] or "main", weights)
+    folders = _fetch_settings(model)
+    if weights:
+        _fetch_weights(model, folders)
+    return model.folder
+
+
+class _NotListedError(ConfigError):
+    """The hub did not list the files of a model."""
+
+
+class _Note(NamedTuple):
+    """What was written about a commit: the files that have the hub's hash, with their bytes, and whether it is all."""
+
+    files: dict[str, int]
+    is_complete: bool
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model at one commit.
+
+    Attributes:
+        store: its folder in the cache.
+        sizes: path of each file → bytes.
+    """
+
+    repository: str
+    revision: str
+    commit: str
+    store: Path
+    sizes: Mapping[str, int]
+
+    @property
+    def folder(self) -> Path:
+        return _snapshot(self.store, self.commit)
+
+    def files_in(self, folder: PurePosixPath) -> list[str]:
+        return sorted(path for path in self.sizes if PurePosixPath(path).parent == folder)
+
+
+def _endpoint() -> str:
+    from huggingface_hub import constants  # here and below: commands that name no model of the hub need no client
+
+    return constants.ENDPOINT
+
+
+def _cache_folder() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def _store(cache_folder: Path, repository: str) -> Path:
+    return cache_folder / f"models--{repository.replace('/', '--')}"
+
+
+def _snapshot(store: Path, commit: str) -> Path:
+    return store / "snapshots" / commit
+
+
+def _found(repository: str, revision: str, weights: bool) -> _Model:
+    """The model as the hub lists it, or as the cache has it: for a whole commit, or if the hub does not answer."""
+    folder = _snapshot(_store(_cache_folder(), repository), revision)
+    if _COMMIT.fullmatch(revision) and (note := _read_note(folder)) and note.is_complete:
+        return _as_cached(repository, revision, revision)
+    try:
+        return _ask(_endpoint(), _cache_folder(), repository, revision)
+    except _NotListedError as problem:
+        return _instead_of_the_hub(repository, revision, weights, problem)
+
+
+@cache
+def _ask(endpoint: str, cache_folder: Path, repository: str, revision: str) -> _Model:
+    """Asks the hub for the commit and the files of a model, once in this process.
+
+    Raises:
+        _NotListedError: it did not answer, or has no such model.
+    """
+    from huggingface_hub import HfApi
+
+    no_folder = f"there is no folder {repository}, and {endpoint} cannot be asked for a model of this name"
+    with _as_config_errors(repository, revision, no_folder):
+        info = HfApi(endpoint=endpoint).model_info(
+            repository, revision=revision, timeout=_TIMEOUT_S, files_metadata=True
+        )
+    files = info.siblings or ()
+    if len(files) > _MAX_FILES:
+        raise ConfigError(f"{repository} has more than {_MAX_FILES:,} files; use another model")
+    commit = str(info.sha)
+    _say("%s: commit %s (%s)", repository, commit, revision)
+    sizes = {file.rfilename: file.size or 0 for file in files}
+    return _Model(repository, revision, commit, _store(cache_folder, repository), sizes)
+
+
+def _instead_of_the_hub(repository: str, revision: str, weights: bool, problem: _NotListedError) -> _Model:
+    """The commit of a revision that the cache has.
+
+    Raises: ConfigError if it has none, or not all of it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    store, commit = _store(_cache_folder(), repository), revision
+    if not _COMMIT.fullmatch(revision):
+        try:
+            commit = (store / "refs" / revision).read_text(encoding="utf-8").strip()
+        except OSError:
+            raise problem from problem.__cause__
+    folder = _snapshot(store, commit)
+    if not (_COMMIT.fullmatch(commit) and folder.is_dir()):
+        raise problem from problem.__cause__
+    note, damage = _read_note(folder), ""
+    if note is not None:
+        damage = damage_of(folder, note.files) or ("" if note.is_complete or not weights else "weights are missing")
+    else:  # another program downloaded it, and huggingface_hub may know whether it was interrupted
+        try:
+            snapshot_download(
+                repository, revision=commit, local_files_only=True, allow_patterns=["*.json", "*.safetensors"]
+            )
+        except LocalEntryNotFoundError as error:
+            damage = _reason(error)
+    if damage:
+        raise ConfigError(f"{problem}; the cache has a part of it only: {damage}") from problem.__cause__
+    why = _reason(problem.__cause__ or problem)
+    _say("%s: commit %s (%s) from the cache, as the hub cannot be asked (%s)", repository, commit, revision, why)
+    return _as_cached(repository, revision, commit)
+
+
+def _as_cached(repository: str, revision: str, commit: str) -> _Model:
+    store = _store(_cache_folder(), repository)
+    folder = _snapshot(store, commit)
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (_NOTE, TEMPLATE_FILE)]
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return _Model(repository, revision, commit, store, sizes)
+
+
+def _fetch_settings(model: _Model) -> list[PurePosixPath]:
+    """Downloads the settings and tokenizers of a model and of its modules, and checks them.
+
+    Returns:
+        The folders of the model and of its modules, relative to the model's.
+
+    Raises:
+        CheckpointError: they are refused, or there are none.
+    """
+    if not model.sizes.keys() & set(_CONFIGS):
+        raise CheckpointError(
+            f"{model.repository} has no {' or '.join(_CONFIGS)}, so it is no model in transformers' form; use the "
+            "repository that it was made from"
+        )
+    folders, waiting = list[PurePosixPath](), [PurePosixPath()]
+    while waiting:
+        if (here := waiting.pop()) in folders:
+            continue
+        folders.append(here)
+        _fetch(model, [file for file in model.files_in(here) if _SETTINGS.fullmatch(PurePosixPath(file).name)])
+        check_settings(model.folder)  # before a name in them is used, such as the folder of a module
+        parts = [module.get("path") for module in read_modules(model.folder / here)]
+        parts += object_at(read_settings(model.folder / here / "router_config.json"), "types")
+        further = [here / str(part) for part in (*parts, "additional_chat_templates")]
+        waiting += [folder for folder in further if model.files_in(folder)]
+    return folders
+
+
+def _fetch_weights(model: _Model, folders: Iterable[PurePosixPath]) -> None:
+    """Downloads the weights in folders: safetensors, or else torch's. Raises: CheckpointError if there are none."""
+    wanted = list[str]()
+    for folder in folders:
+        files = {PurePosixPath(file).name: file for file in model.files_in(folder)}
+        safe = [file for name, file in files.items() if _SAFETENSORS.fullmatch(name)]
+        wanted += safe or [file for name, file in files.items() if _TORCH.fullmatch(name)]
+        wanted += [files[_PROJECTOR]] if _PROJECTOR in files else []
+    if not wanted:
+        kinds = sorted({PurePosixPath(file).suffix for file in model.sizes} - {""})
+        raise CheckpointError(
+            f"{model.repository} has no weights in *.safetensors or pytorch_model*.bin, only {', '.join(kinds)}; use "
+            "another model"
+        )
+    _fetch(model, wanted, is_complete=True)
+    if not _COMMIT.fullmatch(model.revision):
+        reference = model.store / "refs" / model.revision  # where huggingface_hub looks for the commit of a branch
+        with suppress(OSError):  # in a cache that cannot be written
+            reference.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(reference) as path:
+                path.write_text(model.commit, encoding="utf-8")
+
+
+def _fetch(model: _Model, files: Sequence[str], is_complete: bool = False) -> None:
+    """Downloads the files that are not there, compares them with the hub's hashes, and makes a note of it.
+
+    Raises:
+        ConfigError: the disk is too small, the download stopped, or a file has another hash.
+    """
+    from huggingface_hub import snapshot_download
+
+    note = _read_note(model.folder) or _Note({}, False)
+    for file in files:
+        path = model.folder / file
+        if path.is_file() and path.stat().st_size != model.sizes[file]:  # cut by a power loss
+            _remove(path)
+    if missing := [file for file in files if not (model.folder / file).is_file()]:
+        _check_room(model, missing, is_said=is_complete)
+        stopped = f"the download of {model.repository} stopped"
+        with _as_config_errors(model.repository, model.revision, stopped):
+            snapshot_download(model.repository, revision=model.commit, allow_patterns=[*map(glob.escape, missing)])
+    new = {file: model.sizes[file] for file in files if file in missing or file not in note.files}
+    with ThreadPoolExecutor() as pool:
+        for problem in pool.map(lambda file: _hash_problem(model.folder / file), new):
+            if problem:
+                raise ConfigError(f"{model.repository}: {problem}")
+    changed = _Note(note.files | new, is_complete or note.is_complete)
+    if changed != note:
+        with suppress(OSError):  # in a cache that cannot be written, files are compared again the next time
+            write_synced(model.folder / _NOTE, changed._asdict())
+
+
+def _check_room(model: _Model, files: Collection[str], is_said: bool) -> None:
+    """Says how much is downloaded, and how much room there is. Raises: ConfigError if that is too little."""
+    needed = sum(model.sizes[file] for file in files)
+    model.store.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(model.store).free
+    where = _cache_folder()
+    if needed > free:
+        raise ConfigError(
+            f"{model.repository} needs {_shown(needed)} in {where}, where {_shown(free)} are free; make room, or name "
+            "another folder by HF_HOME"
+        )
+    if is_said:
+        _say("%s: downloading %s to %s, where %s are free", model.repository, _shown(needed), where, _shown(free))
+    for left in (model.store / "blobs").glob("*.incomplete"):  # a killed process left it, and no other one resumes it
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                left.unlink()
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+def _hash_problem(path: Path) -> str:
+    """Compares a file with the hash that the hub gave; one that differs is removed. Returns: what differs, or empty.
+
+    In the cache, a file is a link to one with the hub's hash as its name: SHA-256, or SHA-1 as git computes it.
+    """
+    stated = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
+    if re.fullmatch(r"[0-9a-f]{64}", stated):
+        found = {sha256_of_files([path])}
+    elif _COMMIT.fullmatch(stated):
+        found = {_sha1(path, b"blob %d\0" % path.stat().st_size), _sha1(path)}  # a mirror may give the plain one
+    else:
+        return ""
+    if stated in found:
+        return ""
+    _remove(path)
+    return (
+        f"{path.name} has the hash {', '.join(sorted(found))}, and the hub says {stated}; it was removed, and the same "
+        "command downloads it again"
+    )
+
+
+def _sha1(path: Path, start: bytes = b"") -> str:
+    digest = hashlib.sha1(start)
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, and what it is a link to."""
+    links = [path.parent / os.readlink(path)] if path.is_symlink() else []
+    for part in (path.resolve(), *links, path):
+        part.unlink(missing_ok=True)
+
+
+def _read_note(folder: Path) -> _Note | None:
+    content = read_saved(folder / _NOTE) if (folder / _NOTE).is_file() else None
+    return _Note(content.get("files", {}), bool(content.get("is_complete"))) if content else None
+
+
+@contextmanager
+def _as_config_errors(repository: str, revision: str, what: str) -> Iterator[None]:
+    """Turns what the client raises into one line with the way out.
+
+    Args:
+        what: the beginning of the line if the hub does not answer.
+
+    Raises:
+        _NotListedError: in place of any exception.
+    """
+    from huggingface_hub import errors
+
+    endpoint = _endpoint()
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        problem = (
+            f"{repository} is gated: accept its terms at {endpoint}/{repository}, and log in by `hf auth login`, or "
+            "set HF_TOKEN"
+        )
+        raise _NotListedError(problem) from error
+    except errors.RevisionNotFoundError as error:
+        problem = f"{repository} has no revision {revision}; choose one at {endpoint}/{repository}/commits/main"
+        raise _NotListedError(problem) from error
+    except errors.RepositoryNotFoundError as error:
+        published = [name for profile in profiles.names() for name in profiles.load_profile(profile).checkpoints]
+        raise _NotListedError(
+            f"there is no folder {repository}{missing_path_hint(Path(repository))}, and {endpoint} has no such model "
+            f"or does not show it;{did_you_mean(repository, published)} correct the name, or set HF_TOKEN if the model "
+            "is private"
+        ) from error
+    except Exception as error:  # also of the HTTP library
+        raise _NotListedError(
+            f"{what} ({_reason(error)}); give the same command again where {endpoint} can be reached, which goes on "
+            "with the files that are missing, or give the folder of a checkpoint"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"
+
+
+@cache
+def _say(message: str, *arguments: object) -> None:
+    """Logs a line once; on standard error where logging is not set up, as in a notebook."""
+    log.log(logging.INFO if log.hasHandlers() else logging.WARNING, message, *arguments)
