@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -25,7 +26,6 @@ from rerank import profiles
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.settings_files import check_settings, object_at, read_modules, read_settings
 from rerank.errors import CheckpointError, ConfigError
-from rerank.names import did_you_mean
 from rerank.util.files import atomic_file, damage_of, is_missing_folder, missing_path_hint, sha256_of_files
 from rerank.util.json_files import read_saved, write_synced
 
@@ -37,8 +37,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SETTINGS = re.compile(r"[^/]+\.(jinja|json|model|tiktoken|txt)|template\.yaml")
 _SAFETENSORS = re.compile(r"(?!consolidated)[^/]+\.safetensors")  # Mistral's own copies of the weights begin so
 _TORCH = re.compile(r"(adapter_model|model|pytorch_model)([.-][\w-]+)?\.bin")
-#: Weights of PE-Rank's projector, which are next to safetensors, too.
-_PROJECTOR = "projector.bin"
+#: Weights of PE-Rank that are next to safetensors, too.
+_OF_PE_RANK = {"projector.bin", "non_lora_trainables.bin"}
 _CONFIGS = ("config.json", "adapter_config.json")
 #: Our note in the folder of a commit.
 _NOTE = ".rerank-download.json"
@@ -252,7 +252,7 @@ def _fetch_weights(model: _Model, folders: Iterable[PurePosixPath]) -> None:
         files = {PurePosixPath(file).name: file for file in model.files_in(folder)}
         safe = [file for name, file in files.items() if _SAFETENSORS.fullmatch(name)]
         wanted += safe or [file for name, file in files.items() if _TORCH.fullmatch(name)]
-        wanted += [files[_PROJECTOR]] if _PROJECTOR in files else []
+        wanted += [file for name, file in files.items() if name in _OF_PE_RANK]
     if not wanted:
         kinds = sorted({PurePosixPath(file).suffix for file in model.sizes} - {""})
         raise CheckpointError(
@@ -386,10 +386,14 @@ def _as_config_errors(repository: str, revision: str, what: str) -> Iterator[Non
         problem = f"{repository} has no revision {revision}; choose one at {endpoint}/{repository}/commits/main"
         raise _NotListedError(problem) from error
     except errors.RepositoryNotFoundError as error:
-        published = [name for profile in profiles.names() for name in profiles.load_profile(profile).checkpoints]
+        published = {
+            name.lower(): name for profile in profiles.names() for name in profiles.load_profile(profile).checkpoints
+        }
+        close = get_close_matches(repository.lower(), published, n=1, cutoff=0.8)
+        meant = f" did you mean {published[close[0]]}?" if close else ""
         raise _NotListedError(
             f"there is no folder {repository}{missing_path_hint(Path(repository))}, and {endpoint} has no such model "
-            f"or does not show it;{did_you_mean(repository, published)} correct the name, or set HF_TOKEN if the model "
+            f"or does not show it;{meant} correct the name, or set HF_TOKEN if the model "
             "is private"
         ) from error
     except Exception as error:  # also of the HTTP library

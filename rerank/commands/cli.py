@@ -112,6 +112,7 @@ app.command(
 rerank serve                                          # the bundled models, at 127.0.0.1:50051
 rerank serve --index indexes/pydoc --http             # with search, and HTTP at 127.0.0.1:8080
 rerank serve --http 127.0.0.1:8081                    # HTTP at another address
+rerank serve --model castorini/first_mistral          # with a model of the Hugging Face hub
 rerank serve --model mine=runs/first/final            # with a model that train-first wrote
 rerank serve --config service.yaml --check            # only check the settings
 """,

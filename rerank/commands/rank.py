@@ -52,8 +52,9 @@ class RankSettings(options.RankingSettings):
     ] = None
     model: Annotated[
         str,
-        "Name of a model of the service; without one: a bundled model, PATH, PROFILE:PATH or RANKER:PATH of a "
-        "checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: the default model.",
+        "Name of a model of the service; without one: a bundled model, a name on the Hugging Face hub, PATH, "
+        "PROFILE:PATH or RANKER:PATH of a checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: "
+        "the default model.",
     ] = ""
     encoder: options.Encoder = None
     batch: Annotated[

@@ -46,9 +46,10 @@ class ServeSettings:
     device: Annotated[str | None, "auto, cpu, cuda or cuda:N; default: auto."] = None
     model: Annotated[
         list[str] | None,
-        "Name of a bundled model, such as pe-rank-first; NAME=PATH of a checkpoint with a manifest, as "
-        "training writes it; NAME=PROFILE:PATH of a published one; or NAME=RANKER:PATH of another. Precedes the "
-        "models of --config and replaces the bundled model of the same name. Repeatable.",
+        "Name of a bundled model, such as pe-rank-first; or NAME=PATH, where PATH is ORGANISATION/MODEL on the "
+        "Hugging Face hub, where @REVISION may follow, or the folder of a checkpoint with a manifest, as training "
+        "writes it. PROFILE:PATH or RANKER:PATH says how another one ranks. Without NAME= it is `default`. Precedes "
+        "the models of --config and replaces the bundled model of the same name. Repeatable.",
     ] = None
     http: Annotated[
         str | None,

@@ -426,8 +426,8 @@ def _with_ranker(settings: Any) -> Any:
         return settings
     try:
         return settings | {"ranker": load_profile(name).ranker}
-    except ConfigError:
-        return settings  # the model without a ranker is refused
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 ModelConfig: TypeAlias = Annotated[

@@ -45,8 +45,9 @@ class Reranker:
     Its threads end with the process, or earlier with a `with` block or `close`.
 
     Args:
-        model: the settings of models and engine, or a single model: "default", "pe-rank", "identity", the folder of a
-            checkpoint with a manifest, "PROFILE:FOLDER" or "RANKER:FOLDER", see `rerank.config.named.named_model`.
+        model: the settings of models and engine, or a single model: "default", "pe-rank", "identity", a name on the
+            hub as in "castorini/first_mistral", the folder of a checkpoint with a manifest, "PROFILE:FOLDER" or
+            "RANKER:FOLDER", see `rerank.config.named.named_model`.
 
     Raises:
         ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.

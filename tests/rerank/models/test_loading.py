@@ -230,6 +230,6 @@ def test_loaders_ask_once(hub: Hub, tmp_path: Path) -> None:
         load_causal_lm(adapter, torch.device("cpu"))
     with pytest.raises(ConfigError, match="tokenizer: org/tokenizer is neither"):
         load_tokenizer_of("org/tokenizer")
-    with pytest.raises(ConfigError, match="encoder: there is no folder org/encoder.* no such model"):
+    with pytest.raises(ConfigError, match=r"encoder: there is no folder org/encoder.* no such model"):
         Encoder("org/encoder", "cpu")
-    assert hub.asked == ["org/base", "org/tokenizer", "org/encoder"]
+    assert hub.asked == ["org/base", "org/tokenizer", "org/encoder/revision/main?blobs=true"]

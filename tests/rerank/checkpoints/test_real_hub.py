@@ -1,0 +1,120 @@
+"""Published layouts by their names, from a hub on this machine that the real huggingface_hub asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rerank.checkpoints import hub as module
+from tests.hub_server import use_hub
+
+pytestmark = pytest.mark.shared
+
+ENCODER = "jinaai/jina-embeddings-v2-base-en"
+#: Name on the hub → folder of its tiny checkpoint in reference/parity/fixtures.
+MODELS = {
+    "castorini/first_mistral": "first_mistral",
+    "castorini/rank_zephyr_7b_v1_full": "zephyr-gen",
+    "liuqi6777/pe-rank-mistral-jina": "pe-rank-mistral-jina",
+    ENCODER: "jina-embeddings-v2-base-en",
+    "Alibaba-NLP/E2Rank-0.6B": "E2Rank-0.6B",
+}
+#: Profile → a prompt, as neither the package rank-llm nor the publisher's repository may be at hand.
+TEMPLATES = {
+    "first-mistral": "first-own/template.yaml",
+    "rank-zephyr": "first-own/template.yaml",
+    "pe-rank-mistral-jina": "pe-ours/template.yaml",
+}
+
+
+@pytest.fixture(scope="module")
+def fixtures(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints, of which PE-Rank's names its encoder as the published one does."""
+    folder = tmp_path_factory.mktemp("published") / "fixtures"
+    shutil.copytree(shared.parent / "reference" / "parity" / "fixtures", folder)
+    config = folder / "pe-rank-mistral-jina" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"encoder_name": ENCODER}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hub(shared: Path, fixtures: Path) -> Iterator[str]:
+    """The URL of a hub that serves the checkpoints."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    models = [f"{name}={fixtures / folder}" for name, folder in MODELS.items()]
+    command = [sys.executable, str(shared.parent / "tools" / "hub.py"), str(port), *models]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"{url}/api/models/{ENCODER}").close()
+                break
+            except urllib.error.URLError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_check_passes_on_a_machine_without_a_checkpoint_and_again_offline(hub: str, tmp_path: Path) -> None:
+    (tmp_path / "service.yaml").write_text("models: [{name: default, path: Alibaba-NLP/E2Rank-0.6B}]")
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--check", "--config", "service.yaml"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    variables |= {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home")}
+    for offline, expected in ({}, "downloading 2."), ({"HF_HUB_OFFLINE": "1"}, "from the cache"):
+        done = subprocess.run(
+            command, env=variables | offline, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Alibaba-NLP/E2Rank-0.6B: commit " in done.stderr
+        assert expected in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("castorini/first_mistral", "first-mistral"),
+        ("castorini/rank_zephyr_7b_v1_full", "rank-zephyr"),
+        ("liuqi6777/pe-rank-mistral-jina", "pe-rank-mistral-jina"),
+        ("Alibaba-NLP/E2Rank-0.6B", "e2rank"),
+    ],
+)
+def test_name_ranks_as_its_folder_does(
+    hub: str, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, profile: str
+) -> None:
+    from rerank import Reranker, load_config
+    from rerank.config.named import named_model
+
+    use_hub(hub, tmp_path / "cache", monkeypatch)
+    module._ask.cache_clear()
+    template = {"template": str(fixtures / TEMPLATES[profile])} if profile in TEMPLATES else {}
+    of_folder = {"encoder": str(fixtures / MODELS[ENCODER])} if profile == "pe-rank-mistral-jina" else {}
+    configs = [
+        load_config(None, models=[named_model(name) | template]),
+        load_config(None, models=[named_model(f"default={profile}:{fixtures / MODELS[name]}") | template], **of_folder),
+    ]
+    rankings = []
+    for config in configs:
+        with Reranker(config) as reranker:
+            (model,) = reranker.models()
+            assert model.problem == ""
+            ranked = reranker.rank("how long does a flea live", ["Deserts are dry.", "A flea lives a year.", "Tides"])
+            rankings.append((ranked, model.info.model_id))
+    (by_name, model_id), (by_folder, _) = rankings
+    assert by_name == by_folder
+    assert model_id == name
