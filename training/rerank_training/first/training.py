@@ -14,9 +14,11 @@ from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.hub import is_hub_name
 from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
 from rerank.config import FirstModel, load_config
+from rerank.config.hub_models import download_models
 from rerank.errors import ConfigError
 from rerank.models.adapters import with_adapter
 from rerank.models.checkpoint_errors import loading
@@ -117,8 +119,7 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
     """
     trained = read_base_manifest(base_folder(arguments.base), "first")
     style = trained_style(base_folder(arguments.base), trained)
-    if arguments.profile is not None:
-        published = _published(arguments)
+    if (published := _published(arguments)) is not None:
         arguments, style = _with_profile(arguments, published), published.prompt
     settings = PromptSettings(
         _template(arguments, trained).with_style(style),
@@ -135,13 +136,18 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
     return settings
 
 
-def _published(arguments: FirstArguments) -> FirstModel:
-    """The settings of the profile for this base, as it is served with it. Raises: ConfigError."""
+def _published(arguments: FirstArguments) -> FirstModel | None:
+    """The settings of the base as it is served with a profile: the given one, or the one of its name on the hub.
+
+    Raises: ConfigError, CheckpointError: see `download_models`.
+    """
+    if arguments.profile is None and not is_hub_name(arguments.base):
+        return None
     settings = {"name": "base", "ranker": "first", "path": arguments.base, "profile": arguments.profile}
-    (model,) = load_config(None, models=[settings]).models
+    (model,) = download_models(load_config(None, models=[settings])).models  # with the publisher's prompt
     if not isinstance(model, FirstModel):
         raise ValueError(f"profile {arguments.profile} gives {model.ranker}; this is a bug")
-    return model
+    return model if model.profile else None
 
 
 def _with_profile(arguments: FirstArguments, published: FirstModel) -> FirstArguments:
