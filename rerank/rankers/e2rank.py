@@ -25,6 +25,7 @@ from rerank.prompting.templates import Template
 from rerank.rankers.base import Ranker
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.util.files import hub_name_of
 
 #: More than any list; only the first of them are in the prompt.
 _MOST_PASSAGES = 1000
@@ -136,7 +137,7 @@ class E2RankRanker(E2RankPrompts, Ranker):
         picked = pick_precision(encoder.transformer, precision)
         self._reader = LastTokenReader(encoder.transformer_in(picked), autocast=picked == "bfloat16")
         self.info = replace(
-            self.describe(encoder.id.name, encoder.id.sha256),
+            self.describe(hub_name_of(encoder.folder) or encoder.id.name, encoder.id.sha256),
             supports_batching=self._reader.supports_batching,
             has_cache=reads_index,
             max_passage_tokens=encoder.max_text_tokens,
