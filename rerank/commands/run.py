@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rerank.errors import CheckpointError, ModelServerUnfit, RerankError, SelfTestFailed
+from rerank.util.signals import end_at_once, ending_signals
 from rerank.util.terminal import EscapingFormatter, escape_control_chars
 
 _USUAL_WIDTH = 80
@@ -115,8 +116,11 @@ def quiet_libraries() -> None:
 def run(command: Callable[[], object]) -> None:
     """Runs a command. A RerankError or a package that is not installed ends it with one line and an exit code.
 
-    A command whose output nobody reads any more ends with 1 and without a line.
+    A command whose output nobody reads any more ends with 1 and without a line. SIGTERM ends a command also if it is
+    PID 1, as in an image.
     """
+    if os.getpid() == 1:
+        end_at_once(ending_signals())
     if isinstance(sys.stdout, io.TextIOWrapper):  # shows 日 as \u65e5 where the locale has no such character
         sys.stdout.reconfigure(errors="backslashreplace")
     if logging.lastResort:  # writes the warnings of commands that do not set up a log

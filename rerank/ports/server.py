@@ -30,6 +30,7 @@ from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.limits import CallsInFlight
 from rerank.service.startup import description
 from rerank.telemetry.setup import Telemetry, telemetry
+from rerank.util.signals import end_at_once, ending_signals
 
 log = logging.getLogger(__name__)
 
@@ -186,11 +187,8 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
         stop.set()
 
     raise_open_files_limit()
-    ends = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        ends.append(signal.SIGHUP)
-    for number in ends:
-        signal.signal(number, signal.SIG_DFL)
+    ends = [*ending_signals(), signal.SIGINT]
+    end_at_once(ends)
     reranker = load_reranker(config)
     for number in ends:
         loop.add_signal_handler(number, on_signal)

@@ -36,8 +36,9 @@ def mcp(settings: McpSettings) -> None:
     from rerank.config import load_config
     from rerank.integrations.mcp.tools import serve_tools
     from rerank.service.startup import check_before_loading
+    from rerank.util.signals import end_at_once
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that waits for standard input would hold up the end
+    end_at_once([signal.SIGINT])  # the thread that waits for standard input would hold up the end
     if settings.target:
         if settings.index or settings.config:
             raise ConfigError("--target is a service that has models and an index; leave out --index and --config")

@@ -1,0 +1,28 @@
+"""Signals that end a process at once, also where a library holds the interpreter, and as PID 1 of a container."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+
+
+def ending_signals() -> list[signal.Signals]:
+    """SIGTERM, and SIGHUP, which a terminal sends when it is closed, unless `nohup` has it ignored."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
+
+
+def end_at_once(numbers: Iterable[signal.Signals]) -> None:
+    """From now on, each of these signals ends the process, without a line of Python being run.
+
+    The kernel drops signals that would do so by default if the process is PID 1, as the ENTRYPOINT of an image is
+    (pid_namespaces(7)). The handler is then `_exit` of the C library, so the exit code is the number of the signal.
+    """
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() == 1:
+            c_library = ctypes.CDLL(None)
+            c_library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+            c_library.signal(number, ctypes.cast(c_library._exit, ctypes.c_void_p))
