@@ -16,7 +16,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer, read_text
+from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, denied, is_lfs_pointer, read_text
 
 #: Configuration of an adapter of peft, next to its weights.
 ADAPTER_FILE = "adapter_config.json"
@@ -78,6 +78,9 @@ _SETTINGS = re.compile(
     r"(adapter_config|config(\..*)?|config_sentence_transformers|generation_config|(video_)?preprocessor_config|"
     r"processor_config|router_config|sentence_.*_config|tokenizer_config)\.json"
 )
+#: What the names of the files end with that a loader reads. A folder of the hub's cache consists of links.
+_NEEDED = (".bin", ".jinja", ".json", ".model", ".safetensors", ".txt", ".yaml")
+_BYTE_ORDER_MARK = "\ufeff"
 _CHAT_TEMPLATES = "additional_chat_templates"
 _MAX_FILE_BYTES, _MAX_TEMPLATE_BYTES, _MAX_FOLDERS, _MAX_FILES = 16 * 1024 * 1024, 1024 * 1024, 100, 100_000
 
@@ -176,7 +179,13 @@ def _read(path: Path, kind: type[dict[str, Any]] | type[list[Any]]) -> Any:
     if not path.is_file():
         return kind()
     try:
-        content = json.loads(read_text(path, _MAX_FILE_BYTES))
+        text = read_text(path, _MAX_FILE_BYTES)
+        if text.startswith(_BYTE_ORDER_MARK):
+            raise CheckpointError(
+                f"{path} begins with a byte order mark, at which the libraries that load the model end; save it "
+                "without one"
+            )
+        content = json.loads(text)
     except ConfigError as error:
         raise CheckpointError(f"{error}; copy the checkpoint again") from error
     except (ValueError, RecursionError) as error:
@@ -193,15 +202,20 @@ def _files(folder: Path) -> Iterator[str]:
     """Yields the names of the files of a folder.
 
     Raises:
-        CheckpointError: there are too many, a chat template is too long, a file is a pointer of Git LFS, or something
-            is neither a file nor a folder, such as a pipe, which a loader would read without an end.
+        CheckpointError: there are too many, a chat template is too long, a file is a pointer of Git LFS, a link that
+            leads nowhere, or may not be read, or something is neither a file nor a folder, such as a pipe, which a
+            loader would read without an end.
     """
+    if problem := denied(folder):
+        raise CheckpointError(problem)
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
             try:
                 state = entry.stat()
-            except OSError:
-                continue  # a link that leads nowhere
+            except OSError as error:
+                if entry.name.endswith(_NEEDED):
+                    raise CheckpointError(_broken_link(Path(entry.path))) from error
+                continue
             if number >= _MAX_FILES:
                 raise CheckpointError(f"{folder} has more than {_MAX_FILES:,} files; copy the model's files alone")
             if entry.name.endswith(".jinja") and state.st_size > _MAX_TEMPLATE_BYTES:
@@ -209,11 +223,20 @@ def _files(folder: Path) -> Iterator[str]:
                     f"{entry.path} has {state.st_size:,} bytes; a chat template has at most {_MAX_TEMPLATE_BYTES:,}"
                 )
             if stat.S_ISREG(state.st_mode):
+                if not os.access(entry.path, os.R_OK, effective_ids=True) and (problem := denied(Path(entry.path))):
+                    raise CheckpointError(problem)
                 if state.st_size < LFS_POINTER_BYTES and is_lfs_pointer(Path(entry.path).read_bytes()):
                     raise CheckpointError(f"{entry.path} {LFS_WAY_OUT} (hf download)")
                 yield entry.name
             elif not stat.S_ISDIR(state.st_mode):
                 raise CheckpointError(f"{entry.path} is a pipe or a device, not a file; copy the checkpoint again")
+
+
+def _broken_link(path: Path) -> str:
+    return (
+        f"{path} is a link to {os.readlink(path)}, which is not there; download the model again, or copy it with what "
+        "its links lead to: cp -rL"
+    )
 
 
 def _check_file(path: Path) -> list[Path]:

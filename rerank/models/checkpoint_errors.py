@@ -14,6 +14,7 @@ from typing import Any
 
 from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError, RerankError, is_rust_panic
+from rerank.util.files import denied
 
 #: Held by the thread that loads a model. While transformers builds one, it replaces functions of its classes and of
 #: torch, and the type of new tensors; two loads at a time would each put back what the other had replaced, for good.
@@ -55,6 +56,8 @@ def loading(subject: str, folder: Path) -> Iterator[None]:
     except BaseException as error:
         if not (isinstance(error, Exception) or is_rust_panic(error)):
             raise
+        if isinstance(error, PermissionError) and (problem := denied(Path(str(error.filename)))):
+            raise CheckpointError(f"{subject} {folder} cannot be loaded: {problem}") from error
         is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # of torch
         way_out = "take a smaller model, or another device" if is_memory else _WAY_OUT
         raise CheckpointError(f"{subject} {folder} cannot be loaded: {_reason(error)}; {way_out}") from error

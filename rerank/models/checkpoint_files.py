@@ -164,7 +164,6 @@ def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     written = out / (_ADAPTER_WEIGHTS if _is_adapter(checkpoint) else "model.safetensors")
     save_file(weights, written, metadata={"format": "pt"})
-    written.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
     replaced = {MANIFEST_FILE, "model.safetensors.index.json"}
     if _is_adapter(checkpoint):  # it uses the tokenizer of its base
         replaced |= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}

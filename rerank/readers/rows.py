@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rerank.errors import CollectionError
-from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, is_lfs_pointer
+from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, denied, is_lfs_pointer
 
 T = TypeVar("T")
 
@@ -198,7 +198,9 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
                 raise CollectionError(f"{path} {LFS_WAY_OUT}")
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if is_gzip else file
     except (OSError, EOFError, zlib.error) as error:
-        raise CollectionError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        problem = denied(path) if isinstance(error, PermissionError) else ""
+        problem = problem or f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise CollectionError(problem) from error
 
 
 def _decoded(line: bytes, is_first: bool) -> str:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from rerank.errors import ConfigError, IndexMismatch
-from rerank.util.files import missing_path_hint, sha256_of_files
+from rerank.util.files import denied, missing_path_hint, sha256_of_files
 from rerank.util.json_files import read_json
 
 FORMAT = "rerank-index-3"
@@ -32,6 +32,8 @@ _HEAD_BYTES = 1024 * 1024
 def read_index_settings(folder: Path) -> dict[str, Any]:
     """The content of an index's manifest.json. Raises: IndexMismatch when `folder` has none of this format."""
     path = folder / MANIFEST_FILE
+    if problem := denied(path):
+        raise IndexMismatch(problem)
     if not path.is_file():
         raise IndexMismatch(
             f"{folder} is not an index: it has no {MANIFEST_FILE}{missing_path_hint(folder)}; build one with "
@@ -107,6 +109,8 @@ def damaged(path: Path, reason: object) -> IndexMismatch:
 
 
 def _check_size(path: Path, stored: FileDigest) -> None:
+    if problem := denied(path):
+        raise IndexMismatch(problem)
     if not path.is_file():
         raise damaged(path, "it is missing")
     if (size := path.stat().st_size) != stored.bytes:

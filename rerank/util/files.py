@@ -8,9 +8,10 @@ import hashlib
 import logging
 import os
 import re
+import secrets
+import shlex
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     """Yields a temporary folder next to `out`, which is renamed to `out` when the block ends.
 
     When the block raises, the temporary folder is removed. A process that is killed leaves it; the next call for
-    the same `out` removes it and logs a warning with its name.
+    the same `out` removes it and logs a warning with its name. Folder and files can be read by whom the umask says.
 
     Raises:
         ConfigError: `out` exists already, its parent cannot be written, or another process created it in the meantime.
@@ -53,14 +54,26 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     with report_uncreatable(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
+        temporary = out.parent / f"{_prefix(out)}{os.getpid()}-{secrets.token_hex(4)}"
+        temporary.mkdir()
     try:
         yield temporary
-        temporary.chmod(0o755)  # with 0700, as mkdtemp sets it, a service of another user could not read it
+        _open_to_readers(temporary)
         sync(temporary)
         rename_to_absent(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Lets everyone read the files that the umask lets read new ones. safetensors writes files of mode 600.
+
+    The mode of the folder is 777 without the umask; asking for the umask itself would change it for other threads.
+    """
+    allowed = folder.stat().st_mode & (stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(stat.S_IMODE(path.stat().st_mode) | allowed)
 
 
 @contextmanager
@@ -170,7 +183,9 @@ def rename_to_absent(folder: Path, out: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raises: ConfigError if there is no regular file of this path; reading a named pipe could wait for ever."""
+    """Raises: ConfigError if there is no regular file of this path that may be read; a pipe could wait for ever."""
+    if problem := denied(path):
+        raise ConfigError(problem)
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -180,6 +195,21 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"{path} cannot be read: it is {kind}, not a file")
 
 
+def denied(path: Path) -> str:
+    """Says that this user may not read a file or folder, or not enter a folder above it, and what its owner can do.
+
+    Empty if the user may, or if there is nothing of that name.
+    """
+    for part in (*reversed(path.absolute().parents), path):
+        is_folder = os.path.isdir(part)
+        needed = os.X_OK if part is not path else os.R_OK | (os.X_OK if is_folder else 0)
+        if os.path.lexists(part) and not os.access(part, needed, effective_ids=True) and os.path.exists(part):
+            mode = stat.S_IMODE(part.stat().st_mode)
+            rights = "a+rx" if is_folder else "a+r"
+            return f"{part} may not be read by this user (mode {mode:03o}): chmod {rights} {shlex.quote(str(part))}"
+    return ""
+
+
 def check_inputs(settings: object, names: Iterable[str]) -> None:
     """Looks for the files and folders that settings name, before a library takes seconds to be imported.
 
@@ -187,12 +217,14 @@ def check_inputs(settings: object, names: Iterable[str]) -> None:
         names: attributes, each with a path, or without one if it is empty or not there; flags have the same names. The
             path - is standard input.
 
-    Raises: ConfigError if there is nothing of that name.
+    Raises: ConfigError if there is nothing of that name, or this user may not read it.
     """
     for name in names:
         path = getattr(settings, name, None)
+        flag = f"--{name.replace('_', '-')}"
+        if path and (problem := denied(Path(path))):
+            raise ConfigError(f"{flag}: {problem}")
         if path and str(path) != "-" and not os.path.exists(path):
-            flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag}: there is no file or folder {path}{missing_path_hint(Path(path))}")
 
 

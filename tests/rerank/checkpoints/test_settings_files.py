@@ -28,6 +28,7 @@ from rerank.models.loading import load_causal_lm
 from rerank.rankers.cross_encoder import PairScorer
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
+from tests.other_user import other_user, others_can_reach
 from tests.small_encoder import change_json, write_small_encoder
 from tests.small_tokenizers import byte_level
 
@@ -220,3 +221,25 @@ def test_pointer_of_git_lfs_is_named(small_encoder: Path, tmp_path: Path, file: 
     (folder / file).write_text(LFS_POINTER)
     with pytest.raises(CheckpointError, match=f"{file} is a pointer of Git LFS.*git lfs pull"):
         check_settings(folder)
+
+
+def test_file_that_may_not_be_read_and_a_link_that_leads_nowhere_are_named_with_their_way_out() -> None:
+    """The way out was to copy the checkpoint again, also where a mode or a blob of the hub's cache was the reason."""
+    with others_can_reach() as folder:
+        write(folder / "config.json", {})
+        weights = folder / "model.safetensors"
+        (folder / "README.md").symlink_to("../blobs/0")
+        assert check_settings(folder) == [folder]
+        weights.touch(mode=0)
+        with other_user(), pytest.raises(CheckpointError, match=rf"mode 000\): chmod a\+r {weights}$"):
+            check_settings(folder)
+        weights.unlink()
+        weights.symlink_to("../blobs/1")
+        with pytest.raises(CheckpointError, match=rf"{weights} is a link to ../blobs/1, which is not there; download"):
+            check_settings(folder)
+
+
+def test_byte_order_mark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf{}")
+    with pytest.raises(CheckpointError, match=r"config.json begins with a byte order mark, .* save it without one"):
+        check_settings(tmp_path)

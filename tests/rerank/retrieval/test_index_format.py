@@ -15,7 +15,9 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval import index_format
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import Index, read_manifest, verify_index, write_manifest
+from rerank.retrieval.index_format import check_sizes
 from rerank.types import Passage
+from tests.other_user import other_user, others_can_reach
 
 
 @pytest.fixture
@@ -129,3 +131,13 @@ def test_file_of_another_index_is_refused_and_named(
         with pytest.raises(IndexMismatch, match=rf"/{named}.* is damaged: .*manifest\.json") as refused:
             check()
         assert "\n" not in str(refused.value)
+
+
+def test_file_that_may_not_be_read_is_named_with_the_way_out(index_folder: Path) -> None:
+    with others_can_reach() as folder:
+        index = folder / "index"
+        shutil.copytree(index_folder, index)
+        for name in ("vectors.npy", "manifest.json"):
+            (index / name).chmod(0)
+            with other_user(), pytest.raises(IndexMismatch, match=rf"^{index / name} may not be read .* chmod a\+r"):
+                check_sizes(index)

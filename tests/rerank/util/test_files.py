@@ -8,13 +8,26 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file, atomic_folder, cached_folder, damage_of, read_text, synced_sizes
+from rerank.util.files import (
+    atomic_file,
+    atomic_folder,
+    cached_folder,
+    check_inputs,
+    damage_of,
+    denied,
+    read_text,
+    synced_sizes,
+)
 from rerank.util.json_files import write_synced
+from tests.other_user import other_user, others_can_reach
 
 #: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
 BUILDER = """
@@ -65,6 +78,30 @@ def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(t
         assert (out / "file").read_text() == "complete"
         assert entries(out.parent) == ["out"]
         assert out.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(("umask", "folders", "files"), [(0o022, 0o755, 0o644), (0o027, 0o750, 0o640)])
+def test_files_that_a_library_made_for_their_owner_have_the_mode_of_the_others(
+    out: Path, umask: int, folders: int, files: int
+) -> None:
+    """Another user could not serve trained weights: safetensors writes them with mode 600."""
+    before = os.umask(umask)
+    try:
+        with atomic_folder(out) as folder:
+            (folder / "part").mkdir()
+            for path in (folder / "model.safetensors", folder / "part" / "model.safetensors"):
+                save_file({"weight": np.zeros(1)}, path)
+            (folder / "config.json").write_text("{}")
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(out).as_posix(): path.stat().st_mode & 0o777 for path in (out, *out.rglob("*"))}
+    assert modes == {
+        ".": folders,
+        "part": folders,
+        "config.json": files,
+        "model.safetensors": files,
+        "part/model.safetensors": files,
+    }
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -216,3 +253,24 @@ def test_content_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.
         (folder / "inner").mkdir()
         (folder / "inner" / "file").touch()
     assert synced == [tmp_path.name]
+
+
+def test_path_that_this_user_may_not_read_names_what_is_closed_and_the_way_out(tmp_path: Path) -> None:
+    with others_can_reach() as folder:
+        (folder / "model").mkdir()
+        path = folder / "model" / "config.json"
+        path.write_text("{}")
+        with other_user():
+            assert denied(path) == denied(folder) == denied(folder / "missing") == ""
+        path.chmod(0)
+        with other_user():
+            assert denied(path) == f"{path} may not be read by this user (mode 000): chmod a+r {path}"
+            with pytest.raises(ConfigError, match="may not be read by this user"):
+                read_text(path)
+        path.parent.chmod(0)
+        closed = f"{path.parent} may not be read by this user (mode 000): chmod a+rx {path.parent}"
+        with other_user():
+            assert denied(path) == denied(path.parent) == closed
+            with pytest.raises(ConfigError, match=r"--lists: .* may not be read by this user"):
+                check_inputs(SimpleNamespace(lists=path), ["lists"])
+        path.parent.chmod(0o700)
