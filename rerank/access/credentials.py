@@ -11,6 +11,7 @@ import grpc
 
 from rerank.access.tls import check_authority, check_pair
 from rerank.errors import ConfigError, UsageError
+from rerank.util.header_values import check_header_value
 from rerank.util.proxies import channel_options
 
 #: The value of `tls_ca` for the public certificate authorities, which gRPC knows.
@@ -39,12 +40,18 @@ class Credentials:
     tls_key: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Raises: ConfigError if the key cannot be sent."""
+        check_header_value("the API key (RERANK_API_KEY)", self.api_key or "")
+
     @classmethod
     def from_environment(cls, tls_ca: str | None = None) -> Credentials:
         """Credentials from the variables RERANK_TLS_CA, RERANK_TLS_CERTIFICATE, RERANK_TLS_KEY and RERANK_API_KEY.
 
         Args:
             tls_ca: replaces RERANK_TLS_CA, unless it is None.
+
+        Raises: ConfigError if the key cannot be sent.
         """
         names = ("tls_ca", "tls_certificate", "tls_key", "api_key")
         given = {name: os.environ.get(f"RERANK_{name.upper()}") or None for name in names}

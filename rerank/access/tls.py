@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -28,8 +29,8 @@ def check_certificates(tls: TLSConfig) -> None:
 
 def check_pair(certificate: Path, key: Path) -> None:
     """Raises: ConfigError if these are not a certificate and its private key."""
-    _check_readable(certificate)
-    _check_readable(key)
+    check_pem(certificate)
+    check_pem(key)
     try:
         # Without a password, OpenSSL would ask for one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
@@ -40,7 +41,7 @@ def check_pair(certificate: Path, key: Path) -> None:
 
 def check_authority(path: Path) -> None:
     """Raises: ConfigError if the file does not hold the certificate of an authority."""
-    _check_readable(path)
+    check_pem(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
     except ssl.SSLError as error:
@@ -50,14 +51,18 @@ def check_authority(path: Path) -> None:
         raise ConfigError(f"tls: {path} cannot be used: {problem}; {way_out}") from error
 
 
-def _check_readable(path: Path) -> None:
+def check_pem(path: Path, named_by: str = "tls") -> None:
+    """Raises: ConfigError if a file cannot be read, or begins in a way that only OpenSSL reads."""
     try:
         check_file(path)
-        path.open("rb").close()
+        with path.open("rb") as file:
+            begins = file.read(len(BOM_UTF8))
     except ConfigError as error:
-        raise ConfigError(f"tls: {error}; give a PEM file") from error
+        raise ConfigError(f"{named_by}: {error}; give a PEM file") from error
     except OSError as error:
-        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}; give a PEM file") from error
+        raise ConfigError(f"{named_by}: {path} cannot be read: {error.strerror}; give a PEM file") from error
+    if begins == BOM_UTF8:
+        raise ConfigError(f"{named_by}: {path} begins with a byte order mark, at which gRPC ends; save it without one")
 
 
 def server_credentials(tls: TLSConfig) -> grpc.ServerCredentials:

@@ -256,7 +256,7 @@ def _checked_target(target: str) -> str:
         )
     host, _, port = target.rpartition(":")
     if "/" not in target and not (host and port.isdecimal()):
-        raise ConfigError(f"target {target!r} is not HOST:PORT; use {with_host_and_port(target)}, for example")
+        raise ConfigError(f"target {target!r} is not HOST:PORT; use {with_host_and_port(target.strip())}, for example")
     return target
 
 

@@ -119,6 +119,9 @@ def run(command: Callable[[], object]) -> None:
     A command whose output nobody reads any more ends with 1 and without a line. SIGTERM ends a command also if it is
     PID 1, as in an image.
     """
+    # Before gRPC is imported: its exceptions say what its log does, whoever connects to a service can write to the log,
+    # and a socket that we close is an error there.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if os.getpid() == 1:
         end_at_once(ending_signals())
     if isinstance(sys.stdout, io.TextIOWrapper):  # shows 日 as \u65e5 where the locale has no such character

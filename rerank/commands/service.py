@@ -111,10 +111,7 @@ def serve(settings: ServeSettings) -> None:
     Options override the settings of --config.
     """
     import asyncio
-    import os
 
-    # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from rerank.config import load_config
     from rerank.config.named import named_model
     from rerank.service.startup import check_before_loading, overlooked_models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
@@ -60,6 +60,13 @@ class EncoderConfig(Settings):
     pooling: Pooling | None = None
     end_token: str = ""
     relevance: RelevanceCurve | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _has_no_space_around(cls, name: str) -> str:
+        if name != name.strip():
+            raise ValueError("it begins or ends with white space, such as a line end; give the name alone")
+        return name
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.inference_servers.api import APIS
 from rerank.inference_servers.rerank_apis import RERANK_APIS
+from rerank.util.header_values import check_header_value
 
 
 class ServerSettings(Settings):
@@ -36,12 +37,14 @@ class ServerSettings(Settings):
     max_in_flight: Positive = 64
 
     def api_key(self) -> str:
-        """The key; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
+        """The key; empty without `api_key_env`. Raises: ConfigError if the variable is not set, or cannot be sent."""
         if self.api_key_env and not os.environ.get(self.api_key_env):
             raise ConfigError(
                 f"served_by.api_key_env names the environment variable {self.api_key_env}, which is not set; set it"
             )
-        return os.environ[self.api_key_env] if self.api_key_env else ""
+        key = os.environ[self.api_key_env] if self.api_key_env else ""
+        check_header_value(f"served_by.api_key_env: the environment variable {self.api_key_env}", key)
+        return key
 
     @field_validator("kind")
     @classmethod

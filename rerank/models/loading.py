@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from rerank.models.precision import hidden_size_of, pick_precision, weights_dtyp
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import is_missing_folder, start_hashing
+from rerank.util.header_values import check_header_value
 
 #: Time for the hub's answer.
 _TIMEOUT_S = 5.0
@@ -195,12 +197,14 @@ def check_findable(name: str, what: str, instead: str) -> None:
         instead: the end of the error message, what to give instead: "give the folder of a causal language model".
 
     Raises:
-        ConfigError: it is not one of these, or the hub cannot be asked.
+        ConfigError: it is not one of these, or the hub cannot be asked, also because its key in HF_TOKEN cannot be
+            sent.
     """
     if Path(name).is_dir():
         return
     if is_missing_folder(name):
         raise ConfigError(f"there is no folder {name}; {instead}")
+    check_header_value("the environment variable HF_TOKEN", os.environ.get("HF_TOKEN", "").strip())
     try:
         if not any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
             HfApi().model_info(name, timeout=_TIMEOUT_S)

@@ -13,22 +13,31 @@ from typing import TYPE_CHECKING
 
 from rerank.access.addresses import check_address, check_loopback, reachable
 from rerank.access.keys import read_keys
-from rerank.access.tls import check_certificates
+from rerank.access.tls import check_certificates, check_pem
 from rerank.checkpoints import bundled
 from rerank.checkpoints.bundled import SMOLLM2, locate_sparse_encoder
 from rerank.checkpoints.hub import is_hub_name
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.collections.judgements import read_judgements
-from rerank.config import HttpConfig, LanguageModel, ModelConfig, PERankModel, ServiceConfig
+from rerank.config import HttpConfig, LanguageModel, ModelConfig, PERankModel, ServiceConfig, TelemetryConfig
 from rerank.config.models import needs_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 from rerank.retrieval.index_format import check_sizes
 from rerank.util.files import is_missing_folder, missing_model_hint, missing_path_hint
+from rerank.util.header_values import check_header_value
 
 if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker
+
+#: What traces need, and the files that the standard variables of their exporter name.
+_TRACING_PACKAGES = (
+    "opentelemetry.sdk",
+    "opentelemetry.exporter.otlp.proto.grpc",
+    *("opentelemetry.instrumentation.asgi", "opentelemetry.instrumentation.grpc"),
+)
+_TRACING_FILES = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 
 
 def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
@@ -48,8 +57,7 @@ def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
     check_address(config.listen, "--listen", binds)
     if config.http is not None:
         _check_http(config.http, binds)
-    if config.telemetry.metrics is not None:
-        check_address(config.telemetry.metrics, "telemetry.metrics", binds)
+    _check_telemetry(config.telemetry, binds)
     _check_access(config)
     if config.keys is not None:
         read_keys(config.keys)
@@ -123,11 +131,35 @@ def _check_sparse_encoder(name: str) -> None:
 
 
 def _check_http(http: HttpConfig, binds: bool) -> None:
-    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
+    _check_installed("http", ("starlette", "uvicorn"), "http")
     check_address(http.listen, "--http", binds)
     if http.qrels is not None:
         read_judgements(http.qrels)
+
+
+def _check_telemetry(telemetry: TelemetryConfig, binds: bool) -> None:
+    if telemetry.metrics is not None:
+        _check_installed("telemetry.metrics", ("prometheus_client", "starlette", "uvicorn"), "observability")
+        check_address(telemetry.metrics, "telemetry.metrics", binds)
+    if telemetry.traces:
+        _check_installed("telemetry.traces", _TRACING_PACKAGES, "observability")
+        for prefix in ("OTEL_EXPORTER_OTLP", "OTEL_EXPORTER_OTLP_TRACES"):
+            variables = {name: os.environ.get(f"{prefix}_{name}") for name in (*_TRACING_FILES, "HEADERS")}
+            check_header_value(f"the environment variable {prefix}_HEADERS", variables.pop("HEADERS") or "")
+            for name, path in variables.items():
+                if path:
+                    check_pem(Path(path), f"the environment variable {prefix}_{name}")
+
+
+def _check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
+    """Raises: ConfigError for a package that the setting needs and that is not installed."""
+    for name in packages:
+        try:
+            is_installed = find_spec(name) is not None
+        except ModuleNotFoundError:  # of a package above it
+            is_installed = False
+        if not is_installed:
+            raise ConfigError(f"{setting} needs {name}, which is not installed; install rerank-listwise[{extra}]")
 
 
 def _check_access(config: ServiceConfig) -> None:

@@ -189,7 +189,8 @@ def check_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {_reason(error)}{missing_path_hint(path)}") from error
+        shown = path if str(path).isprintable() else repr(str(path))  # a line end of the file with the path
+        raise ConfigError(f"{shown} cannot be read: {_reason(error)}{missing_path_hint(path)}") from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise ConfigError(f"{path} cannot be read: it is {kind}, not a file")
@@ -300,7 +301,7 @@ def is_missing_folder(name: str) -> bool:
     if os.path.isdir(name):
         return False
     slashes = name.count("/")
-    looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
+    looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1 or not name.isascii()
     return looks_like_path or (slashes == 1 and os.path.isdir(Path(name).parent))
 
 

@@ -113,6 +113,8 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     good, other = authority.issue("good"), authority.issue("other")
     missing, text = tmp_path / "missing.pem", tmp_path / "text.pem"
     text.write_text("no PEM")
+    marked = tmp_path / "marked.pem"
+    marked.write_bytes(b"\xef\xbb\xbf" + good.certificate.read_bytes())
     cases = {
         f"{missing} cannot be read: No such file": TLSConfig(certificate=missing, key=good.key),
         f"{good.certificate} and {other.key} cannot be used: .*private key of that certificate": TLSConfig(
@@ -120,6 +122,7 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
         ),
         f"{text} and {good.key} cannot be used": TLSConfig(certificate=text, key=good.key),
         f"{text} cannot be used": TLSConfig(certificate=good.certificate, key=good.key, client_ca=text),
+        f"{marked} begins with a byte order mark": TLSConfig(certificate=marked, key=good.key),  # gRPC cannot read it
         f"{tmp_path} cannot be read: it is a folder, not a file": TLSConfig(certificate=good.certificate, key=tmp_path),
     }
     for message, tls in cases.items():

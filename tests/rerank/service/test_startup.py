@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,74 @@ def test_path_that_leads_nowhere_is_refused(
     with pytest.raises((ConfigError, IndexMismatch), match=problem.replace("(", r"\(").replace("?", r"\?")) as caught:
         check(tmp_path / "service.yaml", settings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=\u043a", r"_HEADERS has the character U\+043A"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "authorization=a\n", "_TRACES_HEADERS begins or ends with white space"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere\n", r"_CERTIFICATE: '/nowhere\\n' cannot be read: No such file"),
+        ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/nowhere", "_TRACES_CLIENT_KEY: /nowhere cannot be read: No such"),
+    ],
+)
+def test_variables_of_the_traces_are_checked_if_they_are_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, problem: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    check(tmp_path / "service.yaml", IDENTITY)
+    with pytest.raises(ConfigError, match=f"^the environment variable .*{problem}") as caught:
+        check(tmp_path / "service.yaml", IDENTITY | {"telemetry": {"traces": True}})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "package", "problem"),
+    [
+        ({"http": "127.0.0.1:0"}, "uvicorn", r"http needs uvicorn, which is not installed; install .*\[http\]"),
+        (
+            {"telemetry": {"metrics": "127.0.0.1:0"}},
+            "prometheus_client",
+            r"telemetry.metrics needs prometheus_client, which is not installed; install .*\[observability\]",
+        ),
+        (
+            {"telemetry": {"traces": True}},
+            "opentelemetry",
+            r"telemetry.traces needs opentelemetry.sdk, which is not installed; install .*\[observability\]",
+        ),
+    ],
+)
+def test_package_that_is_missing_is_named_before_models_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], package: str, problem: str
+) -> None:
+    """Metrics and traces were missed after the models had been loaded."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_Without(package), *sys.meta_path])
+    with pytest.raises(ConfigError, match=problem):
+        check(tmp_path / "service.yaml", IDENTITY | settings)
+
+
+class _Without:
+    """Finds no package of a name, as if it were not installed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.partition(".")[0] == self._package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("all-MiniLM-L6-v2\n", "encoder.* begins or ends with white space"), ("\u043a", "there is no folder \u043a")],
+)
+def test_encoder_that_can_be_no_name_is_refused_before_models_are_loaded(
+    tmp_path: Path, name: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check(tmp_path / "service.yaml", {"encoder": name})
 
 
 def test_check_finds_an_index_of_another_encoder(index_folder: Path) -> None:

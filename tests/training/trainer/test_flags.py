@@ -95,6 +95,25 @@ def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
         parsed(*flags)
 
 
+@pytest.mark.parametrize(
+    ("tracker", "problem"),
+    [
+        ("wandb", "wandb.*install"),
+        ("mlflow", "mlflow.*install"),
+        ("comet_ml", "comet.*install"),
+        ("clearml", "clearml.*install"),
+        ("swanlab", "swanlab.*install"),
+        ("wandb\n", "not supported"),
+        ("\u043a", "not supported"),
+    ],
+)
+def test_tracker_that_is_not_installed_is_named_before_a_model_is_loaded(tracker: str, problem: str) -> None:
+    """The Trainer said it in a traceback, after minutes of loading."""
+    with pytest.raises(ConfigError, match=f"--report-to {tracker.strip()}: .*{problem}.*; or use none") as caught:
+        parsed("--report-to", tracker)
+    assert "\n" not in str(caught.value)
+
+
 def test_weights_of_an_encoder_are_not_left_out() -> None:
     _, settings = parsed()
     settings.check_loads_whole_models("distill-retriever")

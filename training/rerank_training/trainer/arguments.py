@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
@@ -94,9 +95,25 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         try:
             if "tensorboard" in trackers and not is_tensorboard_available():
                 raise RuntimeError("tensorboard is not installed; install rerank-listwise[train]")
-            get_reporting_integration_callbacks(trackers)
+            reasons = map(_reason_against, get_reporting_integration_callbacks(trackers))
+            if reason := next(filter(None, reasons), ""):
+                raise RuntimeError(reason)
         except (ValueError, RuntimeError) as error:  # unknown, or not installed
-            raise ConfigError(f"--report-to {' '.join(trackers)}: {error}; or use none") from error
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"--report-to {' '.join(trackers).strip()}: {reason}; or use none") from error
+
+
+def _reason_against(tracker: Callable[[], object]) -> str:
+    """Says what a tracker lacks, which the Trainer would do after the model is loaded; empty if it lacks nothing."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # MLflow's cannot be deleted if it was not made
+    try:
+        tracker()
+    except (RuntimeError, ImportError) as error:
+        error.__traceback__ = None  # refers to the tracker
+        return str(error)
+    finally:
+        sys.unraisablehook = hook
+    return ""
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
