@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import rerank.collections
-from rerank.collections import NAMED, Collection, is_collection
+from rerank.collections import Collection, is_collection, no_collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.candidates import CandidateList
 from rerank.readers.qrels import Qrel, columns_of, grade_of, known_ids, to_column
@@ -41,7 +41,7 @@ def open_collection(name: str) -> Collection:
     if is_collection(name):
         return rerank.collections.open_collection(name)
     if Path(name).exists():
-        raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
+        raise CollectionError(f"collection {name!r}: {no_collection(Path(name))}")
     opened = _load(name)
     return _IrDataset(
         name,
@@ -95,16 +95,16 @@ def _passage(doc: Any) -> Passage:
 
 
 def _load(name: str) -> Any:
-    neither = f"collection {name!r} is neither {', '.join(map(repr, NAMED))} nor a folder that holds corpus.jsonl"
+    problem = f"collection {name!r}: {no_collection(Path(name))}"
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{neither}; for names of ir_datasets, install rerank-listwise[eval]") from error
+        raise ConfigError(f"{problem}; for names of ir_datasets, install rerank-listwise[eval]") from error
     logging.getLogger("ir_datasets").addFilter(_is_not_a_failure)  # is named by the error below, which it would bury
     try:
         return ir_datasets.load(_TREC_DL.get(name, name))
     except KeyError as error:
-        raise ConfigError(f"{neither}, nor a name that ir_datasets knows") from error
+        raise ConfigError(f"{problem}, or a name that ir_datasets knows") from error
 
 
 def _is_not_a_failure(record: logging.LogRecord) -> bool:

@@ -12,6 +12,7 @@ from rerank.collections import beir, pydoc
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
+from rerank.util.files import missing_path_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,7 @@ def open_collection(name_or_path: str) -> Collection:
     path = Path(name_or_path).absolute()
     corpus = beir.corpus_file(path)
     if not corpus.is_file():
-        names = ", ".join(map(repr, NAMED))
-        kinds = f"neither {names} nor a folder with a corpus.jsonl, nor a file whose name ends in .jsonl or .jsonl.gz"
-        raise CollectionError(f"collection {name_or_path!r} is {kinds}")
+        raise CollectionError(f"collection {name_or_path!r}: {no_collection(Path(name_or_path))}")
     beir.check_passages(path)
     return Collection(
         beir.name_of(path),
@@ -73,6 +72,17 @@ def open_collection(name_or_path: str) -> Collection:
     )
 
 
+def no_collection(path: Path) -> str:
+    """Says why a path is no collection, and what is one."""
+    kinds = "a folder with a corpus.jsonl or corpus.tsv, or a file whose name ends in .jsonl or .tsv, also with .gz"
+    forms = f"give {', '.join(map(repr, NAMED))}, {kinds}"
+    if path.is_dir():
+        return f"the folder has no corpus.jsonl; {forms}"
+    if path.exists():
+        return f"the file's name has another ending; {forms}"
+    return f"there is no such folder or file{missing_path_hint(path)}; {forms}"
+
+
 def is_collection(name_or_path: str) -> bool:
-    """True for a named collection, a folder with a corpus.jsonl, and a file of passages."""
+    """True for a named collection, a folder with passages, and a file of passages by its name."""
     return name_or_path in NAMED or beir.corpus_file(Path(name_or_path)).is_file()

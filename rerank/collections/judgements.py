@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.collections import NAMED, is_collection, open_collection
+from rerank.collections import is_collection, no_collection, open_collection
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query
-from rerank.util.files import missing_path_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,7 @@ def read_judgements(qrels: str) -> Judgements:
         CollectionError: a file cannot be read; the message names the line.
     """
     if not is_collection(qrels):
-        where = "" if Path(qrels).exists() else missing_path_hint(Path(qrels))
-        problem = f"there is no such folder with a corpus.jsonl{where}; or give {' or '.join(NAMED)}"
-        raise ConfigError(f"--qrels {qrels}: {problem}")
+        raise ConfigError(f"--qrels {qrels}: {no_collection(Path(qrels))}")
     collection = open_collection(qrels)
     by_id = grades_by_query(collection.qrels("test"))
     judged = [query for query in collection.queries() if query.query_id in by_id]

@@ -142,8 +142,9 @@ def index(
         str,
         typer.Option(
             help='pydoc, a folder in BEIR layout with a corpus.jsonl, or such a file, plain or gzip: {"_id": …, '
-            '"text": …} per line, optionally "title", which is put before the text. An _id is a string or an integer. '
-            "Other fields are ignored."
+            '"text": …} per line, optionally "title", which is put before the text. An _id (or doc_id, docid, id) is a '
+            "string or an integer, and the text may be in contents, passage, segment, content or body. Other fields "
+            "are ignored. A file .tsv has id, tab, text, or names of its columns in the first line."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],

@@ -13,6 +13,8 @@ from typing import Any
 
 from rerank.errors import InvalidRequest
 from rerank.readers.rows import (
+    DOC_ID_FIELDS,
+    TEXT_FIELDS,
     BadRow,
     as_object,
     distinct,
@@ -21,11 +23,11 @@ from rerank.readers.rows import (
     json_rows,
     list_of,
     listed,
-    missing,
     object_of,
     optional_number_of,
     optional_text_of,
     passage_of_row,
+    text_field_of,
     text_of,
     within,
 )
@@ -33,15 +35,11 @@ from rerank.types import CANDIDATE_FORMS, Passage, Query
 
 log = logging.getLogger(__name__)
 
-#: Names of the field with the id of a candidate, a string or an integer; and of all its fields.
-_ID_FIELDS = ("doc_id", "_id", "docid", "id")
-FIELDS = (*_ID_FIELDS, "text", "title", "score")
-#: Names of the text field in the documents of different indexes, in RankLLM's order of preference.
-_TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
+#: Names of the fields of a candidate.
+FIELDS = (*DOC_ID_FIELDS, *TEXT_FIELDS, "title", "score")
 #: query_id Q0 doc_id rank score tag
 _RUN_LINE = re.compile(r"[^\s{]\S*\s+\S+\s+\S+\s+\d+\s+[-+\d.eE]+\s+\S+")
 _QUERY_ID_FIELDS = ("qid", "query_id", "_id", "id")
-_DOCUMENT_ID_FIELDS = ("docid", "doc_id", "_id", "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def _passage(candidate: object, place: str) -> Passage:
         case Mapping():
             if unread := candidate.keys() - set(FIELDS):
                 _warn_once(listed(sorted(map(str, unread))))
-            has_id = any(name in candidate for name in _ID_FIELDS)
+            has_id = any(name in candidate for name in DOC_ID_FIELDS)
             return _from_mapping(candidate if has_id else {"doc_id": place, **candidate})
     raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
 
@@ -112,7 +110,7 @@ def _warn_once(fields: str) -> None:
 
 
 def _from_mapping(row: Mapping[str, object]) -> Passage:
-    doc_id, text, title = passage_of_row(row, _ID_FIELDS)
+    doc_id, text, title = passage_of_row(row, DOC_ID_FIELDS)
     return Passage(doc_id, text, score=optional_number_of(row, "score"), title=title.strip())
 
 
@@ -174,7 +172,7 @@ def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
     query_ids, candidates = set[str](), []
     for place, hit in enumerate(list_of(row, "hits")):
         with within(f"hits[{place}]"):
-            doc_id, text = id_of(as_object(hit), _DOCUMENT_ID_FIELDS), text_of(hit, "content")
+            doc_id, text = id_of(as_object(hit), DOC_ID_FIELDS), text_of(hit, "content")
             candidates.append({"docid": doc_id, "score": hit.get("score"), "doc": {"content": text}})
             query_ids.add(id_of(hit, _QUERY_ID_FIELDS[:2]))
     if len(query_ids) != 1:
@@ -195,20 +193,13 @@ def _without_repeats(request: CandidateList) -> CandidateList:
 def _candidate(candidate: object, place: int) -> Passage:
     with within(f"candidates[{place}]"):
         row = as_object(candidate)
-        doc_id, score = id_of(row, _DOCUMENT_ID_FIELDS), optional_number_of(row, "score")
+        doc_id, score = id_of(row, DOC_ID_FIELDS), optional_number_of(row, "score")
         if isinstance(row.get("doc"), str):
             return Passage(doc_id, text_of(row, "doc"), score=score)
         doc = object_of(row, "doc")
         with within("doc"):
             title = optional_text_of(doc, "title")
-            return Passage(doc_id, _joined(title, _text(doc)), score=score, title=title)
-
-
-def _text(doc: Mapping[str, Any]) -> str:
-    field = next((name for name in _TEXT_FIELDS if name in doc), None)
-    if field is None:
-        raise missing(" or ".join(_TEXT_FIELDS), doc)
-    return text_of(doc, field)
+            return Passage(doc_id, _joined(title, text_of(doc, text_field_of(doc))), score=score, title=title)
 
 
 def _joined(title: str, text: str) -> str:

@@ -36,6 +36,10 @@ _MAX_ARRAY_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+#: Names of the field with the id of a passage, a string or an integer, and of its text, in the order of preference. The
+#: names of the text are RankLLM's, of the documents of different indexes.
+DOC_ID_FIELDS = ("doc_id", "_id", "docid", "id")
+TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
 #: Number of fields of a row, and characters of a field's name, that an error shows.
 _SHOWN_FIELDS, _SHOWN_CHARS = 8, 40
 
@@ -264,7 +268,15 @@ def id_of(row: Mapping[str, Any], names: Sequence[str]) -> str:
 
 def passage_of_row(row: Mapping[str, Any], id_names: Sequence[str]) -> tuple[str, str, str]:
     """Id, text and title of a row; the title is empty if it has none. Raises: BadRow."""
-    return id_of(row, id_names), text_of(row, "text"), optional_text_of(row, "title")
+    return id_of(row, id_names), text_of(row, text_field_of(row)), optional_text_of(row, "title")
+
+
+def text_field_of(row: Mapping[str, Any]) -> str:
+    """The first of `TEXT_FIELDS` that a row has. Raises: BadRow if it has none."""
+    found = next((name for name in TEXT_FIELDS if name in row), None)
+    if found is None:
+        raise missing(one_of(TEXT_FIELDS), row)
+    return found
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:

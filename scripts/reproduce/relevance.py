@@ -117,7 +117,8 @@ def main(
 
 def _source(encoder: Encoder, path: Path, judgements: str, depth: int, rel: int) -> Source:
     """The judged lists of a file."""
-    files, collection = ([], [judgements]) if is_collection(judgements) else ([judgements], [])
+    is_named = is_collection(judgements) and not Path(judgements).is_file()  # judgements may end in .tsv, too
+    files, collection = ([], [judgements]) if is_named else ([judgements], [])
     settings = TrecDLSettings(requests=[path], qrels=files, collection=collection, depth=depth, out=Path())
     (dataset,) = open_datasets(settings)
     grades, lists = grades_by_query(dataset.qrels), dataset.lists or {}

@@ -37,13 +37,13 @@ def test_folder_in_beir_layout_is_a_collection(tmp_path: Path) -> None:
     assert collection.find(["b", "z"]) == {"b": Passage("b", "two")}
     assert collection.find([]) == {}
     (folder / "corpus.jsonl").unlink()
-    with pytest.raises(CollectionError, match=r"mine holds no corpus\.jsonl; expected a folder in BEIR layout"):
+    with pytest.raises(CollectionError, match=r"mine': the folder has no corpus\.jsonl; give 'pydoc', a folder"):
         open_collection(str(folder))
 
 
 def test_missing_package_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(ConfigError, match=r"neither 'pydoc' nor a folder .* install rerank-listwise\[eval\]"):
+    with pytest.raises(ConfigError, match=r"there is no such folder or file .* install rerank-listwise\[eval\]"):
         open_collection("beir/scifact/test")
 
 

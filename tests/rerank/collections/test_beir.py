@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +35,8 @@ def test_title_and_text_are_joined(tmp_path: Path) -> None:
     ("line", "problem"),
     [
         ("{", "is not JSON"),
-        ('{"_id": "1"}', "has no text; found _id"),
-        ('{"id": "1", "text": "no id"}', "has no _id; found id, text"),
+        ('{"_id": "1"}', r'has no text \(or segment, contents, .*; found _id; expected a line as {"_id": '),
+        ('{"sku": "1", "text": "no id"}', r"has no doc_id \(or _id, docid, id\); found sku, text; expected a line as"),
         ('{"_id": "1", "title": 7, "text": "t"}', "has 7 as title; give a string"),
     ],
 )
@@ -53,7 +54,7 @@ def test_other_fields_are_ignored_and_one_without_an_id_is_refused(tmp_path: Pat
     collection = open_collection(write(tmp_path, '{"_id": 7, "text": "b", "title": "N", "price": 1}'))
     assert [(p.doc_id, p.text) for p in collection.passages()] == [("7", "N b")]
     assert collection.lines_of("7") == [1]
-    with pytest.raises(CollectionError, match=r"jsonl:1 has no _id; found sku, text"):
+    with pytest.raises(CollectionError, match=r"jsonl:1 has no doc_id \(or _id, docid, id\); found sku, text"):
         open_collection(write(tmp_path, '{"sku": 7, "text": "b"}'))
 
 
@@ -65,7 +66,7 @@ def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -
     (tmp_path / f"queries.jsonl{end}").write_bytes(compress(b'{"_id": "1", "text": "why"}\n'))
     assert beir.qrels(tmp_path, "dev") == [Qrel("1", "a b", 1)]
     assert beir.queries(tmp_path) == [Query("why", "1")]
-    with pytest.raises(CollectionError, match=r"qrels/test\.tsv cannot be read: No such file"):
+    with pytest.raises(CollectionError, match=r"there is no .*qrels/test\.tsv; it has those of the splits dev"):
         beir.qrels(tmp_path)
 
 
@@ -97,6 +98,67 @@ def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path: Path, end: 
 
 def test_what_is_no_collection_is_told_what_can_be_one(tmp_path: Path) -> None:
     (tmp_path / "corpus.csv").write_text("1,x")
-    for path in (tmp_path, tmp_path / "corpus.csv", tmp_path / "none"):
-        with pytest.raises(CollectionError, match=r"nor a folder with a corpus\.jsonl, nor a file whose name ends in"):
+    forms = r"give 'pydoc', a folder with a corpus\.jsonl or corpus\.tsv, or a file whose name ends in \.jsonl or \.tsv"
+    for path, problem in (
+        (tmp_path, r"the folder has no corpus\.jsonl"),
+        (tmp_path / "corpus.csv", "the file's name has another ending"),
+        (tmp_path / "none", "there is no such folder or file"),
+    ):
+        with pytest.raises(CollectionError, match=f"{problem}; {forms}"):
             open_collection(str(path))
+    with pytest.raises(CollectionError, match=r"no such folder or file \(relative paths begin at"):
+        open_collection("none")
+
+
+@pytest.mark.parametrize("id_name", ["_id", "id", "docid", "doc_id"])
+@pytest.mark.parametrize("text_name", ["text", "contents", "passage", "segment", "content", "body"])
+def test_passages_of_other_programs_are_read_by_the_names_that_they_use(
+    tmp_path: Path, id_name: str, text_name: str
+) -> None:
+    row = {id_name: 7, "title": "T", text_name: "x", "price": 1}
+    (passage,) = open_collection(write(tmp_path, json.dumps(row))).passages()
+    assert (passage.doc_id, passage.text, passage.title) == ("7", "T x", "T")
+
+
+def test_id_and_text_of_the_layout_are_preferred_to_other_fields(tmp_path: Path) -> None:
+    row = '{"_id": "1", "id": "a row of a database", "text": "x", "body": "y"}'
+    assert [(p.doc_id, p.text) for p in open_collection(write(tmp_path, row)).passages()] == [("1", "x")]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("1\tx y\n\n2\tz\n", [("1", "x y"), ("2", "z")]),
+        ("id\ttext\ttitle\n1\tx\tT\n", [("1", "T x")]),  # as of DPR
+        ("docid\turl\ttitle\tbody\n1\tu\tT\tx\n", [("1", "T x")]),
+    ],
+)
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_columns_with_tabs_are_passages_with_and_without_their_names(
+    tmp_path: Path, packed: Callable[[bytes], bytes], content: str, expected: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / ("corpus.tsv" if packed is bytes else "corpus.tsv.gz")
+    path.write_bytes(packed(content.encode()))
+    (tmp_path / "queries.tsv").write_text("q\twhy\n")
+    for opened in (open_collection(str(tmp_path)), open_collection(str(path))):
+        assert [(passage.doc_id, passage.text) for passage in opened.passages()] == expected
+        assert opened.queries() == [Query("why", "q")]
+        assert opened.name == tmp_path.name
+
+
+def test_line_with_other_columns_shows_the_one_that_is_expected(tmp_path: Path) -> None:
+    (tmp_path / "corpus.tsv").write_text("1\tx\n2\ty\tz\n")
+    with pytest.raises(CollectionError, match=r"tsv:2 has 3 columns, and not _id, text; expected a line as 7, tab, An"):
+        open_collection(str(tmp_path))
+
+
+def test_collection_without_queries_or_judgements_names_their_forms(tmp_path: Path) -> None:
+    collection = open_collection(write(tmp_path, '{"_id": "1", "text": "x"}'))
+    with pytest.raises(CollectionError, match=r'has no queries: there is no queries\.jsonl, .*"_id".*queries\.tsv'):
+        collection.queries()
+    with pytest.raises(CollectionError, match=r"no judgements of the split 'test': there is no .*test\.tsv; a line is"):
+        collection.qrels("test")
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "dev.tsv").write_text("q\t1\t1\n")
+    with pytest.raises(CollectionError, match=r"it has those of the splits dev; a line is query_id, tab, doc_id"):
+        collection.qrels("test")

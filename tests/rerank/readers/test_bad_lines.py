@@ -68,7 +68,7 @@ REQUESTS = (read_requests, request("fine"))
         (
             REQUESTS,
             request({"nothing": "here"}),
-            r"has a wrong candidates\[0\]: it has a wrong doc: it has no text or segment",
+            r"has a wrong candidates\[0\]: it has a wrong doc: it has no text \(or segment, ",
         ),
     ],
 )

@@ -15,8 +15,8 @@ from rerank.types import Passage, Query
 #: Elements that are not candidates → how the error goes on.
 WRONG: list[tuple[Any, str]] = [
     ({"doc_id": 7.5, "text": "t"}, r"has 7\.5 as doc_id; give a string or an integer"),
-    ({"doc_id": "a"}, "has no text; found doc_id"),
-    ({"doc_id": "a", "txt": "t"}, "has no text; found doc_id, txt"),
+    ({"doc_id": "a"}, r"has no text \(or segment, .*\); found doc_id"),
+    ({"doc_id": "a", "txt": "t"}, r"has no text \(or segment, .*\); found doc_id, txt"),
     ({"doc_id": "a", "text": "t", "score": "high"}, "has 'high' as score; give a number"),
     ({"doc_id": "a", "text": "t", "score": True}, "has True as score; give a number"),
     ({"doc_id": "a", "text": "t", "title": ["T"]}, r"has \['T'\] as title; give a string"),
@@ -59,8 +59,9 @@ def test_further_fields_of_a_file_are_ignored_with_one_warning(
 
 
 def test_row_without_an_id_or_a_text_is_refused_with_the_fields_that_it_has(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"jsonl:1 has no text; found id, body"):
-        read_candidates(write(tmp_path, {"id": 7, "body": "b"}))
+    with pytest.raises(CollectionError, match=r"jsonl:1 has no text \(or segment, .*\); found id, txt"):
+        read_candidates(write(tmp_path, {"id": 7, "txt": "b"}))
+    assert read_candidates(write(tmp_path, {"id": 7, "body": "b"})) == [Passage("7", "b")]
     with pytest.raises(CollectionError, match=r"has no doc_id \(or _id, docid, id\); found sku, text"):
         read_candidates(write(tmp_path, {"sku": 7, "text": "t"}))
 
