@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -12,27 +13,39 @@ from rerank.errors import ConfigError
 S = TypeVar("S", bound=socket.socket)
 
 _MAX_PORT = 65_535
+#: Errors of an address that this machine has a name for, but no interface.
+_NO_SUCH_FAMILY = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 #: Address of all interfaces, which nobody can call → the loopback.
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
-def bound_socket(listen: str, option: str, new: Callable[[int, int, int], S]) -> S:
-    """A socket at an address.
+def bound_sockets(listen: str, option: str, new: Callable[[int, int, int], S]) -> list[S]:
+    """Sockets at all addresses of a host, as gRPC listens: clients of `localhost` call 127.0.0.1 or ::1.
 
     Args:
-        listen: HOST:PORT; port 0 chooses a free one.
+        listen: HOST:PORT; port 0 chooses a free one, the same for all addresses.
         option: sets `listen`, in errors.
         new: makes a socket of a family, kind and protocol.
 
     Raises: ConfigError.
     """
-    family, kind, protocol, _, address = _resolved(listen, option)[0]
-    try:
-        bound = new(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
-        bound.bind(address)
-    except (OSError, OverflowError) as error:
-        raise _cannot_listen(listen, option, error) from error
+    bound: list[S] = []
+    resolved = list(dict.fromkeys(_resolved(listen, option)))  # a file of hosts may name an address twice
+    for family, kind, protocol, _, address in resolved:
+        port = bound[0].getsockname()[1] if bound else address[1]
+        try:
+            bound.append(made := new(family, kind, protocol))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, len(resolved) > 1)
+            made.bind((address[0], port, *address[2:]))
+        except (OSError, OverflowError) as error:
+            bound.pop().close()
+            if bound and getattr(error, "errno", 0) in _NO_SUCH_FAMILY:  # a name of both families, and a machine of one
+                continue
+            for other in bound:
+                other.close()
+            raise _cannot_listen(listen, option, error) from error
     return bound
 
 
@@ -48,7 +61,8 @@ def check_address(listen: str, option: str, binds: bool) -> None:
     Raises: ConfigError.
     """
     if binds:
-        bound_socket(listen, option, socket.socket).close()
+        for bound in bound_sockets(listen, option, socket.socket):
+            bound.close()
     else:
         _resolved(listen, option)
 

@@ -3,6 +3,7 @@ disks; sizes that tell what a kill cut; SHA-256."""
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import logging
@@ -12,9 +13,11 @@ import secrets
 import shlex
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -276,20 +279,38 @@ def _reason(error: OSError) -> str:
 def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
     """The folder of this name in the user's cache; `build` writes it, by `atomic_folder`, on first use.
 
+    A user without a home that can be written gets a temporary folder, which the end of the process removes.
+
     Raises:
-        ConfigError: `build` raised it, and no other process wrote the folder at the same time; or there is no home.
+        ConfigError: `build` raised it, and no other process wrote the folder at the same time.
     """
-    way_out = "XDG_CACHE_HOME can name another folder for what is made once and kept"
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rerank" / name
-    except RuntimeError as error:
-        raise ConfigError(f"this user has no home folder: {error}; {way_out}") from error
+        if folder.exists():
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder.parent, os.W_OK | os.X_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder.parent))
+    except (OSError, RuntimeError) as error:  # the latter of a user without a home
+        folder = Path(_folder_of_process()) / name
+        log.warning(
+            "%s cannot be kept, and is made again by the next process: %s; %s",
+            *(name, error, "XDG_CACHE_HOME can name another folder for what is made once and kept"),
+        )
     if not folder.exists():
         try:
             build(folder)
-        except ConfigError as error:
+        except ConfigError:
             if not folder.exists():  # another process that started at the same time may have written it first
-                raise ConfigError(f"{error}; {way_out}") from error
+                raise
+    return folder
+
+
+@cache
+def _folder_of_process() -> str:
+    """A temporary folder that the end of the process removes."""
+    folder = tempfile.mkdtemp(prefix="rerank-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 

@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -181,7 +181,7 @@ class BoundedProtocol(H11Protocol):
     Args:
         max_transfer_s: that limit, in seconds.
         bad_request: makes the body of the answer to bytes that are not HTTP.
-        listener: accepted the connections, and is told which of them wait for a request.
+        listeners: accepted the connections, and are told which of them wait for a request.
     """
 
     conn: _Connection
@@ -189,10 +189,15 @@ class BoundedProtocol(H11Protocol):
     _file = -1
 
     def __init__(
-        self, max_transfer_s: float, bad_request: BadRequest, listener: BoundedListener, *args: Any, **kwargs: Any
+        self,
+        max_transfer_s: float,
+        bad_request: BadRequest,
+        listeners: Sequence[BoundedListener],
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._max_transfer_s, self._bad_request, self._listener = max_transfer_s, bad_request, listener
+        self._max_transfer_s, self._bad_request, self._listeners = max_transfer_s, bad_request, listeners
         self.conn = _Connection(h11.SERVER, _MAX_HEADER_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -205,7 +210,8 @@ class BoundedProtocol(H11Protocol):
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
-            self._listener.begin_request(self._file)
+            for listener in self._listeners:
+                listener.begin_request(self._file)
 
     def on_response_complete(self) -> None:
         self._expect_request()
@@ -219,7 +225,8 @@ class BoundedProtocol(H11Protocol):
         self._stop_timer()
         self._timer = self.loop.call_later(self._max_transfer_s, self.transport.abort)
         if not self.transport.is_closing():
-            self._listener.expect_request(self._file)
+            for listener in self._listeners:  # the one that knows the file notes it
+                listener.expect_request(self._file)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -54,6 +54,7 @@ def openapi(by_path: APIs) -> dict[str, Any]:
     }
     return {
         "openapi": "3.1.0",
+        "servers": [{"url": ".", "description": "The folder of this document, also behind a proxy with a path prefix"}],
         "info": {"title": "rerank", "version": __version__},
         "components": {
             "schemas": schemas["$defs"] | messages,

@@ -14,7 +14,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from rerank.access.addresses import bound_socket
+from rerank.access.addresses import bound_sockets
 from rerank.access.tls import server_context
 from rerank.config import ServiceConfig, TLSConfig
 from rerank.ports.connections import connection_bounds
@@ -95,8 +95,8 @@ async def serving(
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
     """
     new = partial(BoundedListener, bounds=connection_bounds(config))
-    listening = bound_socket(listen, option, new)  # asyncio sets TCP_NODELAY if it knows the protocol
-    port = listening.getsockname()[1]
+    listening = bound_sockets(listen, option, new)  # asyncio sets TCP_NODELAY if it knows the protocol
+    port = listening[0].getsockname()[1]
     settings = uvicorn.Config(
         app,
         http=cast(Any, partial(BoundedProtocol, config.limits.max_transfer_s, bad_request, listening)),
@@ -113,7 +113,7 @@ async def serving(
     settings.load()
     settings.ssl = None if tls is None else server_context(tls)
     server = _Server(settings)
-    running = asyncio.create_task(server.serve(sockets=[listening]))
+    running = asyncio.create_task(server.serve(sockets=cast(list[socket.socket], listening)))
     try:
         await server.accepting.wait()
         yield f"{listen.rpartition(':')[0]}:{port}"

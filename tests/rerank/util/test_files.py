@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from rerank.errors import ConfigError
 from rerank.util.files import (
+    _folder_of_process,
     atomic_file,
     atomic_folder,
     cached_folder,
@@ -206,16 +207,29 @@ def test_text_is_bounded(out: Path) -> None:
         read_text(out, max_bytes=10)
 
 
-def test_cache_that_cannot_be_written_names_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"cannot be created: Not a directory; .*; XDG_CACHE_HOME can name another"):
-        cached_folder("name", create)
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    with pytest.raises(ConfigError, match=r"no home folder: .*; XDG_CACHE_HOME can name another"):
-        cached_folder("name", create)
+@pytest.mark.parametrize("home", ["a file", "of another user", "none"])
+def test_home_that_cannot_be_written_is_replaced_for_this_process(
+    home: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service did not start."""
+    with others_can_reach() as folder:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        if home == "a file":
+            (folder / "rerank").touch()
+        elif home == "none":
+            monkeypatch.delenv("XDG_CACHE_HOME")
+            monkeypatch.delenv("HOME")
+            monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+        else:
+            folder.chmod(0o555)
+        _folder_of_process.cache_clear()
+        with other_user():
+            made = cached_folder("name", create)
+            assert (made / "file").read_text() == "complete"
+            assert not made.is_relative_to(folder)
+            assert cached_folder("name", lambda _: pytest.fail("it is made once")) == made
+        assert caplog.messages[0].startswith("name cannot be kept, and is made again by the next process: ")
+        assert caplog.messages[0].endswith("; XDG_CACHE_HOME can name another folder for what is made once and kept")
 
 
 def test_cut_and_missing_files_are_named(tmp_path: Path) -> None:

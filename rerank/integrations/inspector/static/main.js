@@ -24,7 +24,7 @@ let running = new AbortController();
 
 async function start() {
   try {
-    setUp(await get("/inspector/service"));
+    setUp(await get("inspector/service"));
   } catch (error) {
     show(error);
     if (error.status !== 401) return;
@@ -109,7 +109,7 @@ async function ask() {
   try {
     const outcomes = [];
     for (const [place, system] of state.systems.entries()) outcomes.push(await answerOf(system, place, signal));
-    const { grades } = await get(`/inspector/judgements?${new URLSearchParams({ query: state.query })}`);
+    const { grades } = await get(`inspector/judgements?${new URLSearchParams({ query: state.query })}`);
     if (signal.aborted) return;
     answers = { outcomes, grades: byId(grades) };
     render();

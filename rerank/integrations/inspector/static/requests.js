@@ -12,10 +12,10 @@ export function requestOf(state, system) {
     return_passages: true,
     include_trace: true,
   };
-  if (state.source === "pasted") return ["/rerank", { ...shared, candidates: candidatesOf(state.passages) }];
+  if (state.source === "pasted") return ["rerank", { ...shared, candidates: candidatesOf(state.passages) }];
   const feedback = system.feedback ? { feedback: { method: enumName("FEEDBACK_METHOD", system.feedback) } } : {};
   const search = { first_stage: enumName("FIRST_STAGE", system.stage), depth: Number(state.depth) };
-  return ["/search", { ...shared, ...search, ...feedback }];
+  return ["search", { ...shared, ...search, ...feedback }];
 }
 
 /** The member of a protobuf enum for a name with hyphens: FIRST_STAGE_HYBRID_RRF for hybrid-rrf. */

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic_core import PydanticCustomError
 
+from rerank.errors import InvalidRequest
 from rerank.ports.http.apis.api import (
     Document,
     Documents,
@@ -34,7 +36,27 @@ def _text_of(value: Any) -> Any:
     return value["text"] if isinstance(value, Mapping) and value.keys() == {"text"} else value
 
 
+def _one_of_list(value: Any) -> Any:
+    """The text of a list that has one, maybe several times: vLLM scores it with one text, or each with its own."""
+    if not isinstance(value, list) or not value:
+        return value
+    if value.count(value[0]) < len(value):
+        problem = "a list of different texts; a request ranks for one of them, so send a request for each"
+        raise PydanticCustomError("different_texts", problem)
+    return _text_of(value[0])
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 _QueryText: TypeAlias = Annotated[str, BeforeValidator(_text_of), Field(description='A text, or {"text": …}.')]
+
+
+_QueryTexts: TypeAlias = Annotated[
+    str, BeforeValidator(_one_of_list), Field(description="A text, or a list of one, also once for each passage.")
+]
+_OneOrMoreDocuments: TypeAlias = Annotated[Documents, BeforeValidator(_listed)]
 
 
 class _Request(Options):
@@ -78,6 +100,7 @@ class MappedAPI(RerankAPI):
         is_log_odds: whether a score is the log-odds of the number between 0 and 1 that other APIs get.
         shows_documents: whether results have their document if the request does not say it.
         in_request_order: whether results come in the order of the request, not best first.
+        takes_either: whether the query may be a list, and the passages a single text.
     """
 
     def __init__(
@@ -93,13 +116,15 @@ class MappedAPI(RerankAPI):
         is_log_odds: bool = False,
         shows_documents: bool = False,
         in_request_order: bool = False,
+        takes_either: bool = False,
     ) -> None:
         self.name, self.passages_field = f"{contents} ({api})", passages
         self._query, self._top_n, self._results, self._score = query, top_n, results, score
         self._is_log_odds, self._shows_documents = is_log_odds, shows_documents
         self._in_request_order = in_request_order
         kind = "".join(filter(str.isalpha, api))
-        given: dict[str, Any] = {query: _QueryText, passages: Documents, top_n: (TopN, None)}
+        texts = (_QueryTexts, _OneOrMoreDocuments) if takes_either else (_QueryText, Documents)
+        given: dict[str, Any] = {query: texts[0], passages: texts[1], top_n: (TopN, None)}
         of_result: dict[str, Any] = {score: float}
         result: Any = create_model(f"{kind}Result", __base__=_Result, **of_result)
         listed: dict[str, Any] = {results: list[result]}
@@ -109,6 +134,9 @@ class MappedAPI(RerankAPI):
     def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         request = validated(self.request, body)
         documents = getattr(request, self.passages_field)
+        if isinstance(queries := body.get(self._query), list) and len(queries) not in (1, len(documents)):
+            problem = f"{len(queries)} texts for {len(documents)} of {self.passages_field}; send one, or as many"
+            raise InvalidRequest(self._query, problem)
         candidates = candidates_of(documents, request.rank_fields, self.passages_field)
         reply = partial(self._reply, request, documents)
         return request.parsed(getattr(request, self._query), candidates, reply, getattr(request, self._top_n))
@@ -144,4 +172,6 @@ NIM = MappedAPI("NVIDIA NIM", "passages", passages="passages", results="rankings
 WEAVIATE = MappedAPI(
     "Weaviate", "documents with property", results="scores", shows_documents=True, in_request_order=True
 )
-VLLM_SCORES = MappedAPI("vLLM", "text_1 and text_2", query="text_1", passages="text_2", in_request_order=True)
+VLLM_SCORES = MappedAPI(
+    "vLLM", "text_1 and text_2", query="text_1", passages="text_2", in_request_order=True, takes_either=True
+)

@@ -33,6 +33,7 @@ def rerank_apis(cut: Cut) -> APIs:
         "/rerank": {"property": WEAVIATE, "documents": cohere, "texts": TEIAPI(), **NATIVE},
         "/v1/ranking": {"passages": NIM},
         "/v1/score": {"text_2": VLLM_SCORES},
+        "/score": {"text_2": VLLM_SCORES},
         "/voyage/v1/rerank": {"documents": VOYAGE},
         "/pinecone/rerank": {"documents": PINECONE},
         SEARCH: {"query": NativeSearch()},

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from rerank.access.keys import CallerLimits, add_key
@@ -53,8 +54,21 @@ def test_without_a_key_only_the_page_itself_is_served(encoder: Encoder, tmp_path
 def test_judgements_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("1 0 a 1\n", encoding="utf-8")
     settings = HttpConfig(listen="127.0.0.1:0", qrels=str(tmp_path / "qrels.txt"))
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="the file's name has another ending"):
         check_before_loading(ServiceConfig(listen="127.0.0.1:0", http=settings))
+
+
+def test_behind_a_proxy_with_a_path_prefix_all_files_and_calls_stay_below_the_prefix() -> None:
+    """The page was empty: it asked the root of the proxy for its scripts."""
+    app = Starlette(routes=[Mount("/search/rerank", routes=page_routes())])
+    client = TestClient(app)
+    page = client.get("/search/rerank/")
+    loaded = re.findall(r'(?:href|src)="([^"#]+)"', page.text)
+    assert len(loaded) == 3
+    for address in loaded:
+        assert client.get(str(page.url.join(address))).status_code == 200
+    for script in SCRIPTS:
+        assert not re.findall(r"""(?:get|post|fetch)\(["'`]/|\["/""", script.read_text(encoding="utf-8")), script
 
 
 @pytest.fixture
@@ -89,8 +103,8 @@ def test_page_has_no_inline_script_or_style_and_every_file_that_it_names(page: P
     named = re.findall(r'(?:src|href)="([^"#]+)"', html)
     assert named
     for path in named:
-        assert path.startswith("/inspector/static/")
-        assert (STATIC / path.removeprefix("/inspector/static/")).is_file()
+        assert path.startswith("inspector/static/")
+        assert (STATIC / path.removeprefix("inspector/static/")).is_file()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)

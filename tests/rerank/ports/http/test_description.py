@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 
@@ -44,10 +45,12 @@ def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
 def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient) -> None:
     document = http.get("/openapi.json").json
     assert set(document["paths"]) == {
-        "/v1/rerank", "/v2/rerank", "/rerank", "/v1/ranking", "/v1/score",
+        "/v1/rerank", "/v2/rerank", "/rerank", "/v1/ranking", "/v1/score", "/score",
         "/voyage/v1/rerank", "/pinecone/rerank", "/search",
         "/v1/models", "/info", "/meta", "/health", "/.well-known/ready",
     }  # fmt: skip
+    # Relative to the document: behind a proxy with a path prefix, the paths are below the prefix.
+    assert urljoin("https://host/prefix/openapi.json", document["servers"][0]["url"]) == "https://host/prefix/"
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
 

@@ -25,6 +25,7 @@ ERROR_FIELDS = {
     "/search": {"message", "code"},
     "/v1/ranking": {"error", "message", "detail"},
     "/v1/score": {"error", "message", "detail"},
+    "/score": {"error", "message", "detail"},
     "/voyage/v1/rerank": {"error", "message", "detail"},
     "/pinecone/rerank": {"error", "message", "detail"},
 }
@@ -51,6 +52,7 @@ VALID: dict[str, list[dict[str, Any]]] = {
     ],
     "/v1/ranking": [{"query": {"text": "q"}, "passages": [{"text": "a"}]}],
     "/v1/score": [{"text_1": "q", "text_2": ["a", "b"]}],
+    "/score": [{"text_1": ["q"], "text_2": "a"}],
     "/voyage/v1/rerank": [{"query": "q", "documents": ["a", "b"]}],
     "/pinecone/rerank": [{"query": "q", "documents": [{"text": "a"}]}],
     "/search": [{"query": "q"}],

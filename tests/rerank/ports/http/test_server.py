@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPSConnection
@@ -72,6 +73,17 @@ def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_na
     tls = {"certificate": files.certificate, "key": files.key, "client_ca": authority.certificate}
     with http_service(encoder, tls=tls) as (_, client):
         assert ask(client, authority, authority.issue("client"), "search.example") == 200
+
+
+def test_host_is_answered_at_all_its_addresses(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`localhost` was one family's address, and a client that took the other's got no answer."""
+    resolved = socket.getaddrinfo
+    two = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 0)) for number in (1, 1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: two if host == "both" else resolved(host, *a, **k))
+    http = HttpConfig(listen="both:0")
+    with http_service(encoder, http=http, insecure=True) as (_, client):
+        for host in ("127.0.0.1", "127.0.0.2"):
+            assert HttpClient(f"{host}:{client.host_and_port[1]}").get("/health").status == 200
 
 
 @pytest.mark.parametrize("path", ["/rerank/", "//rerank", "//rerank//", "http://localhost/rerank"])

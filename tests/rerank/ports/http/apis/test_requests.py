@@ -150,7 +150,10 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
             "passages[1]: the object",
         ),
         ("/v1/score", {"text_1": "q", "text_2": [""] * 1001}, "text_2: 1001 candidates"),
-        ("/v1/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 8}, "text_1: expected a text"),
+        ("/v1/score", {"text_1": ["q", "r"], "text_2": ["a"] * 2}, "text_1: a list of different texts; a request"),
+        ("/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 3}, "text_1: 8 texts for 3 of text_2; send one, or as many"),
+        ("/score", {"text_1": [], "text_2": ["a"]}, "text_1: expected a text"),
+        ("/score", {"text_1": [7], "text_2": ["a"]}, "text_1: expected a text"),
         ("/v1/score", {"queries": "q", "documents": ["a"]}, "queries: this service does not know the field"),
         ("/pinecone/rerank", {"query": "q", "documents": [{"id": "a"}]}, "documents[0]: the object has no field text"),
         (
@@ -173,6 +176,17 @@ def test_vllm_reads_a_score_for_each_text_in_the_order_of_the_request(http: Http
     rows = http.post("/v1/score", {"text_1": "q", "text_2": texts(*NUMBERS)}).json["data"]
     assert [row["index"] for row in rows] == [0, 1, 2]
     assert [row["score"] for row in rows] == pytest.approx(NUMBERS)
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/score"])
+def test_vllm_takes_a_text_or_a_list_on_either_side(http: HttpClient, path: str) -> None:
+    several = texts(*NUMBERS)
+    bodies = [{"text_1": query, "text_2": several} for query in ("q", ["q"], ["q"] * 3)]
+    assert len({http.post(path, body).body for body in bodies}) == 1
+    for query in ("q", ["q"]):
+        one, listed = (http.post(path, {"text_1": query, "text_2": given}).json for given in (several[0], several[:1]))
+        assert one == listed
+        assert len(one["data"]) == 1
 
 
 def test_logit_of_nim_is_the_log_odds_of_the_score(http: HttpClient) -> None:
