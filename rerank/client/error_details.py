@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.errors import RerankError
+from rerank.errors import DeadlineExceeded, RerankError
 from rerank.util.proxies import host_of, proxy_note
 
 M = TypeVar("M", bound=Message)
@@ -26,6 +26,8 @@ _NO_ANSWER = {
     "a client certificate if it asks for one",
     "": "is `rerank serve` running there?",
 }
+#: The reasons of statuses that gRPC makes itself, at the client.
+_REASONS = {grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded.reason, grpc.StatusCode.UNAVAILABLE: "NO_ANSWER"}
 #: Variables with the proxy of calls over gRPC, the first one first.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -42,7 +44,8 @@ class ServiceError(RerankError):
 
     Attributes:
         code: the gRPC status code.
-        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
+        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED". "DEADLINE_EXCEEDED" and "NO_ANSWER" also if
+            the service itself said nothing; empty for other statuses without a reason, such as those of a proxy.
         metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
         retry_after_s: seconds until the service expects to have capacity again; None if it does not say.
     """
@@ -57,7 +60,7 @@ class ServiceError(RerankError):
         super().__init__(message, dict(info.metadata))
         self.code: grpc.StatusCode = error.code()
         self.grpc_status = self.code.name
-        self.reason: str = info.reason
+        self.reason: str = info.reason or _REASONS.get(error.code(), "")
         self.retry_after_s = retry_delay_s(error)
 
 

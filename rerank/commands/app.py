@@ -25,11 +25,25 @@ class Command(TyperCommand):
     """A command that the list of commands shows with its first sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        self._check_flags(ctx, args)
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:  # of a value, in the words of pydantic
             error.message = plain_words(error.message)
             raise
+
+    def _check_flags(self, ctx: Any, args: list[str]) -> None:
+        """Raises: typer.BadParameter for a value of a flag that takes none, if the command has no arguments."""
+        options = [option for option in self.get_params(ctx) if hasattr(option, "is_flag")]
+        if len(options) < len(self.get_params(ctx)):
+            return
+        flags = {
+            name: option for option in options if option.is_flag for name in (*option.opts, *option.secondary_opts)
+        }
+        takes_value = {name for option in options if not option.is_flag for name in option.opts}
+        for before, name, word in zip(["", *args], args, args[1:], strict=False):
+            if name in flags and before not in takes_value and not word.startswith("-"):
+                raise typer.BadParameter(f"it takes no value, given {word!r}", ctx, flags[name])
 
     def get_short_help_str(self, limit: int = 0) -> str:
         return super().get_short_help_str(_LONGEST)

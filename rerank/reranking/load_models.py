@@ -140,7 +140,6 @@ def _failed(model: ModelConfig, info: RankerInfo, error: BaseException) -> Loade
     if not isinstance(error, RerankError):
         log.error("bug: loading model %s", model.name, exc_info=error)
         error = CheckpointError(f"{type(error).__name__}: {error}; this is a bug")
-    log.error("model %s is not served: %s", model.name, error)
     kind = type(error) if isinstance(error, CheckpointError | SelfTestFailed) else CheckpointError
     return LoadedModel(FailedRanker(model.name, info, str(error), kind), info)
 

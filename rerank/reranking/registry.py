@@ -100,6 +100,10 @@ class ModelRegistry:
         self.rankers[name], self.infos[name] = loaded.ranker, loaded.info
         self._costs[name] = (loaded.load_s, loaded.memory_bytes, loaded.gpu_memory_bytes)
         self._complete()
+        if (
+            isinstance(loaded.ranker, FailedRanker) and len(self._models) > 1
+        ):  # the error of a start without any model says it, too
+            log.error("model %s is not served: %s", name, loaded.ranker.problem)
 
     def is_served(self, name: str) -> bool:
         """Returns True if a model is loaded, and not failed."""

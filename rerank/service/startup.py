@@ -78,7 +78,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
     """The lines that tell an operator what runs at an address: models, index, limits, and how to call it."""
     for model in reranker.models():
         default = ", the default" if model.is_default else ""
-        served = f"not served: {model.problem}" if model.problem else f"strategy {model.default_strategy}"
+        served = "not served, for the reason above" if model.problem else f"strategy {model.default_strategy}"
         served += f"; {model.info.warning}" if model.info.warning else ""
         served += "" if model.is_loaded else "; loaded when it is first asked for"
         yield f"model {model.name}{default}: {model.info.kind}, {served}"

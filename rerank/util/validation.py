@@ -94,7 +94,11 @@ def _text(problem: ErrorDetails, expected: object, quote: bool) -> str:
         case "missing":
             return "the setting is missing"
         case "union_tag_not_found":
-            return f"{problem['ctx']['discriminator'].strip(chr(39))} is missing"
+            name = problem["ctx"]["discriminator"].strip("'")
+            keys = problem["input"] if isinstance(problem["input"], Mapping) else ()
+            misspelled = next((key for key in keys if suggestion(key, [name])), None)
+            hint = f", and {_name(str(misspelled))} is an unknown setting{suggestion(misspelled, [name])}"
+            return f"{name} is missing{'' if misspelled is None else hint}"
         case "union_tag_invalid":
             context = problem["ctx"]
             choices = context["expected_tags"].replace("'", "")

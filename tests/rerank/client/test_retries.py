@@ -202,7 +202,13 @@ def test_deadline_without_an_answer_is_a_sentence() -> None:
         pytest.raises(ServiceError, match=f"no answer from {target} before the deadline; allow more time") as caught,
     ):
         client.list_models(0.2)
-    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+
+
+def test_service_that_is_not_there_has_a_reason() -> None:
+    with RerankClient("127.0.0.1:1", attempts=1) as client, pytest.raises(ServiceError) as caught:
+        client.list_models(TIMEOUT_S)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_ANSWER")
 
 
 def test_waits_without_retry_info_double_and_are_spread_by_chance() -> None:

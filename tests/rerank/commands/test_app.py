@@ -10,7 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from rerank.commands.app import UNDERSCORES_TOO, flags
+from rerank.commands.app import UNDERSCORES_TOO, CommandApp, flags
+from rerank.commands.options import flag
 
 
 class Order(StrEnum):
@@ -66,3 +67,20 @@ def test_command_may_have_the_flags_of_several_dataclasses() -> None:
     app.command()(flags(Settings, Other)(lambda *received: print(*received, sep="\n")))
     printed = CliRunner().invoke(app, ["--out-file", "a", "--name", "b"]).output.splitlines()
     assert printed == [str(Settings("a")), str(Other("b"))]
+
+
+def test_value_of_a_flag_that_takes_none_is_named_with_the_flag() -> None:
+    """The error was "Got unexpected extra argument (yes)"."""
+    received: list[tuple[bool, str]] = []
+
+    def command(name: str = "", check: Annotated[bool, flag("--check", "Only check.")] = False) -> None:
+        received.append((check, name))
+
+    app = CommandApp()
+    app.command(example="x")(command)
+    found = CliRunner().invoke(app, ["--check", "yes"])
+    assert found.exit_code == 2
+    assert "Invalid value for '--check': it takes no value, given 'yes'" in found.output
+    for words in (["--check", "--name", "a"], ["--name", "a", "--check"], ["--name", "--check", "--check"]):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert received == [(True, "a"), (True, "a"), (True, "--check")]

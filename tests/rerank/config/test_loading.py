@@ -54,6 +54,10 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing$"),
         (
+            "models: [{name: a, rankr: fusion}]",
+            r"models\[0\]: ranker is missing, and rankr is an unknown setting; did you mean ranker\?$",
+        ),
+        (
             "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",
             r"line 5: models\[1\]\.decoding: should be 'one_step' or 'dynamic', given 'dynamik'$",
         ),

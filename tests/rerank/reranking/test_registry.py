@@ -14,6 +14,7 @@ from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDo
 from rerank.errors import InvalidRequest, SelfTestFailed
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.rankers.identity import IdentityRanker
+from rerank.reranking.load_models import LoadedModel
 from rerank.reranking.registry import ModelRegistry
 from rerank.types import FirstStageKind, FirstStageWeight, RankOptions
 from tests.fakes import NumberRanker
@@ -128,6 +129,16 @@ def test_preranker_may_be_a_cascade_of_two_models() -> None:
     expected = (RankStage("m2", Single(4)), RankStage("m1", Single(3)), RankStage("m0", Single(2)))
     assert registry.resolve(RankOptions()) == expected
     assert registry.describe()[0].default_strategy == "cascade(m1: cascade(m2: single(4) > 3) > 2)"
+
+
+def test_reason_of_a_model_that_is_not_served_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    failed = FailedRanker("number", NumberRanker(max_window_size=30).info, "scores are not finite")
+    loaded = LoadedModel(failed, failed.info)
+    cascade_registry().put("number", loaded)
+    assert caplog.messages == ["model number is not served: scores are not finite"]
+    model = IdentityModel(name="number", ranker="identity")
+    ModelRegistry([model], {}).put("number", loaded)  # the error of the start says it
+    assert len(caplog.messages) == 1
 
 
 def test_failed_preranker_is_a_problem_of_the_cascade() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from functools import partial
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.commands import distill_retriever, train_first, train_pe_rank
+from rerank_training.commands import distill_retriever, train_e2rank, train_first, train_pe_rank
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.checkpoint import add_adapter
 from rerank_training.trainer.losses import RANK_LOSSES
-from transformers import TrainerState
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerState
 from typer.testing import CliRunner, Result
 
 from rerank.commands.app import CommandApp
@@ -58,6 +60,7 @@ def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
         (["--windowsize", "3"], "No such option: --windowsize (Possible options: --min-window-size, --window-size)"),
         (["--window", "3"], "No such option: --window"),  # no abbreviation
         (["--learning-rate", "fast"], "Invalid value for '--learning-rate': expected a number"),
+        (["--bf16", "maybe"], "Invalid value for '--bf16': expected true, false or no value, given 'maybe'"),
         (["--objective", "best"], "Invalid value for '--objective': 'best' is not one of 'lm', 'rank'"),
     ],
 )
@@ -65,6 +68,17 @@ def test_wrong_flag_or_value_is_named(flags: list[str], message: str) -> None:
     result = called(*REQUIRED, *flags)
     assert result.exit_code == 2
     assert message in result.output
+
+
+@pytest.mark.parametrize("command", [train_first, train_pe_rank, train_e2rank, distill_retriever])
+def test_help_and_log_say_the_alpha_of_an_adapter(command: partial[None], caplog: pytest.LogCaptureFixture) -> None:
+    assert "LoRA adapter (alpha is 32)" in " ".join(called("--help", app=command.args[0]).output.split())
+    with caplog.at_level(logging.INFO):
+        adapted = add_adapter(
+            LlamaForCausalLM(LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9)), 16
+        )
+    assert adapted.active_peft_config.lora_alpha == 32
+    assert caplog.messages == ["LoRA: rank 16, alpha 32, so its change counts 2 times"]
 
 
 @pytest.mark.parametrize("command", [train_first, train_pe_rank, distill_retriever])

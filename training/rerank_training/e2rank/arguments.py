@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rerank_training.trainer.flags import ListArguments, RankLossName, RunFlags, learning_rates
+from rerank_training.trainer.flags import LORA_ALPHA, ListArguments, RankLossName, RunFlags, learning_rates
 
 #: Peak learning rates without a flag; the one for all weights is the paper's.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 5e-6
@@ -26,7 +26,9 @@ class E2RankArguments(ListArguments):
     rank_loss: RankLossName = "ranknet"
     rank_weight: Annotated[float, "Weight of the ranking loss on the cosines of the list's vector."] = 2.0
     passage_tokens: Annotated[int, "Queries and passages are truncated to this number of tokens."] = 1024
-    lora_rank: Annotated[int, "Rank of a LoRA adapter, which is merged at the end; 0: train all weights."] = 0
+    lora_rank: Annotated[
+        int, f"Rank of a LoRA adapter (alpha is {LORA_ALPHA}), which is merged at the end; 0: train all weights."
+    ] = 0
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rerank_training.trainer.flags import ListArguments, RankLossName
+from rerank_training.trainer.flags import LORA_ALPHA, ListArguments, RankLossName
 
 
 @dataclass(kw_only=True)
@@ -49,5 +49,6 @@ class FirstArguments(ListArguments):
         "if it has a manifest, otherwise 256.",
     ] = None
     lora_rank: Annotated[
-        int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
+        int,
+        f"Rank of a new LoRA adapter (alpha is {LORA_ALPHA}); 0: train all weights, or the adapter of the base if it has one.",
     ] = 0

@@ -419,12 +419,25 @@ def _row(item: TrainingList) -> dict[str, Any]:
     return {**query, **instruction, "passages": passages, "relevance": list(item.relevance), **scores}
 
 
+def _quoted(errors: Sequence[str]) -> str:
+    """The first errors, "file:line: reason"; a reason of several lines stands once, after their places."""
+    places: dict[str, list[str]] = {}
+    for error in errors:
+        place, _, reason = error.partition(": ")
+        places.setdefault(reason, []).append(place)
+    quoted = [
+        f"{', '.join(lines[:_QUOTED_LINES])}{', …' * (len(lines) > _QUOTED_LINES)}: {reason}"
+        for reason, lines in list(places.items())[:_QUOTED_LINES]
+    ]
+    return "; ".join(quoted) + ("; …" if len(places) > _QUOTED_LINES else "")
+
+
 def _check_errors(path: Path, valid: int, errors: Sequence[str], what: str) -> None:
     """Logs the invalid rows. Raises: CollectionError when there are too many, or no valid row."""
     if not valid and not errors:
         raise CollectionError(f"{path} holds no {what}")
     share = len(errors) / (valid + len(errors))
-    quoted = "; ".join(errors[:_QUOTED_LINES]) + ("; …" if len(errors) > _QUOTED_LINES else "")
+    quoted = _quoted(errors)
     summary = f"{path}: {len(errors)} of {valid + len(errors)} {what} are invalid ({share:.1%})"
     if share > _MAX_BAD_SHARE or not valid:
         raise CollectionError(f"{summary}, at most {_MAX_BAD_SHARE:.0%} are accepted; correct or remove them: {quoted}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.flags import ListArguments, RankLossName
+from rerank_training.trainer.flags import LORA_ALPHA, ListArguments, RankLossName
 
 
 @dataclass(kw_only=True)
@@ -44,7 +44,9 @@ class PERankArguments(ListArguments):
         "A shown or restored text is truncated to this number of tokens; 0: 64, or as many as fit into the model's "
         "context for each passage of a window.",
     ] = 0
-    lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 0
+    lora_rank: Annotated[
+        int, f"Rank of the LoRA adapter (alpha is {LORA_ALPHA}), which is merged at the end; 0: train all weights."
+    ] = 0
     layout: Annotated[
         Literal["rerank", "published"],
         "Files of the result. published: those that the code of PE-Rank's authors reads; rerank serves both.",

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.flags import RankLossName, RunFlags, learning_rates
+from rerank_training.trainer.flags import LORA_ALPHA, RankLossName, RunFlags, learning_rates
 
 #: Losses that read the distances between the teacher's scores. Some rankers give an order only.
 _DISTANCE_LOSSES = {"kl", "listnet"}
@@ -40,7 +40,9 @@ class RetrieverArguments:
     rank_loss: RankLossName = "ranknet"
     depth: Annotated[int, "Number of passages that BM25 and the encoder each find per query."] = 100
     list_size: Annotated[int, "Number of a query's passages in a training step, sampled at random."] = 16
-    lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 16
+    lora_rank: Annotated[
+        int, f"Rank of the LoRA adapter (alpha is {LORA_ALPHA}), which is merged at the end; 0: train all weights."
+    ] = 16
 
     @property
     def reads_scores(self) -> bool:

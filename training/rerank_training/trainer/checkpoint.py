@@ -29,15 +29,13 @@ from rerank.errors import ConfigError
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
 from rerank.util.files import atomic_folder, sha256_of_files
-from rerank_training.trainer.flags import ListArguments
+from rerank_training.trainer.flags import LORA_ALPHA, ListArguments
 from rerank_training.trainer.processes import is_lost_process
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Scale of LoRA adapters, divided by their rank.
-_LORA_ALPHA = 32
 _PACKAGES = ("torch", "transformers", "peft")
 
 
@@ -151,7 +149,8 @@ def package_versions() -> dict[str, str]:
 
 def add_adapter(model: PreTrainedModel, rank: int) -> PeftModel:
     """A model with a new LoRA adapter (Hu et al. 2021) on all its linear layers, which are changed in place."""
-    lora = LoraConfig(r=rank, lora_alpha=_LORA_ALPHA, target_modules="all-linear")
+    logger.info("LoRA: rank %d, alpha %d, so its change counts %g times", rank, LORA_ALPHA, LORA_ALPHA / rank)
+    lora = LoraConfig(r=rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
     return cast(PeftModel, get_peft_model(model, lora))
 
 

@@ -86,6 +86,8 @@ class _TrainingCommand(Command):
         read: list[str] = []
         for word in args:
             option = options.get(_name(read[-1])) if read else None
+            if option and option.is_flag and not word.startswith("-") and word.lower() not in _BOOLEANS:
+                raise typer.BadParameter(f"expected true, false or no value, given {word!r}", ctx, option)
             if option and option.is_flag and word.lower() in _BOOLEANS:
                 read[-1] = option.opts[0] if _BOOLEANS[word.lower()] else option.secondary_opts[0]
             else:

@@ -12,6 +12,9 @@ _SHARE = "a number below 1 is a share of all steps"
 #: Largest number of passages in a window, without a flag and without a manifest of the base.
 WINDOW_SIZE = 20
 
+#: Scale of LoRA adapters, divided by their rank (Hu et al. 2021).
+LORA_ALPHA = 32
+
 RankLossName = Annotated[
     str, "Ranking loss, such as ranknet, listmle or kl; an unknown name is answered with all names."
 ]
