@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # Compiled files are kept: the second process and the services that tests start find them.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer parity docs ray-tests image-tests browser-tests sdk-tests lint bench proto env wheel release
+.PHONY: demo test check newcomer parity docs reference ray-tests image-tests browser-tests sdk-tests lint bench proto env wheel release
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -32,6 +32,10 @@ newcomer: $(VENV)/ready
 parity: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check --no-deps --upgrade --target build/rank-llm -qq rank-llm==0.25.7
 	PYTHONPATH=build/rank-llm OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --shared "$(SHARED)" tests/parity
+
+# The tables of docs/reference that come from docstrings, help and the HTTP port.
+reference: $(VENV)/ready
+	$(BIN)/python -m scripts.reference_pages
 
 # The documentation as a site in build/site, with its links checked.
 docs: $(VENV)/ready

@@ -106,13 +106,13 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _systems(results: Sequence[SystemResult]) -> str:
-    """The model of each system, with its hash."""
+    """The model of each system; its hash is in measures.json."""
     lines = []
     for result in results:
         settings = result.fingerprint
         parts = [
             f"{label}{_plain(str(settings[name]))}"
-            for name, label in (("ranker", ""), ("model_id", "model "), ("model_revision", "hash "))
+            for name, label in (("ranker", ""), ("model_id", "model "))
             if settings.get(name)
         ]
         if parts:

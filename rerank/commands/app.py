@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from functools import wraps
@@ -19,6 +20,8 @@ R = TypeVar("R")
 UNDERSCORES_TOO = {"token_normalize_func": lambda name: name.replace("_", "-")}
 #: Wider than any sentence, so that help is not wrapped.
 _LONGEST = 1000
+#: Of an example, which help indents by four.
+_EXAMPLE_WIDTH = 76
 
 
 class Command(TyperCommand):
@@ -61,9 +64,19 @@ class CommandApp(typer.Typer):
         self, name: str | None = None, *, example: str, cls: type[Command] = Command, **settings: Any
     ) -> Callable[..., Any]:
         """See typer.Typer.command. The help ends with the `example`; each of its lines is a command."""
-        lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
+        lines = "\n".join(f"  {part}" for line in example.strip().splitlines() for part in _parts(line))
         # A paragraph that begins with \b keeps its lines.
         return super().command(name, cls=cls, epilog=f"\b\nExample:\n{lines}", **settings)
+
+
+def _parts(line: str) -> list[str]:
+    """A command in lines that fit a terminal of 80 columns: its comment above it, and its words in several lines."""
+    command, _, comment = (part.strip() for part in line.partition("  #"))
+    if len(line) <= _EXAMPLE_WIDTH:
+        return [line]
+    words = textwrap.wrap(command, _EXAMPLE_WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False)
+    continued = [f"{part} \\" for part in words[:-1]]
+    return [*([f"# {comment}"] if comment else []), *continued, words[-1]]
 
 
 def flags(*settings_types: type) -> Callable[[Callable[..., R]], Callable[..., R]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import time
@@ -115,10 +116,14 @@ def serve(settings: ServeSettings) -> None:
     from rerank.config import load_config
     from rerank.config.named import named_model
     from rerank.service.startup import check_before_loading, overlooked_models
+    from rerank.telemetry.logs import set_up_logging
 
     models = [named_model(name_and_path) for name_and_path in settings.model or ()]
     config = load_config(settings.config, models, **settings.overrides)
     check_before_loading(config, binds=not settings.check)
+    set_up_logging(config.telemetry)
+    quiet_libraries()
+    logging.getLogger(__name__).info("the settings can be used; the libraries of the models are being loaded")
     if settings.check:
         from rerank.reranking.reranker import check_models  # imports torch
 
@@ -130,10 +135,7 @@ def serve(settings: ServeSettings) -> None:
     if settings.stop_at_eof:
         service_process.stop_at_eof()
     from rerank.ports import server  # imports torch, and follows the checks, which take milliseconds
-    from rerank.telemetry.logs import set_up_logging
 
-    set_up_logging(config.telemetry)
-    quiet_libraries()
     asyncio.run(server.serve(config, service_process.announce))
 
 

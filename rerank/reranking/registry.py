@@ -345,6 +345,7 @@ def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegi
     registry = ModelRegistry(models, {})
     for model in models:
         if model.load == "start":
+            log.info("model %s (%s) is being loaded", model.name, model.ranker)
             registry.put(model.name, loader.load(model))
     rankers = registry.rankers.values()
     failed = [ranker for ranker in rankers if isinstance(ranker, FailedRanker) and ranker.kind is CheckpointError]

@@ -316,6 +316,7 @@ def check_models(config: ServiceConfig) -> None:
     loader, _ = _load_encoders(config)
     problems = list[str]()
     for model in config.models:
+        log.info("model %s (%s) is being loaded and tested", model.name, model.ranker)
         if isinstance(ranker := loader.load(model).ranker, FailedRanker):
             problems.append(f"model {model.name}: {ranker.problem}")
     if problems:
@@ -324,8 +325,11 @@ def check_models(config: ServiceConfig) -> None:
 
 def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
     cache_bytes = config.engine.text_vector_cache_bytes
+    log.info("encoder %s is being loaded", config.encoder.name)
     encoder = Encoder(config.encoder, config.device, cache_bytes)
     sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, cache_bytes))
+    if config.index:
+        log.info("index %s is being opened", config.index)
     of_index = sparse_encoder if any(map(needs_sparse, config.models)) else None
     index = Index(config.index, encoder, of_index) if config.index else None
     return ModelLoader(encoder, config.device, sparse_encoder, config.max_load_s), index

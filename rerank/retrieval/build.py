@@ -39,6 +39,8 @@ Report: TypeAlias = Callable[[str, int, int | None], None]
 
 #: Passages of a shard, see ShardJob.
 SHARD_ROWS = 512
+#: Fewer texts at once are encoded slower, as a batch has texts of similar lengths.
+_LEAST_SHARD_ROWS = 64
 #: Passages between two reports of progress while the collection is read.
 _REPORT_EVERY = 1000
 #: Passages whose first words are the queries of the measured recall, and whose vectors are compared with float32.
@@ -149,7 +151,8 @@ class VectorSteps:
         """Encodes the passages; returns the time that it took, summed over workers, in seconds."""
         index, journal, encoder = self.build.index, self.build.folder / "shards", self.encoder
         dtype = self.settings.encoder_dtype
-        job = DenseJob(index, journal, encoder.id, str(encoder.device), dtype, SHARD_ROWS)
+        rows = shard_rows(len(PassageStore(index)))
+        job = DenseJob(index, journal, encoder.id, str(encoder.device), dtype, rows)
         return _encode(job, encoder, self.settings, partial(self.report, "vectors"))
 
     def dense(self) -> None:
@@ -213,11 +216,17 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
 def _write_sparse(build: BuildFolder, encoder: SparseEncoder, settings: BuildSettings, report: Report) -> float:
     """Encodes the passages as sparse vectors; returns the time that it took, summed over workers, in seconds."""
     dtype = encoder.pick_dtype("auto")
-    job = SparseJob(build.index, build.folder / "sparse-shards", encoder.id, str(encoder.device), dtype, SHARD_ROWS)
+    rows, journal = shard_rows(len(PassageStore(build.index))), build.folder / "sparse-shards"
+    job = SparseJob(build.index, journal, encoder.id, str(encoder.device), dtype, rows)
     seconds = _encode(job, encoder, settings, partial(report, "sparse vectors"))
     start_s = time.perf_counter()
     join_parts([job.part(shard) for shard in range(len(job.read_journal()))], build.index, encoder.id.vocabulary_size)
     return seconds + time.perf_counter() - start_s
+
+
+def shard_rows(passages: int) -> int:
+    """Rows of a shard: a small collection has at least 40 shards, so that its progress shows within its first 3 %."""
+    return min(SHARD_ROWS, max(_LEAST_SHARD_ROWS, passages // 40))
 
 
 def _encode(

@@ -159,3 +159,11 @@ def test_several_datasets_have_a_table_for_each_measure(tmp_path: Path) -> None:
     assert "% RR@10, RR(rel=2)@10; " in files["table.tex"]
     assert files["report.md"].count("| a | 0.5500 | 0.5500 | 0.5500 |") == 2
     assert "y,RR(rel=2)@10,a,0.55," in files["table.csv"]
+
+
+def test_hash_of_a_model_is_not_in_the_report() -> None:
+    """It is in measures.json; the lines were longer than a screen."""
+    system = replace(FIRST, fingerprint={"ranker": "first", "model_id": "m", "model_revision": "abcdef"})
+    text = markdown(evaluation(system))
+    assert "- **a**: first, model m\n" in text
+    assert "abcdef" not in text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -12,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from rerank.commands.app import UNDERSCORES_TOO, CommandApp, flags
 from rerank.commands.options import flag
+from tests.doc_pages import COMMANDS
 
 
 class Order(StrEnum):
@@ -84,3 +87,19 @@ def test_value_of_a_flag_that_takes_none_is_named_with_the_flag() -> None:
     for words in (["--check", "--name", "a"], ["--name", "a", "--check"], ["--name", "--check", "--check"]):
         assert CliRunner().invoke(app, words).exit_code == 0
     assert received == [(True, "a"), (True, "a"), (True, "--check")]
+
+
+def commands_below(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands_below(below, *words, name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_fits_80_columns(name: str) -> None:
+    module, _, function = COMMANDS[name].partition(":")
+    (app,) = getattr(importlib.import_module(module), function).args  # partial(run, app)
+    for words in commands_below(typer.main.get_command(app)):
+        shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"]).output
+        assert "Usage:" in shown
+        assert [line for line in shown.splitlines() if len(line) > 80] == [], words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from rerank.config import FirstModel, FusionModel, IdentityModel, PERankModel
+from rerank.config import FirstModel, FusionModel, IdentityModel, PERankModel, ServiceConfig
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
+from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.rankers.identity import IdentityRanker
-from rerank.reranking.load_models import LoadedModel
-from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.load_models import LoadedModel, ModelLoader
+from rerank.reranking.registry import ModelRegistry, load_models
+from rerank.reranking.reranker import check_models
 from rerank.types import FirstStageKind, FirstStageWeight, RankOptions
 from tests.fakes import NumberRanker
 
@@ -191,3 +194,18 @@ def test_models_that_are_not_loaded_are_not_said_to_read_an_instruction() -> Non
     assert [model.info.reads_instruction for model in registry.describe()] == [False, False]
     with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* or serve one whose template has"):
         registry.resolve(RankOptions(model="reads-not"), "prefer medical texts")
+
+
+def test_service_says_which_model_it_loads(caplog: pytest.LogCaptureFixture, encoder: Encoder) -> None:
+    with caplog.at_level(logging.INFO):
+        load_models([IdentityModel(name="a", ranker="identity")], ModelLoader(encoder, "cpu"))
+    assert caplog.messages == ["model a (identity) is being loaded"]
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        check_models(
+            ServiceConfig.model_validate({"listen": "127.0.0.1:0", "models": [{"name": "a", "ranker": "identity"}]})
+        )
+    assert [message.partition(" is ")[0] for message in caplog.messages if "is being loaded" in message] == [
+        "encoder sentence-transformers/all-MiniLM-L6-v2",
+        "model a (identity)",
+    ]

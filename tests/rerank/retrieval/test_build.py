@@ -17,7 +17,7 @@ import pytest
 from rerank.collections import Collection, open_collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.build import BuildSettings, build_index
+from rerank.retrieval.build import BuildSettings, build_index, shard_rows
 from rerank.retrieval.index import Index
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import FirstStage, Passage, Query
@@ -218,3 +218,9 @@ def test_killed_processes_leave_an_index_that_others_finish_to_the_bytes_of_one_
     monkeypatch.setattr("rerank.retrieval.build.SHARD_ROWS", 4)
     build_index(collection(), out, encoder, settings=BuildSettings("hnsw", workers=1))
     assert contents(out) == contents(undisturbed)
+
+
+@pytest.mark.parametrize(("passages", "rows"), [(1, 64), (2_000, 64), (10_000, 250), (1_000_000, 512)])
+def test_progress_shows_within_the_first_shares_of_a_small_collection(passages: int, rows: int) -> None:
+    """Nothing was shown before the first 512 passages, which take a minute on a small machine."""
+    assert shard_rows(passages) == rows

@@ -74,9 +74,8 @@ def test_wrong_flag_or_value_is_named(flags: list[str], message: str) -> None:
 def test_help_and_log_say_the_alpha_of_an_adapter(command: partial[None], caplog: pytest.LogCaptureFixture) -> None:
     assert "LoRA adapter (alpha is 32)" in " ".join(called("--help", app=command.args[0]).output.split())
     with caplog.at_level(logging.INFO):
-        adapted = add_adapter(
-            LlamaForCausalLM(LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9)), 16
-        )
+        config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9)
+        adapted = add_adapter(LlamaForCausalLM(config), 16)
     assert adapted.active_peft_config.lora_alpha == 32
     assert caplog.messages == ["LoRA: rank 16, alpha 32, so its change counts 2 times"]
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ from rerank_training.commands import train_first
 from rerank_training.first.objective import FirstObjective
 from rerank_training.retriever.arguments import RetrieverArguments
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
-from rerank_training.trainer.run import check_same_run, last_save
+from rerank_training.trainer.run import ProgressLineCallback, check_same_run, last_save
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Trainer
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerState
 from typer.testing import CliRunner
 
 from rerank.errors import CheckpointError, ConfigError
@@ -354,3 +355,18 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
         "so the difference may be chance\n"
         f"model: {result}\nserve it: rerank serve --model default={result}\n"
     )
+
+
+@pytest.mark.parametrize(("device", "steps", "says"), [("cpu", 900, True), ("cpu", 3, False), ("cuda", 900, False)])
+def test_training_on_a_cpu_says_after_its_first_steps_how_long_the_others_take(
+    device: str, steps: int, says: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([100.0, 112.0])
+    monkeypatch.setattr("rerank_training.trainer.run.time.monotonic", lambda: next(times, 112.0))
+    line, state = ProgressLineCallback(), TrainerState(max_steps=steps)
+    arguments = SimpleNamespace(device=torch.device(device))
+    line.on_train_begin(arguments, state, None)
+    for state.global_step in range(1, 5):
+        line.on_step_end(arguments, state, None)
+    expected = f"3 steps took 12.0 s on this CPU: the other {steps - 3} take about 0:59:48, without evaluations; "
+    assert (expected in capsys.readouterr().out) is says

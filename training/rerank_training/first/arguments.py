@@ -50,5 +50,6 @@ class FirstArguments(ListArguments):
     ] = None
     lora_rank: Annotated[
         int,
-        f"Rank of a new LoRA adapter (alpha is {LORA_ALPHA}); 0: train all weights, or the adapter of the base if it has one.",
+        f"Rank of a new LoRA adapter (alpha is {LORA_ALPHA}); 0: train all weights, or the adapter of the base if it "
+        "has one.",
     ] = 0

@@ -261,6 +261,10 @@ def _change(before: Sequence[float], after: Sequence[float]) -> str:
     )
 
 
+#: Steps of a training on a CPU after which its duration is estimated; the first one is slower.
+_TIMED_STEPS = 3
+
+
 class ProgressLineCallback(TrainerCallback):
     """Prints a line every `logging_steps` steps: loss, held-out nDCG@10, tokens per second, remaining time."""
 
@@ -272,6 +276,18 @@ class ProgressLineCallback(TrainerCallback):
         state.compute_steps(args, state.max_steps)  # a resumed run logs and saves as it is asked to now
         if state.is_world_process_zero:
             print(f"resuming at step {state.global_step} of {state.max_steps}", flush=True)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Says after the first steps on a CPU how long the others take: people expect minutes, and it may be days."""
+        steps, left = state.global_step - self._first_step, state.max_steps - state.global_step
+        if steps == _TIMED_STEPS and left and args.device.type == "cpu" and state.is_world_process_zero:
+            elapsed_s = time.monotonic() - self._start_s
+            rest = timedelta(seconds=round(elapsed_s / steps * left))
+            print(
+                f"{steps} steps took {elapsed_s:.1f} s on this CPU: the other {left:,} take about {rest}, without "
+                "evaluations; --max-steps, or fewer passages in a window, make it shorter",
+                flush=True,
+            )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         elapsed_s = max(time.monotonic() - self._start_s, 1e-9)
