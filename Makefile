@@ -11,10 +11,11 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pyte
 
 .PHONY: demo test check newcomer parity docs reference ray-tests image-tests browser-tests sdk-tests lint bench proto env wheel release
 
-# make demo STAY=1: go on with the inspector in the browser.
+# Search, rerank with the default and with FIRST, and measure the default and PE-Rank. make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
 	$(BIN)/rerank demo --work build/demo $(if $(STAY),--stay)
 	$(BIN)/eval-beir --collection pydoc --index build/demo/index --model default --model pe-rank --out build/demo/eval
+	@echo "quality and time of all bundled models, as a picture: docs/images/quality-and-time.svg"
 
 # Lint, types and the whole suite.
 test: lint

@@ -92,6 +92,9 @@ def _http() -> Iterator[str]:
     for name, schema in document["components"]["schemas"].items():
         if fields := schema.get("properties"):
             yield from ("", f"## {name}", "", "| Field | Meaning |", "| --- | --- |")
+        elif _references(schema):
+            yield from ("", f"## {name}", "", f"{schema['type'].capitalize()} of {_references(schema)}.")
+        if fields:
             required = schema.get("required", ())
             for field, description in fields.items():
                 needed = " (required)" if field in required else ""

@@ -99,6 +99,25 @@ def write_report(report: Report, out: Path, console: Console) -> None:
     former = write_result(out / "report.md", _joined([*head, *rest]) + "\n")
     console.print(_joined(head), soft_wrap=True, markup=False)
     console.print(f"report: {out / 'report.md'}{f'; the one before it is {former}' if former else ''}")
+    for line in verdicts(report):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def verdicts(report: Report) -> Iterator[str]:
+    """For each system a sentence on what it gains over the first stage, or loses, and whether that may be chance."""
+    first_stage, *_ = report.results
+    for system, comparison, p in comparisons(report.results):
+        change = abs(comparison.difference)
+        if not change:
+            yield f"{system.name}: the same {MAIN_MEASURE} as {first_stage.name}"
+            continue
+        word = "gains" if comparison.difference > 0 else "loses"
+        measured = f"{system.name} {word} {change:.4f} {MAIN_MEASURE} against {first_stage.name}, p = {p:.2g}"
+        if p < SIGNIFICANT:
+            yield f"{measured}: more than chance explains"
+        else:
+            queries = f"over {comparison.queries} queries"
+            yield f"{measured}: {queries} this may be chance, so nothing was shown to be gained or lost"
 
 
 def _joined(parts: Sequence[str]) -> str:

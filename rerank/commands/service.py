@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: Preferred port of the demonstration's page, and its query.
 _HTTP_PORT = 8080
 _EXAMPLE = "parse a date string with a known format"
+#: Candidates of the example, and passages that FIRST reads at once.
+_DEPTH, _WINDOW = 20, 10
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -238,6 +240,7 @@ def demo(
     with service_process.service_process(config) as address, RerankClient(address) as client:
         console.print(f"service: gRPC at {address}, in a child process\n")
         _show_example(client)
+        _show_first(client)
         default = client.list_models().models[0]
         console.print(f"default model: {default.name}, {default.default_strategy}")
         minutes, seconds = divmod(round(time.perf_counter() - start_s), 60)
@@ -247,10 +250,16 @@ def demo(
         if http is None:
             console.print("see what happens to a query, in a browser: add --stay")
             return
-        example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": "default"})
-        console.print(f"page: http://{http.listen}/#{example}   (Ctrl-C ends)")
+        console.print(f"page: http://{http.listen}/#{_compared()}   (Ctrl-C ends)")
         with suppress(KeyboardInterrupt):
             Event().wait()
+
+
+def _compared() -> str:
+    """The fragment of the page's address with the default beside FIRST, which reads the list in windows."""
+    first = {"b.stage": "bm25", "b.model": "first", "b.strategy": "sliding", "b.window": str(_WINDOW)}
+    default = {"a.stage": "bm25", "a.model": "default"}
+    return urlencode({"query": _EXAMPLE, "depth": str(_DEPTH), "compare": "1", **default, **first})
 
 
 def _is_demo_index(folder: Path) -> bool:
@@ -278,7 +287,7 @@ def _free_port(preferred: int) -> int:
 
 def _show_example(client: RerankClient) -> None:
     """Prints the order of BM25 and the reranked order of the same candidates side by side."""
-    found = client.search(_EXAMPLE, first_stage="bm25", depth=20, model="identity", return_passages=True)
+    found = client.search(_EXAMPLE, first_stage="bm25", depth=_DEPTH, model="identity", return_passages=True)
     candidates = [{"doc_id": hit.doc_id, "text": hit.text, "score": hit.first_stage_score} for hit in found.results]
     reranked = client.rerank(_EXAMPLE, candidates)
     title = "the default model"
@@ -294,3 +303,27 @@ def _show_example(client: RerankClient) -> None:
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
     console.print(f"{execution_line(reranked.execution)}\n")
+
+
+def _show_first(client: RerankClient) -> None:
+    """Prints how FIRST orders the same candidates: the windows that it reads, one after the other, and their order.
+
+    The window slides from the end of the list to its beginning, so that a good passage may rise from any place.
+    """
+    strategy = {"kind": "sliding", "window_size": _WINDOW}
+    options: dict[str, Any] = {"model": "first", "strategy": strategy, "include_trace": True}
+    found = client.search(_EXAMPLE, first_stage="bm25", depth=_DEPTH, **options)
+    candidates = sorted(found.results, key=lambda result: result.original_position)
+    title = f"FIRST, a language model that reads {_WINDOW} passages at once: its windows over the same candidates"
+    table = Table(title=title, title_justify="left")
+    table.add_column("window", justify="right", no_wrap=True)
+    table.add_column("BM25 ranks that it reads", overflow="fold")
+    table.add_column("in its order", overflow="fold")
+    table.add_column("best of the window", overflow="fold")
+    for number, window in enumerate(found.trace.windows, start=1):
+        ordered = [window.positions[place] for place in window.permutation]
+        ranks = (", ".join(str(place + 1) for place in places) for places in (window.positions, ordered))
+        table.add_row(str(number), *ranks, candidates[ordered[0]].doc_id)
+    console.print(table)
+    best = ", ".join(result.doc_id for result in found.results[:3])
+    console.print(f"its first three: {best}\n{execution_line(found.execution)}\n")

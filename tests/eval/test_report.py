@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from rerank_eval.evaluation import FIRST_STAGE
 from rerank_eval.measures import COST_COLUMNS, MetricValues
-from rerank_eval.report import Report, SystemResult, comparisons, write_report, write_tables
+from rerank_eval.report import Report, SystemResult, comparisons, verdicts, write_report, write_tables
 from rerank_eval.settings import ORACLE
 from rerank_eval.statistics import compare, holm
 
@@ -167,3 +168,21 @@ def test_hash_of_a_model_is_not_in_the_report() -> None:
     text = markdown(evaluation(system))
     assert "- **a**: first, model m\n" in text
     assert "abcdef" not in text
+
+
+def test_last_lines_say_in_words_what_was_gained_over_the_first_stage_and_what_not() -> None:
+    far = result("d", [0.9, 0.91, 0.89, 0.9])
+    same = result("e", [0.5, 0.5, 0.5, 0.5])
+    lines = list(verdicts(evaluation(FIRST, far, WORSE, same)))
+    assert re.fullmatch(
+        r"a gains 0\.0500 nDCG@10 against first stage, p = [\d.]+: over 4 queries this may be chance, so nothing was "
+        "shown to be gained or lost",
+        lines[0],
+    )
+    assert re.fullmatch(
+        r"d gains 0\.4000 nDCG@10 against first stage, p = [\d.e-]+: more than chance explains", lines[1]
+    )
+    assert re.fullmatch(
+        r"c loses 0\.4000 nDCG@10 against first stage, p = [\d.e-]+: more than chance explains", lines[2]
+    )
+    assert lines[3] == "e: the same nDCG@10 as first stage"

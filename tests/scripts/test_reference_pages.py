@@ -18,10 +18,7 @@ def test_page_has_its_tables_as_they_are_now(page: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "rows"),
     [
-        (
-            "settings.md",
-            ["| `listen` | HOST:PORT of the service", "| `max_candidates` |", "| `window_size` |", "| `sha256` |"],
-        ),
+        ("settings.md", ["| `listen` | HOST:PORT", "| `max_candidates` |", "| `window_size` |", "| `sha256` |"]),
         ("http.md", ["| `POST /v2/rerank` |", "| `text_1` (required) |", "## RerankRequest"]),
         ("commands.md", ["### `rerank serve`", "* `--check`", "## `train-first`", "## `eval-beir`"]),
     ],

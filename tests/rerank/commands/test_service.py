@@ -5,14 +5,19 @@ from __future__ import annotations
 import shutil
 import socket
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
+from rerank.client.client import RerankClient
 from rerank.commands import service
 from rerank.config import ServiceConfig
-from rerank.retrieval.index import read_manifest
+from rerank.models.encoder import Encoder
+from rerank.retrieval.index import Index, read_manifest
 from tests.conftest import PASSAGES
+from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command
+from tests.serving import reranker_of, serving
 
 # --- rerank index ---
 
@@ -89,3 +94,25 @@ def test_taken_port_is_replaced_by_a_free_one() -> None:
         assert other != port
         socket.create_server(("127.0.0.1", other)).close()
     assert service._free_port(port) == port
+
+
+def test_demo_shows_the_windows_of_first_in_the_terminal_and_beside_the_default_in_the_page(
+    encoder: Encoder, index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reranker = reranker_of(encoder, {"first": NumberRanker(max_window_size=20)}, index)
+    with serving(reranker) as served, RerankClient(served.address) as client:
+        service._show_first(client)
+    printed = capsys.readouterr()
+    assert "its windows over the same candidates" in printed.err
+    header, *windows, best, execution = printed.out.strip().splitlines()
+    assert header.startswith("window\tBM25 ranks that it reads\tin its order")
+    assert windows
+    for number, line in enumerate(windows, start=1):
+        place, read, ordered, _ = line.split("\t")
+        assert int(place) == number
+        assert sorted(read.split(", ")) == sorted(ordered.split(", "))
+    assert best.startswith("its first three: ")
+    assert execution.startswith("first, sliding(")
+    fragment = parse_qs(service._compared())
+    assert (fragment["a.model"], fragment["b.model"], fragment["b.strategy"]) == (["default"], ["first"], ["sliding"])
+    assert fragment["compare"] == ["1"]
