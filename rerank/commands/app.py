@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from functools import wraps
 from inspect import Parameter, Signature
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -46,7 +46,7 @@ class Command(TyperCommand):
         takes_value = {name for option in options if not option.is_flag for name in option.opts}
         for before, name, word in zip(["", *args], args, args[1:], strict=False):
             if name in flags and before not in takes_value and not word.startswith("-"):
-                raise typer.BadParameter(f"it takes no value, given {word!r}", ctx, flags[name])
+                raise typer.BadParameter(f"it takes no value, given {word!r}", ctx, cast(Any, flags[name]))
 
     def get_short_help_str(self, limit: int = 0) -> str:
         return super().get_short_help_str(_LONGEST)
