@@ -13,7 +13,7 @@ from ir_measures import Measure
 from rerank.collections import Collection, beir
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.candidates import CandidateList, read_requests
-from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.qrels import Qrel, read_qrels, with_known_ids
 from rerank.readers.queries import parse_query
 from rerank.readers.rows import distinct, parsed_lines
 from rerank.types import Passage, Query
@@ -171,7 +171,9 @@ def _open(
         lists = {request.query.query_id: request.candidates for request in requests}
     qrels_sha256 = _sha256(sorted(qrels))
     if qrels_name:
-        qrels, qrels_sha256 = _read_qrels(qrels_name, _doc_ids((lists or {}).values()))
+        read, qrels_sha256 = _read_qrels(qrels_name)
+        doc_ids = _doc_ids((lists or {}).values())
+        qrels = with_known_ids(read, lambda _: queries.keys(), lambda _: doc_ids)
     origin = str(lists_file or collection)
     queries, notes = _asked_queries(queries, qrels, settings)
     judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin)
@@ -220,11 +222,8 @@ def _requests(
     return lists, sorted(query_ids - {qrel.query_id for qrel in qrels})
 
 
-def _read_qrels(name: str, doc_ids: set[str]) -> tuple[list[Qrel], str]:
+def _read_qrels(name: str) -> tuple[list[Qrel], str]:
     """The judgements of a file, or of a name that `named_qrels` takes, and their SHA-256.
-
-    Args:
-        doc_ids: of the candidates.
 
     Raises:
         CollectionError: the file cannot be read.
@@ -233,7 +232,7 @@ def _read_qrels(name: str, doc_ids: set[str]) -> tuple[list[Qrel], str]:
     path = Path(name)
     if not path.exists() and (named := named_qrels(name)) is not None:
         return named, _sha256(sorted(named))
-    return read_qrels(path, doc_ids), sha256_of_files([path])
+    return read_qrels(path), sha256_of_files([path])
 
 
 def _doc_ids(lists: Iterable[Sequence[Passage]]) -> set[str]:

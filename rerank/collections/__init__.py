@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rerank.collections import beir, pydoc
 from rerank.errors import CollectionError
-from rerank.readers.qrels import Qrel
+from rerank.readers.qrels import Qrel, with_known_ids
 from rerank.types import Passage, Query
 from rerank.util.files import missing_path_hint
 
@@ -68,7 +68,7 @@ def open_collection(name_or_path: str) -> Collection:
         partial(beir.lines_of, path),
         partial(beir.fingerprint, path),
         partial(beir.queries, corpus.parent),
-        partial(beir.qrels, corpus.parent),
+        partial(_beir_qrels, path),
     )
 
 
@@ -81,6 +81,18 @@ def no_collection(path: Path) -> str:
     if path.exists():
         return f"the file's name has another ending; {forms}"
     return f"there is no such folder or file{missing_path_hint(path)}; {forms}"
+
+
+def _beir_qrels(path: Path, split: str) -> list[Qrel]:
+    """The judgements of qrels/SPLIT.tsv, with the ids of the queries and passages."""
+
+    def query_ids(_: Ids[str]) -> set[str]:
+        return {query.query_id for query in beir.queries(beir.corpus_file(path).parent)}
+
+    def doc_ids(asked: Ids[str]) -> set[str]:
+        return {passage.doc_id for passage in beir.passages(path) if passage.doc_id in asked}
+
+    return with_known_ids(beir.qrels(path, split), query_ids, doc_ids)
 
 
 def is_collection(name_or_path: str) -> bool:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from rerank.readers.rows import BadRow, distinct, parsed_lines
@@ -24,6 +24,10 @@ _CODES = "|".join(quote(char) for char in map(chr, range(0x3001)) if _WHITE_SPAC
 _ENCODED = re.compile(_CODES, re.IGNORECASE)
 
 
+#: The ids among some that exist, at least those that have white space or its codes.
+FindIds: TypeAlias = Callable[[Set[str]], Collection[str]]
+
+
 class Qrel(NamedTuple):
     """One relevance judgement, from 0 on; see `grade_of`. ir_measures takes it, too."""
 
@@ -32,7 +36,7 @@ class Qrel(NamedTuple):
     relevance: int
 
 
-def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
+def read_qrels(path: Path) -> list[Qrel]:
     """Reads judgements, one per line, in the form that the first line shows.
 
     - TREC: query_id, an unused column, doc_id, relevance, with white space between.
@@ -41,10 +45,8 @@ def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
     The first line may be a header, such as "query-id corpus-id score". Tabs at the end of a line do not count.
 
     With tabs between the columns, doc_ids may contain spaces, and are read as they are. Otherwise, %20 is a space in an
-    id, and the percent codes of other white space are decoded too.
-
-    Args:
-        doc_ids: of the judged candidates. A judged id that differs from one of them only by these codes gets its form.
+    id, and the percent codes of other white space are decoded too. `with_known_ids` gives ids the form that queries and
+    passages have.
 
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines contradict each other; the message names
@@ -52,11 +54,31 @@ def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
     """
     form = _FileFormat()
     rows = ((number, qrel) for number, qrel in parsed_lines(path, form.qrel) if qrel is not None)
-    qrels = list(distinct(path, rows, lambda qrel: qrel[:2], "judgement of query and passage", may_repeat=True))
-    if not doc_ids:
-        return qrels
-    id_of = known_ids({qrel.doc_id for qrel in qrels}, doc_ids)
-    return [qrel._replace(doc_id=id_of[qrel.doc_id]) for qrel in qrels]
+    return list(distinct(path, rows, lambda qrel: qrel[:2], "judgement of query and passage", may_repeat=True))
+
+
+def with_known_ids(qrels: Sequence[Qrel], find_queries: FindIds, find_passages: FindIds) -> list[Qrel]:
+    """The judgements with the ids that queries and passages have, where they differ only by codes of white space.
+
+    A known id always means itself; see `known_ids`. Whoever compares judgements with queries and passages calls this.
+
+    Args:
+        find_queries, find_passages: called only if judged ids have white space or its codes.
+    """
+    query_ids = _forms_that_exist((qrel.query_id for qrel in qrels), find_queries)
+    doc_ids = _forms_that_exist((qrel.doc_id for qrel in qrels), find_passages)
+    if not query_ids and not doc_ids:
+        return list(qrels)
+    return [
+        Qrel(query_ids.get(query_id, query_id), doc_ids.get(doc_id, doc_id), grade) for query_id, doc_id, grade in qrels
+    ]
+
+
+def _forms_that_exist(ids: Iterable[str], find: FindIds) -> dict[str, str]:
+    """The form that exists of each id that has white space or its codes."""
+    coded = {id_ for id_ in ids if _WHITE_SPACE.search(id_) or _ENCODED.search(id_)}
+    forms = {form for id_ in coded for form in (id_, to_column(id_), from_column(id_))}
+    return known_ids(coded, find(forms)) if coded else {}
 
 
 def grade_of(relevance: float) -> int:

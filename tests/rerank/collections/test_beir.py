@@ -64,10 +64,21 @@ def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -
     (tmp_path / "qrels").mkdir()
     (tmp_path / f"qrels/dev.tsv{end}").write_bytes(compress(b"query-id\tcorpus-id\tscore\n1\ta b\t1\n"))
     (tmp_path / f"queries.jsonl{end}").write_bytes(compress(b'{"_id": "1", "text": "why"}\n'))
-    assert beir.qrels(tmp_path, "dev") == [Qrel("1", "a b", 1)]
-    assert beir.queries(tmp_path) == [Query("why", "1")]
+    collection = open_collection(write(tmp_path, '{"_id": "a b", "text": "x"}'))
+    assert collection.qrels("dev") == [Qrel("1", "a b", 1)]
+    assert collection.queries() == beir.queries(tmp_path) == [Query("why", "1")]
     with pytest.raises(CollectionError, match=r"there is no .*qrels/test\.tsv; it has those of the splits dev"):
-        beir.qrels(tmp_path)
+        collection.qrels("test")
+
+
+@pytest.mark.parametrize("row", ["my%20q 0 https://x.example/a%20flea 2", "my%20q\thttps://x.example/a%20flea\t2"])
+def test_judged_ids_have_the_form_of_the_collection(tmp_path: Path, row: str) -> None:
+    """A known id always means itself, also where white space separates the columns and %20 is a space."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text(f"{row}\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "my%20q", "text": "why"}\n')
+    collection = open_collection(write(tmp_path, '{"_id": "https://x.example/a%20flea", "text": "x"}'))
+    assert collection.qrels("test") == [Qrel("my%20q", "https://x.example/a%20flea", 2)]
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
@@ -93,7 +104,7 @@ def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path: Path, end: 
     assert by_folder.name == "mine"
     (lines := tmp_path / "queries.tsv").write_text("q\twhy\n")
     assert beir.queries(lines) == beir.queries(folder) == beir.queries(folder / f"queries.jsonl{end}")
-    assert beir.qrels(folder / f"queries.jsonl{end}") == [Qrel("q", "1", 2)]
+    assert beir.qrels_file(folder / f"queries.jsonl{end}", "test") == folder / "qrels" / "test.tsv"
 
 
 def test_what_is_no_collection_is_told_what_can_be_one(tmp_path: Path) -> None:

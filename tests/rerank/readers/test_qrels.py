@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.qrels import Qrel, read_qrels, with_known_ids
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -43,6 +44,25 @@ def test_both_forms_are_recognised_and_grades_begin_at_0(tmp_path: Path, text: s
 def test_white_space_of_ids_is_decoded_between_spaces_and_stays_between_tabs(tmp_path: Path) -> None:
     assert read(tmp_path, "q%201 0 HELP%201 2\n") == [Qrel("q 1", "HELP 1", 2)]
     assert read(tmp_path, "q\t0\tHELP%201\t2\n") == [Qrel("q", "HELP%201", 2)]
+
+
+def test_judged_ids_get_the_form_that_exists_and_a_known_id_means_itself() -> None:
+    qrels = [Qrel("q 1", "a b", 2), Qrel("q%202", "c%20d", 1), Qrel("plain", "e%20f", 1), Qrel("plain", "%2F", 1)]
+    known = {"q%201", "q 2", "plain"}, {"a%20b", "c d", "e f", "e%20f", "/"}
+    found = with_known_ids(qrels, lambda ids: known[0] & ids, lambda ids: known[1] & ids)
+    assert found == [
+        Qrel("q%201", "a%20b", 2),
+        Qrel("q 2", "c d", 1),
+        Qrel("plain", "e%20f", 1),
+        Qrel("plain", "%2F", 1),
+    ]
+
+
+def test_nothing_is_looked_up_where_no_id_has_white_space() -> None:
+    def find(ids: Set[str]) -> list[str]:
+        raise AssertionError(ids)
+
+    assert with_known_ids([Qrel("q", "a%2Fb", 2)], find, find) == [Qrel("q", "a%2Fb", 2)]
 
 
 @pytest.mark.parametrize("text", ["1 0 a 2\n\n1 0 b 1\n1 0 a 0\n", f"{HEADER}1\ta\t2\n\n1\ta\t0\n"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rerank_eval.measures import measure, measures_from
 
-from rerank.collections import beir, open_collection
+from rerank.collections import open_collection
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
@@ -66,8 +66,10 @@ def test_index_of_another_encoder_or_format_is_refused(
 def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> None:
     """nDCG@10 with title + text, k1 .9, b .4: BM25 .365, dense .400, RRF .431."""
     folder = shared / "cranfield"
-    build_index(open_collection(str(folder)), tmp_path / "cranfield", encoder)
-    opened, queries, qrels = Index(tmp_path / "cranfield", encoder), beir.queries(folder), beir.qrels(folder)
+    collection = open_collection(str(folder))
+    build_index(collection, tmp_path / "cranfield", encoder)
+    opened = Index(tmp_path / "cranfield", encoder)
+    queries, qrels = collection.queries(), collection.qrels("test")
     found = {}
     for first_stage in (FirstStage.BM25, FirstStage.DENSE, FirstStage.HYBRID_RRF):
         runs = opened.search(first_stage, queries, 100)

@@ -14,11 +14,13 @@ from rerank_training.fusion.training import WeightComparison, check_sources, rea
 from rerank_training.lists.training_list import TrainingList
 from typer.testing import CliRunner
 
+from rerank.collections import Collection
 from rerank.config import BUNDLED_MODELS, FusionModel, ServiceConfig, load_config
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.types import FirstStageKind
+from rerank.retrieval.build import build_index
+from rerank.types import FirstStageKind, Passage
 from tests.conftest import PASSAGES
 from tests.training.small_lists import QUERIES
 
@@ -60,6 +62,23 @@ def test_queries_without_judgements_are_refused(files: Path, index_folder: Path,
 def test_judgements_grade_the_lists_of_a_file(files: Path, encoder: Encoder) -> None:
     found = only_list(encoder, lists=files / "lists.jsonl", qrels=files / "qrels.txt")
     assert found.relevance == (0.0, 2.0)
+
+
+def test_judged_ids_have_the_form_of_the_lists(files: Path, encoder: Encoder) -> None:
+    lists = files / "lists.jsonl"
+    lists.write_text(lists.read_text().replace('"flea"', '"a%20flea"').replace('"1"', '"my%20q"'))
+    (files / "qrels.txt").write_text("my%20q 0 a%20flea 2\n")
+    assert only_list(encoder, lists=lists, qrels=files / "qrels.txt").relevance == (0.0, 2.0)
+
+
+def test_judged_ids_have_the_form_of_the_index(tmp_path: Path, encoder: Encoder) -> None:
+    passages = [Passage("a%20flea", "A flea lives a year."), Passage("desert", "Deserts are dry.")]
+    build_index(Collection("two", lambda: iter(passages)), tmp_path / "index", encoder)
+    (tmp_path / "queries.tsv").write_text(f"my%20q\t{QUERY}\n")
+    (tmp_path / "qrels.txt").write_text("my%20q 0 a%20flea 2\n")
+    paths = {"queries": tmp_path / "queries.tsv", "qrels": tmp_path / "qrels.txt"}
+    found = only_list(encoder, index=tmp_path / "index", depth=2, **paths)
+    assert dict(zip([passage.doc_id for passage in found.passages], found.relevance, strict=True))["a%20flea"] == 2.0
 
 
 def test_weight_of_the_service_is_auto_unless_it_is_given() -> None:
@@ -177,7 +196,7 @@ def test_existing_settings_are_not_replaced(inputs: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("lists", "judged", "message"),
     [
-        (24, "other", "in none of the 24 lists is a passage more relevant than another; check"),
+        (24, "other", "in none of the 24 lists of .*requests.jsonl is a passage more relevant than another; check"),
         (1, "flea", "1 judged lists have passages of different grades; at least 20"),
     ],
 )

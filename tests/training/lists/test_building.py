@@ -52,6 +52,14 @@ def ids(item: TrainingList) -> list[str]:
     return [passage.doc_id for passage in item.passages]
 
 
+def test_judged_ids_have_the_form_of_the_requests(requests: Path, tmp_path: Path) -> None:
+    text = requests.read_text().replace('"d1"', '"https://x.example/a%20flea"').replace('"7"', '"my%20q"')
+    requests.write_text(text)
+    (tmp_path / "qrels.txt").write_text("my%20q 0 https://x.example/a%20flea 3\n")
+    (item,) = built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=tmp_path / "qrels.txt", passages="5")
+    assert dict(zip(ids(item), item.relevance, strict=True))["https://x.example/a%20flea"] == 3.0
+
+
 def test_requests_with_qrels(files: dict[str, Path], tmp_path: Path) -> None:
     lists = built(tmp_path / "out.jsonl", "qrels", **files, passages="2-5", lists_per_query=20)
     assert [item.query.query_id for item in lists[:2]] == ["dl/7", "dl/7#2"]

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_training.lists.training_list import TrainingList, read_lists, relevance_from_ranking, write_lists
+from rerank_training.lists.training_list import TrainingList, graded, read_lists, relevance_from_ranking, write_lists
 
 from rerank.errors import CollectionError, ConfigError
-from rerank.readers.qrels import grades_by_query, read_qrels
+from rerank.readers.qrels import read_qrels
 from rerank.types import Passage, Query
 from tests.full_disk import largest_file
 
@@ -222,9 +222,27 @@ def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(t
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("7 0 c 3\n7 0 b -2\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
-    (item,) = read_lists(requests, grades=grades_by_query(read_qrels(qrels)))
+    (item,) = read_lists(requests, read_qrels(qrels))
     assert (item.query, item.relevance) == (Query("flea life", "7"), (1.0, 0.0, 3.0))
     assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
+
+
+def test_judged_ids_have_the_form_of_the_requests(tmp_path: Path) -> None:
+    """With white space between the columns, %20 is a space, unless the ids of the requests hold the code."""
+    row: Any = request_row("my%20q")
+    row["candidates"][1]["docid"] = "https://x.example/a%20flea"
+    (tmp_path / "qrels.txt").write_text("my%20q 0 https://x.example/a%20flea 2\n", encoding="utf-8")
+    (item,) = read_lists(write(tmp_path / "requests.jsonl", row), read_qrels(tmp_path / "qrels.txt"))
+    assert item.relevance == (0.0, 2.0, 0.0)
+
+
+def test_lists_without_unequal_relevance_are_left_out_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
+    passages = Passage("a", "A flea."), Passage("b", "Deserts.")
+    same, unequal = (TrainingList(Query("flea"), passages, relevance) for relevance in ((1.0, 1.0), (-1.0, 0.0)))
+    assert graded([same, unequal, same], "lists.jsonl") == [unequal]
+    assert "lists.jsonl: 2 of 3 lists are left out: all passages equally relevant" in caplog.text
+    with pytest.raises(CollectionError, match=r"in none of the 2 lists of lists\.jsonl is a passage more relevant"):
+        graded([same, same], "lists.jsonl")
 
 
 @pytest.mark.parametrize(("third", "scores"), [(-2.5, (1.0, 1.0, -2.5)), (None, ())])
@@ -234,9 +252,7 @@ def test_requests_keep_the_scores_if_all_candidates_have_one(
     row: Any = request_row("7")
     row["candidates"][2]["score"] = third
     (tmp_path / "qrels.txt").write_text("7 0 c 3\n", encoding="utf-8")
-    (item,) = read_lists(
-        write(tmp_path / "requests.jsonl", row), grades=grades_by_query(read_qrels(tmp_path / "qrels.txt"))
-    )
+    (item,) = read_lists(write(tmp_path / "requests.jsonl", row), read_qrels(tmp_path / "qrels.txt"))
     assert item.scores == scores
     assert item.select([2, 0]).scores == tuple(scores[place] for place in (2, 0) if scores)
 
@@ -245,7 +261,7 @@ def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
     with pytest.raises(CollectionError, match="no judgement for query '7'"):
-        read_lists(requests, grades=grades_by_query(read_qrels(tmp_path / "qrels.txt")))
+        read_lists(requests, read_qrels(tmp_path / "qrels.txt"))
     with pytest.raises(CollectionError, match="give its judgements with --qrels"):
         read_lists(requests)
 

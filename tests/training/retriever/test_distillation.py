@@ -26,7 +26,7 @@ from rerank_training.retriever.encoder import TrainableEncoder
 from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 
-from rerank.collections import open_collection
+from rerank.collections import Collection, open_collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
@@ -57,10 +57,21 @@ def by_length(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     ("held_out", "counts"), [("all", "0 are left to train on and 4"), ("none", "4 are left to train on and 0 have")]
 )
 def test_split_without_training_or_held_out_queries_is_refused(
-    judged_queries: Path, held_out: str, counts: str
+    judged_queries: Path, index_folder: Path, held_out: str, counts: str
 ) -> None:
     with pytest.raises(ConfigError, match=counts):
-        split_queries(judged_queries, held_out)
+        split_queries(judged_queries, held_out, index_folder)
+
+
+def test_judged_ids_have_the_form_of_queries_and_index(tmp_path: Path, encoder: Encoder) -> None:
+    passages = [Passage("a%20flea", "A flea lives a year."), Passage("desert", "Deserts are dry.")]
+    build_index(Collection("two", lambda: iter(passages)), tmp_path / "index", encoder)
+    (tmp_path / "queries.jsonl").write_text('{"_id": "my%20q", "text": "fleas"}\n{"_id": "r", "text": "sand"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("my%20q 0 a%20flea 2\n")
+    training, held_out, qrels = split_queries(tmp_path, "test", tmp_path / "index")
+    assert [[query.query_id for query in part] for part in (training, held_out)] == [["r"], ["my%20q"]]
+    assert qrels == [Qrel("my%20q", "a%20flea", 2)]
 
 
 def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: Encoder) -> None:

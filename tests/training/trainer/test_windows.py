@@ -26,6 +26,12 @@ from tests.word_lists import HELD_OUT_LETTERS, word_lists
 LISTS, OTHERS = word_lists(3), word_lists(2, letters=HELD_OUT_LETTERS)
 
 
+def unequal(lists: list[TrainingList]) -> list[TrainingList]:
+    """The lists, each followed by one with other ids whose passages are all equally relevant."""
+    alike = [replace(item, query=Query(f"{item.query.text}?"), relevance=(0.0,) * 4) for item in lists]
+    return [item for pair in zip(lists, alike, strict=True) for item in pair]
+
+
 def numbered_list(n: int, name: str = "q", best: tuple[int, ...] = (0,)) -> TrainingList:
     passages = tuple(Passage(f"{position:03}", f"text {position}") for position in range(n))
     return TrainingList(Query(name), passages, tuple(5.0 if position in best else 1.0 for position in range(n)))
@@ -136,3 +142,11 @@ def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warn
 def test_base_with_a_manifest_keeps_windows_that_it_has_seen() -> None:
     arguments = ListArguments(lists="", window_size=26)
     assert with_filled_windows(arguments, word_lists(2), bundled.FIRST).window_size == 20
+
+
+def test_lists_without_unequal_relevance_are_neither_trained_on_nor_held_out(tmp_path: Path) -> None:
+    paths = {}
+    for name, lists in (("lists", LISTS), ("eval_lists", OTHERS)):
+        paths[name] = str(tmp_path / name)
+        write_lists(tmp_path / name, unequal(lists))
+    assert read_training_lists(ListArguments(**paths)) == (LISTS, OTHERS)

@@ -23,13 +23,13 @@ from rerank.engine.scores import candidate_scores
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.readers.qrels import grades_by_query, read_qrels
+from rerank.readers.qrels import Qrel, grades_by_query, read_qrels, with_known_ids
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, FirstStageKind, Query
 from rerank.util.files import atomic_file, report_disk_errors
 from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.weights import Weights, choose, gain, ndcg_of_first_stage, ndcg_of_weights, signals_of
-from rerank_training.lists.training_list import TrainingList, read_lists
+from rerank_training.lists.training_list import TrainingList, graded, read_lists
 
 #: Token states of the sparse encoder that are kept for passages of several lists.
 _SPARSE_CACHE_BYTES = 500_000_000
@@ -90,7 +90,7 @@ def train_fusion(
     check_sources(arguments)
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     sparse = sparse_encoder or SparseEncoder(arguments.sparse_encoder or SPLADE_TINY, cache_bytes=_SPARSE_CACHE_BYTES)
-    lists = _graded(read_judged_lists(arguments, encoder, lambda: sparse))
+    lists = _enough(graded(read_judged_lists(arguments, encoder, lambda: sparse), arguments.lists or arguments.index))
     model = FusionModel(name="default", ranker="fusion", cosine_depth=arguments.depth_of_cosines)
     default = Weights(arguments.default_weight, model.sparse_weight)
     tried = Weights.tried(default)
@@ -133,19 +133,21 @@ def read_judged_lists(
     else:
         queries = beir.queries(arguments.queries) if arguments.queries else []
         qrels = read_qrels(arguments.qrels) if arguments.qrels else []
-    grades = grades_by_query(qrels) if qrels else None
     if arguments.index:
         index = Index(arguments.index, encoder, sparse_encoder)
-        return list(_searched(index, arguments, queries, grades or {}))
+        return list(_searched(index, arguments, queries, qrels))
     if arguments.lists is None:
         raise ConfigError("neither --lists nor --index is given; this is a bug")
-    return read_lists(arguments.lists, grades)
+    return read_lists(arguments.lists, qrels or None)
 
 
 def _searched(
-    index: Index, arguments: FusionArguments, queries: Sequence[Query], grades: Mapping[str, Mapping[str, int]]
+    index: Index, arguments: FusionArguments, queries: Sequence[Query], qrels: Sequence[Qrel]
 ) -> Iterator[TrainingList]:
     """The lists that searches of the index find, with the vectors of their passages."""
+    query_ids = {query.query_id for query in queries}
+    named = with_known_ids(qrels, lambda _: query_ids, lambda doc_ids: index.store.texts(sorted(doc_ids)))
+    grades = grades_by_query(named)
     judged = [query for query in queries if query.query_id in grades]
     if not judged:
         raise CollectionError(
@@ -175,27 +177,14 @@ def _one_of(what: str, given: Mapping[str, object]) -> None:
         raise ConfigError(f"{what} come from one of {', '.join(given)}, but {found} given; give exactly one")
 
 
-def _graded(lists: Sequence[TrainingList]) -> list[TrainingList]:
-    """The lists where a passage is more relevant than another; others measure nothing.
-
-    Raises:
-        CollectionError: too few lists remain.
-    """
-    graded = [item for item in lists if max(item.relevance) > min(item.relevance)]
-    if len(graded) < len(lists):
-        left_out = len(lists) - len(graded)
-        console.print(f"{left_out:,} of {len(lists):,} lists are left out: all their passages are as relevant")
-    if not graded:
+def _enough(lists: Sequence[TrainingList]) -> Sequence[TrainingList]:
+    """The lists. Raises: CollectionError if they are too few."""
+    if len(lists) < _MIN_LISTS:
         raise CollectionError(
-            f"in none of the {len(lists):,} lists is a passage more relevant than another; check that the query_ids "
-            "and doc_ids of the judgements are in the lists"
-        )
-    if len(graded) < _MIN_LISTS:
-        raise CollectionError(
-            f"{len(graded)} judged lists have passages of different grades; at least {_MIN_LISTS} are needed: judge "
+            f"{len(lists)} judged lists have passages of different grades; at least {_MIN_LISTS} are needed: judge "
             "more queries, or retrieve more passages"
         )
-    return graded
+    return lists
 
 
 def _compared(c: Comparison) -> str:

@@ -10,17 +10,19 @@ Of training lists, the passages are the texts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from rerank.errors import CollectionError
+from rerank.readers.qrels import Qrel
 from rerank_training.lists.training_list import (
     ASSISTANT,
     PE_RANK_KEYS,
     PE_RANK_MARK,
     USER,
-    Grades,
+    grades_in,
     is_alignment,
     parse_list,
     read_rows,
@@ -46,15 +48,17 @@ class AlignTurns:
 AlignTexts: TypeAlias = dict[str, AlignTurns | None]
 
 
-def read_align_texts(path: Path, grades: Grades | None = None) -> AlignTexts:
+def read_align_texts(path: Path, qrels: Sequence[Qrel] | None = None) -> AlignTexts:
     """Reads the distinct texts of a file, with the last conversation about each.
 
     Args:
-        grades: see `read_lists`.
+        qrels: see `read_lists`.
 
     Raises:
         CollectionError: see `read_lists`.
     """
+
+    grades = grades_in(path, qrels)
 
     def parse(row: Any, location: str) -> AlignTexts:
         if is_alignment(row):

@@ -24,7 +24,7 @@ from rerank.types import Passage, Query
 from rerank_training.lists.sampling import Pool, make_pool, sample_passages
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.teachers import Teacher, open_teacher
-from rerank_training.lists.training_list import Grades, TrainingList, write_lists
+from rerank_training.lists.training_list import Grades, TrainingList, of_requests, write_lists
 from rerank_training.lists.vector_table import VectorTable, encode_texts
 
 
@@ -141,7 +141,8 @@ def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
     """For each request, its first `depth` candidates that have a text."""
     requests = read_requests(path)
-    grades = grades_by_query(read_qrels(settings.qrels)) if settings.qrels else {}
+    qrels = of_requests(read_qrels(settings.qrels), requests) if settings.qrels else []
+    grades = grades_by_query(qrels)
     if settings.qrels and settings.teacher is TeacherName.QRELS:
         requests = _judged(requests, grades, settings.qrels)
     return Source(_request_pools(requests, grades, settings, encoder), len(requests))

@@ -36,7 +36,9 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
@@ -47,6 +49,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rerank.errors import CollectionError
 from rerank.rankers.permutations import parse_permutation
 from rerank.readers.candidates import CandidateList, parse_request
+from rerank.readers.qrels import Qrel, grades_by_query, with_known_ids
 from rerank.readers.rows import BadRow, json_rows
 from rerank.types import Passage, Query
 from rerank.util.files import atomic_file, report_disk_errors
@@ -155,24 +158,24 @@ def _encoding_problem(texts: Iterable[str]) -> str | None:
     return None
 
 
-def read_lists(path: Path, grades: Grades | None = None) -> list[TrainingList]:
+def read_lists(path: Path, qrels: Sequence[Qrel] | None = None) -> list[TrainingList]:
     """Reads training lists: one per line, or in one JSON array; see `rerank.readers.rows.json_rows`.
 
     The formats are recognised by the keys of each row:
 
     - our own, conversations, and the rows of PE-Rank and of E2Rank, described above;
-    - RankLLM requests, whose relevance is taken from `grades`; an unjudged candidate has grade 0.
+    - RankLLM requests, whose relevance is taken from `qrels`; an unjudged candidate has grade 0.
 
     Invalid rows are skipped, and logged with their location and the reason.
 
     Args:
-        grades: needed for requests only.
+        qrels: needed for requests only.
 
     Raises:
         CollectionError: the file cannot be read, a line is not a JSON object, there are no lists, or more than a
             hundredth of the rows are invalid.
     """
-    sources = set[str]()
+    grades, sources = grades_in(path, qrels), set[str]()
 
     def parse(row: Any, location: str) -> TrainingList:
         item = parse_list(row, location, grades)
@@ -211,6 +214,60 @@ def read_rows(path: Path, parse: Callable[[Any, str], T], what: str) -> list[T]:
             errors.append(f"{location}: not in a supported format ({error!r})")
     _check_errors(path, len(items), errors, what)
     return items
+
+
+def grades_in(path: Path, qrels: Sequence[Qrel] | None) -> Grades | None:
+    """The judgements by query, with the ids of the requests in a file, which is read for them only if need be."""
+    if qrels is None:
+        return None
+
+    @cache
+    def requests() -> list[CandidateList]:
+        found = []
+        for _, row in json_rows(path, lambda row: row):
+            with suppress(BadRow):  # `read_rows` names it
+                found.append(parse_request(row))
+        return found
+
+    return grades_by_query(
+        with_known_ids(
+            qrels,
+            lambda _: {request.query.query_id for request in requests()},
+            lambda _: {passage.doc_id for request in requests() for passage in request.candidates},
+        )
+    )
+
+
+def of_requests(qrels: Sequence[Qrel], requests: Sequence[CandidateList]) -> list[Qrel]:
+    """The judgements with the ids of requests and of their candidates, see `with_known_ids`."""
+    return with_known_ids(
+        qrels,
+        lambda _: {request.query.query_id for request in requests},
+        lambda _: {passage.doc_id for request in requests for passage in request.candidates},
+    )
+
+
+def graded(lists: Sequence[TrainingList], source: object) -> list[TrainingList]:
+    """The lists where a passage is more relevant than another: others teach and measure nothing.
+
+    Lists that are left out are logged with their number.
+
+    Args:
+        source: of the lists, as messages name it.
+
+    Raises:
+        CollectionError: no list is left.
+    """
+    kept = [item for item in lists if max(item.relevance) > min(item.relevance)]
+    if not kept:
+        raise CollectionError(
+            f"in none of the {len(lists):,} lists of {source} is a passage more relevant than another; check that the "
+            "query_ids and doc_ids of the judgements are in the lists, and what the teacher gave"
+        )
+    if len(kept) < len(lists):
+        left_out = len(lists) - len(kept)
+        logger.warning("%s: %d of %d lists are left out: all passages equally relevant", source, left_out, len(lists))
+    return kept
 
 
 def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:

@@ -41,7 +41,7 @@ from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import (
     TrainingWindows,
     held_out_windows,
-    read_grades,
+    read_judgements,
     read_training_lists,
     training_windows,
     with_filled_windows,
@@ -73,7 +73,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     arguments = replace(arguments, window_size=size)
     aligns = arguments.objective == "align"
-    texts = read_align_texts(Path(arguments.lists), read_grades(arguments)) if aligns else {}
+    texts = read_align_texts(Path(arguments.lists), read_judgements(arguments)) if aligns else {}
     lists, held_out = ([], []) if aligns else read_training_lists(arguments)
     arguments = arguments if aligns else with_filled_windows(arguments, lists, base_at)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter

@@ -30,7 +30,7 @@ from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.readers.qrels import Qrel
+from rerank.readers.qrels import Qrel, read_qrels, with_known_ids
 from rerank.retrieval.build import BuildSettings, Report, VectorSteps
 from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.dense import DenseRetriever, open_vector_index
@@ -42,7 +42,7 @@ from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import Teacher, open_teacher
-from rerank_training.lists.training_list import TrainingList, read_lists, write_lists
+from rerank_training.lists.training_list import TrainingList, graded, read_lists, write_lists
 from rerank_training.retriever.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RetrieverArguments
 from rerank_training.retriever.encoder import RetrieverCollator, RetrieverObjective, TrainableEncoder
 from rerank_training.trainer.arguments import RunArguments
@@ -74,7 +74,7 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")
     refuse_foreign_files(folder)
-    queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
+    queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out, Path(arguments.index))
     base, work = Path(arguments.index), folder / TRAINING
     with report_write_errors(folder), settings.main_process_first(local=False):
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,19 +99,20 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     return folder
 
 
-def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query], list[Qrel]]:
+def split_queries(folder: Path, held_out: str, index: Path) -> tuple[list[Query], list[Query], list[Qrel]]:
     """Training queries, held-out queries, and the judgements of the held-out queries.
 
     Args:
         folder: in BEIR layout, or its file of queries, which is read; and qrels/{held_out}.tsv for held-out queries.
         held_out: name of the judgements whose queries are held out; empty: no query is held out.
+        index: has the judged passages.
 
     Raises:
         CollectionError: a file cannot be read.
         ConfigError: there are no training queries, or no held-out ones although some were requested.
     """
     queries = beir.queries(folder)
-    qrels = beir.qrels(folder, held_out) if held_out else []
+    qrels = _judgements(beir.qrels_file(folder, held_out), queries, index) if held_out else []
     judged = {qrel.query_id for qrel in qrels}
     training = [query for query in queries if query.query_id not in judged]
     measured = [query for query in queries if query.query_id in judged]
@@ -122,6 +123,15 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
             "leave it out"
         )
     return training, measured, qrels
+
+
+def _judgements(path: Path, queries: Sequence[Query], index: Path) -> list[Qrel]:
+    """The judgements of a file, with the ids of the queries and of the passages of an index."""
+    return with_known_ids(
+        read_qrels(path),
+        lambda _: {query.query_id for query in queries},
+        lambda doc_ids: PassageStore(index).texts(sorted(doc_ids)),
+    )
 
 
 def mined_lists(
@@ -229,7 +239,7 @@ def _train(
     """Trains the encoder `base` on the lists in `work` and writes it to `out`."""
     settings = copy.copy(given)  # because training changes them
     settings.output_dir = str(work)
-    lists = read_lists(work / "lists.jsonl")
+    lists = graded(read_lists(work / "lists.jsonl"), work / "lists.jsonl")
     sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
     set_seed(settings.seed)  # for the initial weights of the adapter
     model = TrainableEncoder(base, arguments.lora_rank)

@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 
 from rerank.checkpoints.manifest import trained_window
 from rerank.errors import ConfigError
-from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank_training.lists.training_list import Grades, TrainingList, read_lists
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank_training.lists.training_list import TrainingList, graded, read_lists
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments
 
@@ -35,12 +35,12 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
     Held-out lists of a query that is trained on are left out: a model that learnt them by heart would be the best.
 
     Raises:
-        CollectionError: see `read_lists`.
+        CollectionError: see `read_lists` and `graded`.
         ConfigError: all held-out lists are of queries that are trained on.
     """
-    grades = read_grades(arguments)
+    qrels = read_judgements(arguments)
     paths = (arguments.lists, arguments.eval_lists)
-    lists, given = (read_lists(Path(path), grades) if path else [] for path in paths)
+    lists, given = (graded(read_lists(Path(path), qrels), path) if path else [] for path in paths)
     trained = {(item.query.text, item.query.instruction) for item in lists}
     held_out = [item for item in given if (item.query.text, item.query.instruction) not in trained]
     if len(held_out) < len(given):
@@ -52,9 +52,9 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
     return lists, held_out
 
 
-def read_grades(arguments: ListArguments) -> Grades | None:
+def read_judgements(arguments: ListArguments) -> list[Qrel] | None:
     """The judgements of --qrels; None without the flag."""
-    return grades_by_query(read_qrels(Path(arguments.qrels))) if arguments.qrels else None
+    return read_qrels(Path(arguments.qrels)) if arguments.qrels else None
 
 
 def with_filled_windows(arguments: Arguments, lists: Sequence[TrainingList], base: Path) -> Arguments:
