@@ -163,10 +163,7 @@ CHANGES: tuple[Change, ...] = (
         ("pair_losses(scores) / math.log(2)", "pair_losses(scores)"),
         (".abs().clamp(min=1).to(scores.dtype)", ".abs().clamp(min=2).to(scores.dtype)"),
         ("grades = relevance.clamp(min=0)", "grades = relevance"),
-        (
-            "_mean_over_lists(losses / mask.sum(dim=-1).clamp(min=1), _has_two(mask))",
-            "_mean_over_lists(losses, _has_two(mask))",
-        ),
+        ("sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)", "sum(dim=-1)"),
         ("return mask.sum(dim=-1) >= 2", "return mask.sum(dim=-1) >= 1"),
         (".sum() / contributes.sum().clamp(min=1)", ".mean()"),
     ),

@@ -126,7 +126,7 @@ def _step(proof: Proof) -> Iterator[Row]:
 
     def forward_and_backward() -> None:
         with torch.autocast(proof.device.kind, torch.bfloat16):
-            _OBJECTIVE.loss(model, batch).backward()
+            _OBJECTIVE.terms(model, batch).sum().backward()
 
     def step(compute: Callable[[], None]) -> None:
         compute()
@@ -169,7 +169,7 @@ def _batch(size: LlamaSize, tokens: int) -> dict[str, torch.Tensor]:
 
 
 def _loss_and_gradient(model: Any, batch: dict[str, torch.Tensor]) -> tuple[float, float]:
-    loss = _OBJECTIVE.loss(model, batch)
+    loss = _OBJECTIVE.terms(model, batch).sum()
     loss.backward()
     length = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     model.zero_grad()

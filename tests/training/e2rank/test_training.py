@@ -82,14 +82,14 @@ def test_loss_is_that_of_loops(qwen: Encoder, model: ListEncoder, batch: dict[st
         ]
         pairs.append(sum(of_pairs) / len(of_pairs))
     expected = sum(contrast) / len(contrast) + 2 * sum(pairs) / len(pairs)
-    assert objective.loss(model, batch).item() == pytest.approx(expected, rel=1e-4)
+    assert objective.terms(model, batch).sum().item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_gradients_reach_the_model_by_both_losses(model: ListEncoder, batch: dict[str, Tensor]) -> None:
     gradients = []
     for weight in (0.0, 2.0):
         model.zero_grad()
-        E2RankObjective(ranknet, rank_weight=weight).loss(model, batch).backward()
+        E2RankObjective(ranknet, rank_weight=weight).terms(model, batch).sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert all(bool(gradient.abs().max() > 0) for gradient in gradients)
     assert not torch.allclose(*gradients)

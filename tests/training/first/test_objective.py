@@ -158,7 +158,7 @@ def objective_of(examples: FirstCollator, objective: ObjectiveName, rank_weight:
 
 
 def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
-    return objective.loss(model, examples(items)).item()
+    return objective.terms(model, examples(items)).sum().item()
 
 
 # --- slow

@@ -160,7 +160,8 @@ def test_loss_is_the_weighted_sum_of_its_parts(folder: Path, encoder: Encoder, s
     model, batch = model_and_batch(folder, encoder, stepwise)
     loss = stepwise_listmle if stepwise else listmle
     vectors, with_text, with_kl, full = (
-        PEObjective(loss, stepwise, *weights).loss(model, batch) for weights in ((0, 0), (1, 0), (0, 1), (0.5, 0.2))
+        PEObjective(loss, stepwise, *weights).terms(model, batch).sum()
+        for weights in ((0, 0), (1, 0), (0, 1), (0.5, 0.2))
     )
     expected = vectors + 0.5 * (with_text - vectors) + 0.2 * (with_kl - vectors)
     torch.testing.assert_close(full, expected, atol=1e-5, rtol=1e-5)
@@ -179,7 +180,7 @@ def test_stepwise_divergence_is_the_sum_over_steps_of_the_remaining_passages(fol
             left = torch.tensor(order[step : len(item.passages)])
             everything = torch.ones(1, len(left), dtype=torch.bool)
             expected[-1] = expected[-1] + kl(plain[row, step, left][None], text[row, step, left][None], everything)
-    found = objective.loss(model, batch) - replace(objective, kl_weight=0.0).loss(model, batch)
+    found = objective.terms(model, batch).sum() - replace(objective, kl_weight=0.0).terms(model, batch).sum()
     torch.testing.assert_close(found, torch.stack(expected).mean(), atol=1e-4, rtol=1e-4)
 
 
@@ -231,7 +232,7 @@ def test_answer_is_divided_into_tokens_as_in_the_whole_conversation(base: PEBase
 def test_loss_is_the_mean_over_all_tokens_of_texts(base: PEBase, collator: AlignCollator) -> None:
     """Compared with one text at a time and logits at every position."""
     batch = collator(TEXTS)
-    loss = AlignObjective().loss(base.model, batch)
+    loss = AlignObjective().terms(base.model, batch).sum()
     total, count = torch.tensor(0.0), 0
     for text in TEXTS:
         one = collator([text])

@@ -9,7 +9,14 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
-from rerank_training.trainer.losses import RANK_LOSSES, RankLoss, language_model_loss, listmle, stepwise_listmle
+from rerank_training.trainer.losses import (
+    RANK_LOSSES,
+    RankLoss,
+    label_count,
+    language_model_loss,
+    listmle,
+    stepwise_listmle,
+)
 from torch import Tensor
 from transformers.loss.loss_utils import ForCausalLMLoss
 
@@ -177,6 +184,27 @@ def test_no_contributing_list_gives_a_zero_with_a_gradient(
 def test_list_of_one_passage_does_not_count_in_the_mean(loss: RankLoss) -> None:
     scores, relevance, mask = random_batch([4, 1], grades=4)
     torch.testing.assert_close(loss(scores, relevance, mask), loss(scores[:1], relevance[:1], mask[:1]))
+
+
+@each_loss
+def test_batches_weighed_by_their_counts_have_the_loss_of_all_lists(loss: RankLoss) -> None:
+    """Some lists have no pair, one has a single passage, and one nothing relevant."""
+    scores, relevance, mask = random_batch([6, 4, 1, 3, 5], grades=3)
+    relevance[1], relevance[3] = 1, 0
+    whole = loss.count(relevance, mask)
+    parts = [(scores[rows], relevance[rows], mask[rows]) for rows in (slice(0, 1), slice(1, 2), slice(2, 5))]
+    weighed = sum(loss(*part) * loss.count(*part[1:]) / whole for part in parts)
+    torch.testing.assert_close(weighed, loss(scores, relevance, mask))
+    assert 1 <= whole < 5
+
+
+def test_tokens_weighed_by_their_counts_have_the_loss_of_all() -> None:
+    logits, labels = tokens()
+    parts = [(logits[row : row + 1], labels[row : row + 1]) for row in range(2)]
+    counts = [label_count(part) for _, part in parts]
+    assert [int(count) for count in counts] == [2, 2]
+    weighed = sum(language_model_loss(*part) * count for part, count in zip(parts, counts, strict=True)) / sum(counts)
+    torch.testing.assert_close(weighed, language_model_loss(logits, labels))
 
 
 @each_pairwise

@@ -148,13 +148,18 @@ class E2RankObjective:
     rank_loss: RankLoss
     rank_weight: float = 2.0
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The loss of the batches of all processes, which each process computes."""
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """(2,) both losses of the batches of all processes, which each process computes."""
         queries, passages, lists = _vectors(model, batch)
         queries, passages, relevance, mask = of_all_processes(queries, passages, batch)
         of_lists = torch.cat(gather_tensors(lists)) @ passages.T
         contrast = info_nce(queries @ passages.T / _TEMPERATURE, relevance, mask)
-        return contrast + self.rank_weight * self.rank_loss(_SCALE * of_lists, relevance, mask)
+        return torch.stack([contrast, self.rank_weight * self.rank_loss(_SCALE * of_lists, relevance, mask)])
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor:
+        """(2,) the numbers of lists that the losses are means over."""
+        of_order = self.rank_loss.count(batch["relevance"], batch["mask"])
+        return torch.stack([torch.full_like(of_order, len(batch["mask"])), of_order])
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ from rerank.prompting.templates import Template
 from rerank.types import Window
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, language_model_loss
+from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, label_count, language_model_loss
 from rerank_training.trainer.processes import over_all_processes
 from rerank_training.trainer.windows import relevance_and_mask
 
@@ -163,8 +163,8 @@ class FirstObjective:
     rank_weight: float
     identifier_ids: tuple[int, ...]
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The loss of a batch; its mean over the processes is the loss of the windows of all of them."""
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """The terms of the loss; their means over the processes are those of the windows of all of them."""
         logits = self._forward(model, batch)
         terms = []
         if self.objective != "rank":
@@ -172,7 +172,16 @@ class FirstObjective:
         if self.objective != "lm":
             weight = self.rank_weight if self.objective == "joint" else 1.0
             terms.append(weight * self._rank(self._scores(logits, batch), batch))
-        return torch.stack(terms).sum()
+        return torch.stack(terms)
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor:
+        """The numbers of answer tokens and of lists that the terms are means over."""
+        counts = []
+        if self.objective != "rank":
+            counts.append(label_count(batch["labels"]))
+        if self.objective != "lm":
+            counts.append(self.rank_loss.count(batch["relevance"], batch["mask"]))
+        return torch.stack(counts)
 
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """(B, N) logits; undefined at the padding of short windows."""

@@ -28,7 +28,7 @@ from rerank_training.lists.align_texts import AlignTurns
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable
 from rerank_training.pe_rank.model import CHOSEN_SLOT, PEModel
-from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, kl, language_model_loss, stepwise_kl
+from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, kl, label_count, language_model_loss, stepwise_kl
 from rerank_training.trainer.processes import over_all_processes
 from rerank_training.trainer.windows import relevance_and_mask
 
@@ -151,15 +151,20 @@ class PEObjective:
         """True if batches need the prompts with text."""
         return self.text_weight > 0 or self.kl_weight > 0
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The loss of a batch; its mean over the processes is the loss of the windows of all of them."""
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """The terms of the loss; their means over the processes are those of the windows of all of them."""
         scores = self._scores(model, batch)
-        loss = self._rank(scores, batch)
+        terms = [self._rank(scores, batch)]
         if self.reads_text:
             text_scores = self._scores(model, batch, "text_")
-            loss = loss + self.text_weight * self._rank(text_scores, batch)
-            loss = loss + self.kl_weight * self._divergence(scores, text_scores, batch)
-        return loss
+            terms.append(self.text_weight * self._rank(text_scores, batch))
+            terms.append(self.kl_weight * self._divergence(scores, text_scores, batch))
+        return torch.stack(terms)
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor:
+        """The numbers of lists that the terms are means over."""
+        losses = [self.rank_loss, *([self.rank_loss, kl] if self.reads_text else [])]
+        return torch.stack([loss.count(batch["relevance"], batch["mask"]) for loss in losses])
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -264,13 +269,17 @@ def _prompts_around(tokenizer: PreTrainedTokenizerBase, before: str, after: str)
 class AlignObjective:
     """The language model's loss on the text, given its vector."""
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The mean cross entropy of the texts' tokens."""
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """(1,) the mean cross entropy of the texts' tokens."""
         states, _ = model(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
         labelled = batch["labels"] != IGNORE_INDEX
         first = int(labelled.int().argmax(dim=1).min()) - 1  # the position that predicts the first answer
         pe_model = cast(PEModel, getattr(model, "module", model))  # wrapped when training on several GPUs
-        return language_model_loss(pe_model.logits(states[:, first:]), batch["labels"][:, first:])
+        return language_model_loss(pe_model.logits(states[:, first:]), batch["labels"][:, first:])[None]
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor:
+        """(1,) the number of the texts' tokens."""
+        return label_count(batch["labels"])[None]
 
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         raise NotImplementedError("alignment has no held-out lists; this is a bug")

@@ -140,13 +140,17 @@ class RetrieverObjective:
 
     rank_loss: RankLoss
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The loss of the batches of all processes, which each process computes."""
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """(1,) the loss of the batches of all processes, which each process computes."""
         vectors = model(batch["input_ids"], batch["attention_mask"])
         n = len(batch["relevance"])
         queries, passages, relevance, mask = of_all_processes(vectors[:n], vectors[n:], batch)
         scores = _SCALE * queries @ passages.T
-        return self.rank_loss(scores, relevance, mask)
+        return self.rank_loss(scores, relevance, mask)[None]
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor:
+        """(1,) the number of lists that the loss is a mean over."""
+        return self.rank_loss.count(batch["relevance"], batch["mask"])[None]
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

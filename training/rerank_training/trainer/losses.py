@@ -2,7 +2,8 @@
 
 A ranking loss takes `scores` (B, N), `relevance` (B, N) and `mask` (B, N), which is False at the padding of lists
 shorter than N, and returns a scalar: the mean over the lists that contribute, or a zero that keeps the graph if none
-does. A list contributes if it has a pair of unequal relevance (pairwise losses) or two passages (all other losses).
+does. A list contributes if it has a pair of unequal relevance (pairwise losses) or two passages (all other losses); the
+number of these lists weighs the batches of a step against each other.
 Relevance is any number that grows with usefulness: a grade, a teacher's score, or minus the rank. It is a constant: no
 gradient flows into it. Passages of equal relevance are tied. In formulas s is a score, y a relevance, i and j passages.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,31 +32,71 @@ from rerank.retrieval.losses import weighted_ranknet as weighted_ranknet_per_lis
 from rerank_training.trainer.ndcg import dcg
 from rerank_training.trainer.processes import mean_of_all_processes
 
-#: (scores, relevance, mask) → scalar
-RankLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-
 #: The smallest probability in the code of FIRST.
 _FIRST_EPSILON = 1e-10
 #: The label of a token without a loss, as in torch and transformers.
 IGNORE_INDEX = -100
 
 
+@dataclass(frozen=True)
+class RankLoss:
+    """A ranking loss.
+
+    Attributes:
+        per_list: (scores, relevance, mask) → (B,) losses.
+        contributes: (relevance, mask) → (B,) bool, the lists that have a loss.
+    """
+
+    per_list: Callable[[Tensor, Tensor, Tensor], Tensor]
+    contributes: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+        """The mean over the lists that contribute; 0 if there is none."""
+        losses, contributes = self.per_list(scores, relevance, mask), self.contributes(relevance, mask)
+        return losses.masked_fill(~contributes, 0).sum() / contributes.sum().clamp(min=1)
+
+    def count(self, relevance: Tensor, mask: Tensor) -> Tensor:
+        """The number of lists that contribute."""
+        return self.contributes(relevance, mask).sum()
+
+
+def _over(
+    contributes: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[Callable[[Tensor, Tensor, Tensor], Tensor]], RankLoss]:
+    """Makes a ranking loss of a function that gives the losses of lists."""
+    return lambda per_list: RankLoss(per_list, contributes)
+
+
+def _two_passages(relevance: Tensor, mask: Tensor) -> Tensor:
+    return mask.sum(dim=-1) >= 2
+
+
+def _a_pair(relevance: Tensor, mask: Tensor) -> Tensor:
+    return preferred_pairs(relevance, mask).any(dim=2).any(dim=1)
+
+
+def _a_relevant_passage(relevance: Tensor, mask: Tensor) -> Tensor:
+    return _two_passages(relevance, mask) & ((relevance > 0) & mask).any(dim=1)
+
+
+@_over(_a_pair)
 def ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Mean of log(1 + exp(s_j - s_i)) over the pairs with y_i > y_j (Burges et al., ICML 2005)."""
     scores, relevance = _checked(scores, relevance, mask)
     return _mean_over_pairs(pair_losses(scores), preferred_pairs(relevance, mask))
 
 
+@_over(_a_pair)
 def weighted_ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """RankNet, each pair weighted by 1 / (r_i + r_j), the 1-based ranks of the teacher; see `rerank.retrieval.losses`.
 
     Tied passages share their average rank; the code of FIRST sorts them in an arbitrary order.
     """
     scores, relevance = _checked(scores, relevance, mask)
-    has_pair = preferred_pairs(relevance, mask).any(dim=2).any(dim=1)
-    return _mean_over_lists(weighted_ranknet_per_list(relevance, mask)(scores), has_pair)
+    return weighted_ranknet_per_list(relevance, mask)(scores)
 
 
+@_over(_a_pair)
 def lambdarank(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """FIRST's "lambda": NDCG-Loss2 of LambdaLoss (Wang et al., CIKM 2018), in bits, mean over pairs.
 
@@ -71,6 +112,7 @@ def lambdarank(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_pairs(weights * pair_losses(scores) / math.log(2), preferred_pairs(relevance, mask))
 
 
+@_over(_two_passages)
 def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Cross entropy of softmax(s) under softmax(y), the top-one probabilities (Cao et al., ICML 2007).
 
@@ -78,10 +120,10 @@ def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     to 23 nats.
     """
     scores, relevance = _checked(scores, relevance, mask)
-    losses = -(masked_softmax(relevance, mask) * masked_log_softmax(scores, mask)).sum(dim=-1)
-    return _mean_over_lists(losses, _has_two(mask))
+    return -(masked_softmax(relevance, mask) * masked_log_softmax(scores, mask)).sum(dim=-1)
 
 
+@_over(_a_relevant_passage)
 def softmax(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Cross entropy of softmax(s) under 2^y - 1, divided by its sum (Bruch et al., ICTIR 2019).
 
@@ -90,10 +132,10 @@ def softmax(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     scores, relevance = _checked(scores, relevance, mask)
     gains = _ndcg_gains(relevance)
     total = gains.sum(dim=-1, keepdim=True)
-    losses = -(gains / total.clamp(min=torch.finfo(gains.dtype).tiny) * masked_log_softmax(scores, mask)).sum(dim=-1)
-    return _mean_over_lists(losses, _has_two(mask) & (total[:, 0] > 0))
+    return -(gains / total.clamp(min=torch.finfo(gains.dtype).tiny) * masked_log_softmax(scores, mask)).sum(dim=-1)
 
 
+@_over(_two_passages)
 def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """`lambdarank` as FIRST trains it: towards the model's own sorted scores; the gradient flows through them, too.
 
@@ -107,24 +149,25 @@ def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_pairs(-log_probabilities / math.log(2), preferred_pairs(targets.detach(), mask))
 
 
+@_over(_two_passages)
 def listnet_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """`listnet` as FIRST trains it: towards the model's own sorted scores; the gradient flows through them, too."""
     scores, relevance = _checked(scores, relevance, mask)
     targets = masked_softmax(_own_targets(scores, relevance, mask), mask)
-    losses = -(targets * torch.log(masked_softmax(scores, mask) + _FIRST_EPSILON)).sum(dim=-1)
-    return _mean_over_lists(losses, _has_two(mask))
+    return -(targets * torch.log(masked_softmax(scores, mask) + _FIRST_EPSILON)).sum(dim=-1)
 
 
+@_over(_two_passages)
 def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """-log P(the teacher's order) when passages are drawn by softmax without replacement (Xia et al., ICML 2008).
 
     The sum over ranks k of log(sum over m >= k of exp(s_m)) - s_k, with passages numbered in the teacher's order. Tied
     passages keep their order.
     """
-    losses = _step_losses(_same_every_step(scores), relevance, mask)
-    return _mean_over_lists(losses.sum(dim=-1), _has_two(mask))
+    return _step_losses(_same_every_step(scores), relevance, mask).sum(dim=-1)
 
 
+@_over(_two_passages)
 def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """ListMLE with one row of scores per rank, divided by n: the loss of PE-Rank (arXiv 2406.14848).
 
@@ -136,10 +179,10 @@ def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
             length of a list are ignored.
         relevance, mask: (B, N).
     """
-    losses = _step_losses(scores, relevance, mask).sum(dim=-1)
-    return _mean_over_lists(losses / mask.sum(dim=-1).clamp(min=1), _has_two(mask))
+    return _step_losses(scores, relevance, mask).sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)
 
 
+@_over(_two_passages)
 def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """KL(softmax(y) || softmax(s)), with the teacher's scores y; see `rerank.retrieval.losses`.
 
@@ -147,9 +190,10 @@ def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     and teacher differ by a constant only.
     """
     scores, relevance = _checked(scores, relevance, mask)
-    return _mean_over_lists(kl_divergence(relevance, mask)(scores), _has_two(mask))
+    return kl_divergence(relevance, mask)(scores)
 
 
+@_over(lambda teacher, left: _two_passages(teacher, left[:, 0]))
 def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
     """The divergence term of PE-Rank: the sum over ranks of KL(softmax(teacher) || softmax(scores)), mean over lists.
 
@@ -162,13 +206,12 @@ def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
     _require_one_shape(scores, teacher, left)
     scores, teacher = _at_least_float32(scores), _at_least_float32(teacher)
     log_ratios = masked_log_softmax(teacher, left) - masked_log_softmax(scores, left)
-    divergences = (masked_softmax(teacher, left) * log_ratios).sum(dim=(1, 2))
-    return _mean_over_lists(divergences, _has_two(left[:, 0]))
+    return (masked_softmax(teacher, left) * log_ratios).sum(dim=(1, 2))
 
 
 _LOSSES = (ranknet, weighted_ranknet, lambdarank, listnet, softmax, lambdarank_first, listnet_first, listmle, kl)
 #: By the names that command lines use: the functions', with hyphens.
-RANK_LOSSES: Mapping[str, RankLoss] = {loss.__name__.replace("_", "-"): loss for loss in _LOSSES}
+RANK_LOSSES: Mapping[str, RankLoss] = {loss.per_list.__name__.replace("_", "-"): loss for loss in _LOSSES}
 
 
 def rank_loss_named(name: str) -> RankLoss:
@@ -195,6 +238,11 @@ def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return mean_of_all_processes(total, labelled.sum())
 
 
+def label_count(labels: Tensor) -> Tensor:
+    """The number of labels that `language_model_loss` is a mean over, of this process."""
+    return (labels[:, 1:] != IGNORE_INDEX).sum()
+
+
 def _checked(scores: Tensor, relevance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Scores and relevance in one float type, with relevance detached and both 0 at padding."""
     _require_one_shape(scores, relevance, mask)
@@ -214,19 +262,8 @@ def _at_least_float32(values: Tensor) -> Tensor:
 
 
 def _mean_over_pairs(losses: Tensor, pairs: Tensor) -> Tensor:
-    """(B, N, N) losses → mean over the pairs of each list, then over the lists with a pair."""
-    counts = pairs.sum(dim=(1, 2))
-    return _mean_over_lists(losses.masked_fill(~pairs, 0).sum(dim=(1, 2)) / counts.clamp(min=1), counts > 0)
-
-
-def _mean_over_lists(losses: Tensor, contributes: Tensor) -> Tensor:
-    """(B,) losses → their mean over the lists where `contributes` (B,) is True; 0 if there is none."""
-    return losses.masked_fill(~contributes, 0).sum() / contributes.sum().clamp(min=1)
-
-
-def _has_two(mask: Tensor) -> Tensor:
-    """(B,) bool: the list has at least two passages."""
-    return mask.sum(dim=-1) >= 2
+    """(B, N, N) losses → (B,) their mean over the pairs of each list; 0 for a list without one."""
+    return losses.masked_fill(~pairs, 0).sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)
 
 
 def _best_first(values: Tensor, mask: Tensor) -> Tensor:

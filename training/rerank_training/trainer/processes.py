@@ -71,11 +71,15 @@ def mean_of_all_processes(total: Tensor, count: Tensor) -> Tensor:
         total: sum of the values of this process.
         count: number of them; 0 in all processes gives 0.
     """
-    processes = process_count()
-    if processes > 1:
-        count = count.clone()
-        distributed.all_reduce(count)
-    return total * processes / count.clamp(min=1)
+    return total * process_count() / sum_of_all_processes(count).clamp(min=1)
+
+
+def sum_of_all_processes(counts: Tensor) -> Tensor:
+    """The sum of these counts and those of the other processes."""
+    if process_count() > 1:
+        counts = counts.clone()
+        distributed.all_reduce(counts)
+    return counts
 
 
 def gather_weights(model: nn.Module) -> None:

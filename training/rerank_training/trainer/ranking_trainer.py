@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, cast
@@ -21,6 +22,7 @@ from rerank.util.json_files import write_synced
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_frozen_weights, positions_of
 from rerank_training.trainer.ndcg import ndcg_at_10
+from rerank_training.trainer.processes import sum_of_all_processes
 
 #: File with the sizes of the others in every save that was written completely. A run that is killed while saving, or
 #: whose save a power loss cut, resumes from the save before.
@@ -33,9 +35,15 @@ def runs_on_gpu(settings: TrainingArguments) -> bool:
 
 
 class RankObjective(Protocol):
-    """Loss of a batch, and the scores that a model gives to its passages."""
+    """Loss of a batch, and the scores that a model gives to its passages.
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
+    The loss is the sum of `terms` (K,): each is a mean over items, lists or tokens, of the batches of all processes.
+    `counts` (K,) has the numbers of these items in the batch of this process.
+    """
+
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor: ...
 
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
 
@@ -74,7 +82,17 @@ class RankingTrainer(Trainer):
         #: nDCG@10 of each held-out window with the weights that were selected; set by `measure_selected`.
         self.held_out: list[float] = []
         self._evaluated: dict[int, list[float]] = {}
-        self.model_accepts_loss_kwargs = False  # `compute_loss` returns a mean, which Trainer divides for accumulation
+        self.model_accepts_loss_kwargs = False  # Trainer divides what `compute_loss` returns by the number of batches
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[dict[str, Tensor]], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+        """The batches of a step, and the counts of their items in all processes; None for a step of one batch."""
+        batches = list(islice(epoch_iterator, num_batches))
+        if num_batches == 1 or not batches:
+            return batches, None
+        counts = torch.stack([self.objective.counts(batch) for batch in batches]).sum(dim=0)
+        return batches, sum_of_all_processes(counts.to(device))
 
     def compute_loss(
         self,
@@ -83,10 +101,21 @@ class RankingTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """Mean loss over the windows of this batch."""
+        """The loss of a batch; its mean over the batches of a step is the loss of one batch of all their windows.
+
+        Losses that compare the passages of a batch with one another, such as InfoNCE, see those of each batch only.
+
+        Args:
+            num_items_in_batch: counts of the items of the whole step, see `get_batch_samples`.
+        """
         if return_outputs:
             raise NotImplementedError("evaluation has another loop; this is a bug")
-        return self.objective.loss(model, inputs)
+        terms = self.objective.terms(model, inputs)
+        if num_items_in_batch is not None:
+            counts = sum_of_all_processes(self.objective.counts(inputs))
+            shares = counts / torch.as_tensor(num_items_in_batch, device=counts.device).clamp(min=1)
+            terms = terms * shares * self.current_gradient_accumulation_steps
+        return terms.sum()
 
     def training_step(self, model: nn.Module, *given: Any, **options: Any) -> Tensor:
         step = partial(super().training_step, model, *given, **options)

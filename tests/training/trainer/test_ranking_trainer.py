@@ -1,0 +1,71 @@
+"""A step of several batches is the step of one batch of all their lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rerank_training.trainer.losses import ranknet
+from rerank_training.trainer.ranking_trainer import RankingTrainer
+from torch import Tensor, nn
+from transformers import TrainingArguments
+
+#: Items of each list: those that have a relevance of 0 only have no pair, and do not count in the second term.
+RELEVANCE = [[0.0, 1.0, 2.0, 0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [3.0, 1.0, 2.0]]
+
+
+@dataclass(frozen=True)
+class TwoTerms:
+    """The mean over passages of the squared scores, and RankNet over lists."""
+
+    def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        scores = model(batch["x"]).squeeze(-1)
+        return torch.stack([scores[batch["mask"]].square().mean(), ranknet(scores, batch["relevance"], batch["mask"])])
+
+    def counts(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.stack([batch["mask"].sum(), ranknet.count(batch["relevance"], batch["mask"])])
+
+    def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        raise NotImplementedError
+
+
+def collate(rows: list[list[float]]) -> dict[str, Tensor]:
+    relevance = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in rows], batch_first=True).bool()
+    x = torch.stack([relevance, torch.arange(relevance.shape[1]).expand_as(relevance).float()], dim=-1)
+    return {"x": x.cos(), "relevance": relevance, "mask": mask}
+
+
+def stepped(folder: Path, size: int) -> Tensor:
+    """(2,) weights after one step of all lists in batches of this size."""
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.ones_(model.weight)
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": len(RELEVANCE) // size,
+        "max_steps": 1,
+        "optim": "sgd",
+        "learning_rate": 1.0,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "remove_unused_columns": False,
+        "disable_tqdm": True,
+    }
+    arguments = TrainingArguments(**settings)
+    trainer = RankingTrainer(TwoTerms(), model=model, args=arguments, train_dataset=RELEVANCE, data_collator=collate)
+    trainer.train()
+    return model.weight.detach()[0]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_accumulated_batches_take_the_step_of_one_batch(tmp_path: Path, size: int) -> None:
+    whole, parts = stepped(tmp_path, 4), stepped(tmp_path, size)
+    torch.testing.assert_close(parts, whole)
+    assert (whole - 1).abs().max() > 0.1
