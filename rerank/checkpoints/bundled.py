@@ -42,14 +42,15 @@ def installed_folder(package: str) -> Path | None:
 
 
 def locate_sparse_encoder(name: str) -> Path:
-    """Returns the folder of a sparse encoder. `splade-tiny` names the one in an installed package.
+    """Returns the folder of a sparse encoder. `splade-tiny` names the one in an installed package, whatever
+    the working directory has.
 
     The package (PyPI, Apache-2.0, 17 MB) is found and never imported: only files of its folder of the model are read.
 
     Raises:
         ConfigError: the package is not installed, or its files are from another version.
     """
-    if name != SPLADE_TINY or Path(name).is_dir():
+    if name != SPLADE_TINY:
         return Path(name)
     if (package := installed_folder(_SPLADE_PACKAGE)) is None:
         raise ConfigError(f"the model {SPLADE_TINY} is not installed; {_SPLADE_INSTALL}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from rerank.collections import is_collection, no_collection, open_collection
 from rerank.errors import ConfigError
 from rerank.readers.qrels import grades_by_query
+from rerank.util.combining import nfc
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Judgements:
 
 
 def normalized(text: str) -> str:
-    """The text in lower case with single spaces: queries that differ only in these are the same query."""
-    return " ".join(text.lower().split())
+    """The text in NFC, lower case and with single spaces: queries that differ only in these are the same query."""
+    return " ".join(nfc(text).lower().split())
 
 
 def read_judgements(qrels: str) -> Judgements:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -29,6 +28,7 @@ from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder_loading import (
     EncoderId,
     Prompts,
+    is_folder,
     load_encoder,
     locate_encoder,
     resolve_prompts,
@@ -41,6 +41,7 @@ from rerank.models.tokenizer import backend_tokenizer_of
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
+from rerank.util.combining import nfc
 
 #: A text to count the tokens that the model writes around each text.
 _PROBE = "word"
@@ -106,7 +107,7 @@ class Encoder:
                 write_end_token(self._model.tokenizer, settings.end_token)
             prompts = resolve_prompts(folder, self._model.prompts, settings.query_prompt, settings.document_prompt)
             self.id = EncoderId(
-                name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
+                name=str(folder.resolve()) if is_folder(name) else name,  # an index may be opened from any folder
                 sha256=sha256,
                 dimension=int(self._model.get_embedding_dimension() or 0),
                 max_tokens=int(self._model.max_seq_length or 0),
@@ -131,7 +132,7 @@ class Encoder:
             )
         self.relevance = settings.relevance or (DEFAULT_RELEVANCE if self.id.name == DEFAULT_ENCODER else None)
         self.names = frozenset({self.id.name, repository_of(name)})
-        if Path(name).is_dir():
+        if is_folder(name):
             stated = read_settings(folder / "config.json").get("_name_or_path", "")
             self.names |= {folder.resolve().name, str(stated)} - {""}
 
@@ -233,7 +234,7 @@ class Encoder:
     def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> tuple[Matrix, list[bool]]:
         """Encodes equal texts once, and reads no more than the beginning of a long one."""
         distinct = list(dict.fromkeys(texts))
-        read = [self._beginning(text, side) for text in distinct]
+        read = [self._beginning(nfc(text), side) for text in distinct]
         counts = self._text_tokens(read, side)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
         around = self.id.max_tokens - side.max_text_tokens

@@ -123,9 +123,11 @@ class EncoderId:
 def locate_encoder(name: str) -> Path:
     """Returns the folder of the model files; downloads them if needed.
 
+    The default encoder's name never means a folder in the working directory.
+
     Raises: ConfigError, CheckpointError: see `rerank.checkpoints.hub.download`.
     """
-    if Path(name).is_dir():
+    if is_folder(name):
         return Path(name)
     if name == DEFAULT_ENCODER and (package := installed_folder(_DEFAULT_PACKAGE)) is not None:
         return package / "model"
@@ -136,6 +138,11 @@ def locate_encoder(name: str) -> Path:
         return download(name)
     except ConfigError as error:
         raise ConfigError(f"encoder: {error}; or {instead}") from error
+
+
+def is_folder(name: str) -> bool:
+    """Tells whether an encoder's name means a folder."""
+    return name != DEFAULT_ENCODER and Path(name).is_dir()
 
 
 def load_encoder(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:

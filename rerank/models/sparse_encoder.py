@@ -32,6 +32,7 @@ from rerank.models.precision import copy_computing_in, pick_encoder_dtype
 from rerank.models.vector_cache import SparseCache
 from rerank.prompting.tokens import beginning
 from rerank.types import Passage, Precision, Query
+from rerank.util.combining import nfc
 from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseText, SparseVector, TermIds, TokenStates, dot_products
 
@@ -96,7 +97,7 @@ class SparseEncoder:
 
     def encode_query(self, text: str) -> SparseVector:
         """Returns the vector of a query, as the library's `encode_query` gives it, in float32."""
-        return _vector(self._by_library("encode_query", text, self._loaded.prompts.query))
+        return _vector(self._by_library("encode_query", nfc(text), self._loaded.prompts.query))
 
     def _by_library(self, encode: Literal["encode_query", "encode_document"], text: str, prompt: str) -> Any:
         options = {"convert_to_sparse_tensor": False, "save_to_cpu": True, "show_progress_bar": False}
@@ -201,6 +202,7 @@ class SparseEncoder:
         """Returns the token ids that the model reads of each text, and whatever else the tokenizer says."""
         if not texts:
             return []
+        texts = [*map(nfc, texts)]
         read = [self._loaded.prompts.document + beginning(text, self.id.max_tokens, self._count) for text in texts]
         with self._lock:
             encoded = self._loaded.tokenizer(
@@ -214,7 +216,7 @@ class SparseEncoder:
         return [
             len(token["input_ids"]) == self.id.max_tokens
             and self._count(self._loaded.prompts.document + beginning(text, self.id.max_tokens, self._count)) > limit
-            for text, token in zip(texts, tokens, strict=True)
+            for text, token in zip(map(nfc, texts), tokens, strict=True)
         ]
 
     def _count(self, text: str) -> int:

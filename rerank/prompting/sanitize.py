@@ -10,7 +10,7 @@ from ahocorasick_rs import AhoCorasick, MatchKind
 from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.style import Guard
-from rerank.util.combining import stream_safe
+from rerank.util.combining import nfc, stream_safe
 
 #: A text in brackets, also in brackets that become "[" and "]" by Unicode's compatibility normalisation.
 _BRACKETED = re.compile(r"[\[\uFE47\uFF3B]([^\[\]\uFE47\uFE48\uFF3B\uFF3D]*)[\]\uFE48\uFF3D]")
@@ -32,10 +32,10 @@ _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
 class Sanitizer:
     """Removes from a text what a model could read as markup of the prompt.
 
-    White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers, and what
-    tokenizers normalise to them, get parentheses instead of brackets; special tokens and chat markup get a space after
-    their first character; labels of the template get a dash instead of their colon. Sanitizing a sanitized text
-    changes nothing.
+    Texts get the normal form NFC. White space, line breaks included, becomes single spaces, so that no text starts a
+    line; identifiers, and what tokenizers normalise to them, get parentheses instead of brackets; special tokens and
+    chat markup get a space after their first character; labels of the template get a dash instead of their colon.
+    Sanitizing a sanitized text changes nothing.
 
     Args:
         tokenizer: its special tokens are removed, see `markup_divider`.
@@ -61,6 +61,7 @@ class Sanitizer:
         self._divide_markup = markup_divider(tokenizer if Guard.MARKUP in guards else None, *patterns)
 
     def __call__(self, text: str) -> str:
+        text = nfc(text)
         if self._joins_white_space:
             text = " ".join(text.split())
         if self._replaces_identifiers:

@@ -14,6 +14,7 @@ from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
 from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Passage, Query
+from rerank.util.combining import nfc
 
 #: Replace token ids where the next passage's vector and the query's vector go.
 PASSAGE_SLOT = -1
@@ -59,7 +60,7 @@ class VectorPrompts:
     def sanitize(self, query: Query) -> Query:
         """Returns the query as the prompt may contain it. Without chat markup, no text can imitate any."""
         if not self._in_chat:
-            return query
+            return replace(query, text=nfc(query.text), instruction=nfc(query.instruction))
         return replace(query, text=self._sanitize(query.text), instruction=self._sanitize(query.instruction))
 
     def shown_text(self, passage: Passage) -> str:

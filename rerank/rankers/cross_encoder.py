@@ -40,6 +40,7 @@ from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.tokens import beginning, ending, first_tokens
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
+from rerank.util.combining import nfc
 from rerank.util.files import sha256_of_files
 
 _MOST_PASSAGES = 1000
@@ -305,7 +306,7 @@ class CrossEncoderRanker(Ranker):
         divided = replace(
             query,
             text=self._divide_special_tokens(self._read_part(query.text)),
-            instruction=self._divide_special_tokens(query.instruction),
+            instruction=self._divide_special_tokens(nfc(query.instruction)),
         )
         return Prepared(self._fitting(divided, texts.values()), prepared)
 
@@ -357,4 +358,4 @@ class CrossEncoderRanker(Ranker):
     def _read_part(self, text: str) -> str:
         """Cuts off what can never be read: the end of a text, or its beginning where the tokenizer truncates there."""
         part = ending if self._scorer.tokenizer.truncation_side == "left" else beginning
-        return part(text, self._scorer.max_tokens, self._scorer.count)
+        return part(nfc(text), self._scorer.max_tokens, self._scorer.count)

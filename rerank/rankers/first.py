@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, model_id, read_manifest
 from rerank.config import FirstModel, Precision
 from rerank.errors import CheckpointError
@@ -201,8 +202,8 @@ def _check(model: FirstModel, manifest: CheckpointManifest, style: PromptStyle) 
         raise CheckpointError(
             f"{model.path} was trained with {manifest.identifiers}, not with {model.identifiers}; leave identifiers out"
         )
-    base = Path(base_model_of(model.path))
-    if base != model.path and base.is_dir():
+    base = Path(name := base_model_of(model.path))
+    if base != model.path and name != SMOLLM2 and base.is_dir():
         _check_base(model.path, base, manifest.base_revision)
 
 

@@ -36,6 +36,7 @@ from rerank.rankers.generation import GenerationPrompts
 from rerank.rankers.remote_server import RemoteRanker
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Passage, Prepared, Query, Vector, Window, WindowRanking
+from rerank.util.combining import nfc
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +264,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
         missing = [passage.text for passage in window.passages if not self._has_vector(passage)]
         most = self._context_tokens - 1
         texts = [
-            beginning(text, most, lambda part: len(self._splitter.encode(part, add_special_tokens=False).ids))
+            beginning(nfc(text), most, lambda part: len(self._splitter.encode(part, add_special_tokens=False).ids))
             for text in missing
         ]
         ids = [tuple(encoding.ids[:most]) for encoding in self._splitter.encode_batch(texts, add_special_tokens=False)]

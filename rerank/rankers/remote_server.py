@@ -17,6 +17,7 @@ from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.inference_servers.server import Server, WatchedServer, client_of
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.util.combining import nfc
 
 T = TypeVar("T")
 
@@ -143,5 +144,5 @@ class ApiRanker(RemoteRanker):
 
 
 def _as_utf8(text: str) -> str:
-    """Returns the text with question marks instead of halves of surrogate pairs, which JSON cannot carry."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Returns the text in NFC, with question marks instead of halves of surrogate pairs, which JSON cannot carry."""
+    return nfc(text).encode("utf-8", "replace").decode("utf-8")

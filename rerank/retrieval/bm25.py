@@ -25,6 +25,7 @@ from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.index_format import damaged
 from rerank.retrieval.store import ScoredRow
 from rerank.types import Query
+from rerank.util.combining import nfc
 
 #: Anserini's defaults for MS MARCO passages and BEIR.
 K1, B = 0.9, 0.4
@@ -62,7 +63,7 @@ class BM25Retriever:
         """As `Retriever.search`. Raises: IndexMismatch if Lucene finds the index damaged where it reads it."""
         try:
             return [
-                [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(query.text, k=depth)]
+                [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(nfc(query.text), k=depth)]
                 for query in queries
             ]
         except self._java_error as error:
@@ -112,7 +113,7 @@ def _write_json_lines(texts: Iterable[str], folder: Path) -> int:
     rows = enumerate(texts)
     n = 0
     while part := list(islice(rows, _FILE_ROWS)):
-        lines = (json.dumps({"id": f"{row:0{_ROW_DIGITS}d}", "contents": text}) + "\n" for row, text in part)
+        lines = (json.dumps({"id": f"{row:0{_ROW_DIGITS}d}", "contents": nfc(text)}) + "\n" for row, text in part)
         (folder / f"{n:0{_ROW_DIGITS}d}.json").write_text("".join(lines), encoding="utf-8")
         n += len(part)
     return n

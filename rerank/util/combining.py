@@ -1,4 +1,7 @@
-"""Bounds runs of combining characters: Unicode normalisation takes quadratic time in their length."""
+"""The normal form in which texts are compared and read, with bounded runs of combining characters.
+
+Unicode normalisation takes quadratic time in the length of these runs.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,17 @@ _MOST, _JOINER = 30, "\u034f"
 def stream_safe(text: str) -> str:
     """Puts a combining grapheme joiner into runs of more than 30 combining characters, after each 30 of them."""
     return text if text.isascii() else _long_runs().sub(rf"\g<0>{_JOINER}", text)
+
+
+def nfc(text: str) -> str:
+    """The text in the normal form NFC: a letter and its accent are one character, as in most texts and vocabularies.
+
+    macOS, PDFs and some input methods write two (NFD), which readers cannot tell apart. Every text passes this where it
+    is compared with another one or read by a model. What is returned to callers, and spans of it, stay as they came.
+    """
+    # `is_normalized` takes linear time: it does not look further than the first characters in the wrong order.
+    is_normal = text.isascii() or unicodedata.is_normalized("NFC", text)
+    return text if is_normal else unicodedata.normalize("NFC", stream_safe(text))
 
 
 @cache

@@ -9,6 +9,8 @@ from threading import Lock
 
 import snowballstemmer
 
+from rerank.util.combining import nfc
+
 #: The English words that are so frequent that Lucene leaves them out.
 STOP_WORDS = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
@@ -26,8 +28,8 @@ _LOCK = Lock()
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case."""
-    return _WORD.findall(text.lower())
+    """The words of a text in lower case, in the normal form NFC: combining marks would divide them."""
+    return _WORD.findall(nfc(text).lower())
 
 
 def stems(text: str) -> tuple[str, ...]:

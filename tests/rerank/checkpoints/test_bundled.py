@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from rerank.checkpoints import bundled
-from rerank.checkpoints.manifest import read_manifest
+from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.config import FirstModel
 from rerank.config.named import BUNDLED
 from rerank.errors import SelfTestFailed
 from rerank.models.encoder import Encoder
+from rerank.rankers.first import first_settings
 from rerank.rankers.self_test import CPU_TOLERANCE, check, tolerance
 from rerank.reranking.load_models import load_first, load_ranker, scoring_settings, with_path
 
@@ -25,6 +26,15 @@ def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
     assert manifest is not None
     assert not [word for word in manifest.command.split() if word.startswith("/")]
     assert manifest.data
+
+
+def test_folder_of_the_working_directory_does_not_replace_the_base_of_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / bundled.SMOLLM2).mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = first_settings(FirstModel(name="first", ranker="first", path=bundled.FIRST))  # raises if it hashes it
+    assert found.template == str(bundled.FIRST / TEMPLATE_FILE)
 
 
 @pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)

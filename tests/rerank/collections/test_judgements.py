@@ -21,3 +21,8 @@ def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path: P
     assert judgements.of_query("one") == {"a": 0, "b": 1}
     assert judgements.queries == ("one",)
     assert judgements.of_query("two") == {}
+
+
+def test_queries_in_either_normal_form_are_the_same(tmp_path: Path) -> None:
+    judged = judged_collection(tmp_path, {"a": "t"}, {"1": "cafe\u0301"}, {"1": {"a": 2}})
+    assert read_judgements(str(judged)).of_query("caf\u00e9") == {"a": 2}

@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from rerank.config import EncoderConfig, FusionModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.encoder_loading import is_folder, locate_encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.retrieval.dense import query_vectors
@@ -43,6 +44,25 @@ def test_equal_texts_get_bitwise_equal_vectors(encoder: Encoder) -> None:
     texts = ["tides", *(f"filler number {n} of some length" * (n % 5) for n in range(60)), "tides"]
     vectors = encoder.encode_passages(texts)
     assert np.array_equal(vectors[0], vectors[-1])
+
+
+def test_normal_forms_of_a_text_get_the_same_vector(tmp_path: Path) -> None:
+    """By a tokenizer that reads bytes, for which letter and accent are other tokens than the letter with its accent."""
+    small = Encoder(str(write_qwen_encoder(tmp_path)), "cpu")
+    assert small.token_counts(["cafe\u0301"]) != small.token_counts(["caf\u00e9"])
+    for encode in (small.encode_queries, small.encode_passages):
+        composed, decomposed = encode(["caf\u00e9", "cafe\u0301"])
+        assert np.array_equal(composed, decomposed)
+
+
+def test_folder_of_the_working_directory_does_not_replace_the_default_encoder(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / DEFAULT_ENCODER).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert locate_encoder(DEFAULT_ENCODER) == encoder.folder
+    assert not is_folder(DEFAULT_ENCODER)
+    assert locate_encoder("sentence-transformers") == Path("sentence-transformers")
 
 
 def test_threads_may_share_the_encoder(encoder: Encoder) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SparseEncoder as LibraryEncoder
 
+from rerank.checkpoints.bundled import SPLADE_TINY, locate_sparse_encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.precision import has_bfloat16
@@ -189,6 +190,25 @@ def test_dense_encoder_is_refused(encoder: Encoder, tmp_path: Path) -> None:
     refused(encoder.folder, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
     encoder.transformer.save_pretrained(tmp_path)
     refused(tmp_path, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
+
+
+def test_normal_forms_of_a_text_have_the_same_weights(tmp_path: Path) -> None:
+    """Of a vocabulary of bytes, for which letter and accent are other tokens than the letter with its accent."""
+    multilingual = SparseEncoder(write_sparse_encoder(tmp_path / "model", architecture="xlm-roberta"), "cpu")
+    composed, decomposed = multilingual.encode_passages(["caf\u00e9", "cafe\u0301"])
+    queries = [multilingual.encode_query(text) for text in ("caf\u00e9", "cafe\u0301")]
+    for one, other in ((composed, decomposed), queries):
+        assert np.array_equal(one.terms, other.terms)
+        assert np.array_equal(one.weights, other.weights)
+
+
+def test_folder_of_the_working_directory_does_not_replace_the_bundled_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = locate_sparse_encoder(SPLADE_TINY)
+    (tmp_path / SPLADE_TINY).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert locate_sparse_encoder(SPLADE_TINY) == expected != Path(SPLADE_TINY)
 
 
 def test_absent_package_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.sanitize import Sanitizer, markup_divider
+from rerank.util.combining import nfc
 from tests.small_tokenizers import byte_level, metaspace, uncased
 
 TEMPLATE = ("Rank them.", "I give you {num} passages.\n", "\nSearch Query: {query}.\nRank them.")
@@ -78,7 +79,7 @@ ACCENTS = "\u0301\u0316" * 100_000
 
 def test_long_runs_of_accents_take_no_minute() -> None:
     """Normalising them is quadratic in their number, and keeps the interpreter."""
-    assert SANITIZE(f"[a{ACCENTS}]") == f"(a{ACCENTS})"
+    assert SANITIZE(f"[a{ACCENTS}]") == f"({nfc(f'a{ACCENTS}')})"
 
 
 def test_added_tokens_are_divided_as_by_the_longest_that_fits() -> None:
@@ -105,3 +106,8 @@ def test_added_words_are_read_and_added_markup_is_not() -> None:
     assert set(tokenizer.convert_tokens_to_ids(words)) <= set(ids)
     assert not set(tokenizer.convert_tokens_to_ids([*markup, "secret"])) & set(ids)
     assert "A flea bite: lidocaine, not fleas; IL-2" in Sanitizer(tokenizer, TEMPLATE)(text)
+
+
+def test_text_is_read_in_one_normal_form() -> None:
+    sanitize = Sanitizer(byte_level(), ["Re\u0301sume\u0301: {query}"])
+    assert sanitize("cafe\u0301") == sanitize("caf\u00e9") == "caf\u00e9"

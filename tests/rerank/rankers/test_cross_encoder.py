@@ -52,6 +52,12 @@ def pairs_of(window: Window) -> list[Pair]:
     return [found[place] for place in sorted(found)]
 
 
+def test_normal_forms_of_a_text_get_the_same_score(folders: dict[str, Path]) -> None:
+    ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
+    pairs = [pairs_of(window(ranker, [text], query=text)) for text in ("caf\u00e9", "cafe\u0301")]
+    assert pairs[0] == pairs[1]
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_scores_are_those_of_predict(folders: dict[str, Path], architecture: str) -> None:
     ranker, library = CrossEncoderRanker(folders[architecture], "cpu"), CrossEncoder(str(folders[architecture]))

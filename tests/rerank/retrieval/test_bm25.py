@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -38,6 +40,13 @@ def test_passage_with_more_query_terms_which_are_stemmed_ranks_higher(retriever:
     best, second = retriever.search([Query("fleas circuses")], 10)[0]
     assert (best.row, second.row) == (B, A)
     assert best.score > second.score > 0
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_are_found_in_either_normal_form(tmp_path: Path, form: Literal["NFC", "NFD"]) -> None:
+    texts = [unicodedata.normalize("NFD", "the café sells naïve paintings"), "a bakery", "the café"]
+    found = search(BM25Retriever(indexed(texts, tmp_path)), unicodedata.normalize(form, "café naïve"))
+    assert found == [0, 2]
 
 
 @pytest.mark.parametrize("text", ["the of and", "?!", "AND OR NOT", 'flea" AND (', "field:value^2 ~ [a TO b]", "🎻"])

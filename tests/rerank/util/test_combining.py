@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+import unicodedata
+
 import pytest
 
-from rerank.util.combining import stream_safe
+from rerank.util.combining import nfc, stream_safe
 
 JOINER = "\u034f"
 
@@ -23,3 +26,16 @@ JOINER = "\u034f"
 def test_runs_of_more_than_thirty_are_divided(text: str, expected: str) -> None:
     assert stream_safe(text) == expected
     assert stream_safe(expected) == expected
+
+
+def test_letter_and_accent_become_one_character_and_other_texts_stay_the_same_object() -> None:
+    assert nfc("cafe\u0301 \u1100\u1161") == "caf\u00e9 \uac00"
+    for text in ("plain", "caf\u00e9", "\u86a4", "\ufb01\uff21"):  # a ligature and a wide letter are not NFC's business
+        assert nfc(text) is text
+
+
+def test_long_runs_of_accents_are_normalised_at_once() -> None:
+    text = "a" + "\u0301\u0327" * 50_000
+    started = time.perf_counter()
+    assert unicodedata.is_normalized("NFC", nfc(text))
+    assert time.perf_counter() - started < 5

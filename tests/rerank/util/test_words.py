@@ -17,6 +17,7 @@ from rerank.util.words import STOP_WORDS, stem, stems, words
         ("Fleas live 3.5 years", ["fleas", "live", "3", "5", "years"]),
         ("call __init__ and os.path_join", ["call", "init", "and", "os", "path_join"]),
         ("l'été à Zürich", ["l", "été", "à", "zürich"]),
+        ("l'e\u0301te\u0301 a\u0300 Zu\u0308rich", ["l", "été", "à", "zürich"]),
         ("蚤の寿命 of C++", ["蚤", "の", "寿", "命", "of", "c"]),
     ],
 )

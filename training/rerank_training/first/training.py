@@ -195,7 +195,7 @@ def load_base(
     has_adapter = is_adapter or arguments.lora_rank > 0
     name = base_model_of(folder) if is_adapter else arguments.base
     # The adapter stores the name of its base, a path as an absolute one because it is served from any folder.
-    name = str(Path(name).resolve()) if Path(name).is_dir() else name
+    name = str(Path(name).resolve()) if name != SMOLLM2 and Path(name).is_dir() else name
     with loading("causal language model", folder):
         located = locate_causal_lm(name)
         check_settings(Path(located))

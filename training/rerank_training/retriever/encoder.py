@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_loading import Prompts
+from rerank.util.combining import nfc
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.checkpoint import add_adapter
 from rerank_training.trainer.losses import RankLoss
@@ -105,8 +106,8 @@ class RetrieverCollator:
             mask[row, columns] = True
         tokens = self.tokenizer(
             [
-                *(self.prompts.query + item.query.text for item in lists),
-                *(self.prompts.document + text for text in texts.values()),
+                *(self.prompts.query + nfc(item.query.text) for item in lists),
+                *(self.prompts.document + nfc(text) for text in texts.values()),
             ],
             padding=True,
             truncation=True,

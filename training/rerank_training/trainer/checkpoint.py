@@ -16,7 +16,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import (
     TEMPLATE_FILE,
     CheckpointManifest,
@@ -45,7 +44,7 @@ def base_folder(base: str, weights: bool = False) -> Path:
     Raises:
         ConfigError, CheckpointError: see `rerank.checkpoints.hub.download`.
     """
-    return Path(base if base == SMOLLM2 else locate_causal_lm(base, weights))
+    return Path(locate_causal_lm(base, weights))  # of a bundled one, never a folder in the working directory
 
 
 def read_base_manifest(base: Path, ranker: TrainedRanker) -> CheckpointManifest | None:

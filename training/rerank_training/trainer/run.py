@@ -19,8 +19,9 @@ from rerank_eval.statistics import SIGNIFICANT, compare
 from transformers import PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.manifest import RESULT_FOLDER, TrainedRanker
-from rerank.config import EncoderConfig
+from rerank.config import DEFAULT_ENCODER, EncoderConfig
 from rerank.errors import ConfigError
 from rerank.prompting.templates import Template
 from rerank.util.files import damage_of, report_disk_errors, sha256_of_files
@@ -214,7 +215,8 @@ def _contents(arguments: Sequence[Any]) -> dict[str, str]:
     """SHA-256 of the files, also in folders, that a training learns from."""
     values = {name: getattr(part, name, None) for part in arguments for name in _READ if getattr(part, name, None)}
     # The settings of an encoder name a folder, too.
-    paths = {name: Path(EncoderConfig.of(str(value)).name) for name, value in values.items()}
+    names = {name: EncoderConfig.of(str(value)).name for name, value in values.items()}
+    paths = {name: Path(value) for name, value in names.items() if value not in (SMOLLM2, DEFAULT_ENCODER)}
     files = {
         name: [path] if path.is_file() else sorted(file for pattern in _DECIDING for file in path.glob(pattern))
         for name, path in paths.items()

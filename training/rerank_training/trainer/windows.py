@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from rerank.checkpoints.manifest import trained_window
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, read_qrels
+from rerank.util.combining import nfc
 from rerank_training.lists.training_list import TrainingList, graded, read_lists
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments
@@ -41,8 +42,8 @@ def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList
     qrels = read_judgements(arguments)
     paths = (arguments.lists, arguments.eval_lists)
     lists, given = (graded(read_lists(Path(path), qrels), path) if path else [] for path in paths)
-    trained = {(item.query.text, item.query.instruction) for item in lists}
-    held_out = [item for item in given if (item.query.text, item.query.instruction) not in trained]
+    trained = {(nfc(item.query.text), item.query.instruction) for item in lists}
+    held_out = [item for item in given if (nfc(item.query.text), item.query.instruction) not in trained]
     if len(held_out) < len(given):
         problem = f"{len(given) - len(held_out)} of the {len(given)} lists of --eval-lists {arguments.eval_lists}"
         problem += f" have queries of --lists {arguments.lists}"
