@@ -175,13 +175,14 @@ def _open(
         doc_ids = _doc_ids((lists or {}).values())
         qrels = with_known_ids(read, lambda _: queries.keys(), lambda _: doc_ids)
     origin = str(lists_file or collection)
+    absent = [] if lists is None else _absent_queries(lists, qrels, settings)
     queries, notes = _asked_queries(queries, qrels, settings)
-    judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin)
+    judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin, absent)
     notes += on_judgements
     if lists is not None:
         lists = {query_id: lists[query_id] for query_id in queries}
         check_doc_ids(_doc_ids(lists.values()), qrels, f"candidates of {origin}")
-        notes += notes_on_empty_lists(lists)
+        notes += notes_on_empty_lists({**lists, **dict.fromkeys(absent, ())})
     elif index:
         check_index(index, qrels, origin)
     name = name or (opened.name if opened else "")
@@ -314,6 +315,20 @@ def _asked_queries(
         judged = {qrel.query_id for qrel in qrels}
         asked = dict(islice(((q, query) for q, query in asked.items() if q in judged), settings.limit))
     return asked, tuple(notes)
+
+
+def _absent_queries(
+    lists: Mapping[str, Sequence[Passage]], qrels: Sequence[Qrel], settings: EvaluationSettings
+) -> list[str]:
+    """The judged queries that a file of candidates lacks, of those that --queries names, and none with --limit.
+
+    They count as 0, as in `trec_eval -c`: a TREC run cannot name a query without results.
+    """
+    if settings.limit:
+        return []
+    named = _read_texts(beir.queries_file(settings.queries)) if settings.queries else None
+    judged = dict.fromkeys(qrel.query_id for qrel in qrels)
+    return [query_id for query_id in judged if query_id not in lists and (named is None or query_id in named)]
 
 
 def _read_texts(path: Path) -> dict[str, str]:

@@ -73,6 +73,7 @@ def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: CommandSett
         results=(SystemResult(FIRST_STAGE, dataset.measure(first_stage)), *results),
         upper_bound=SystemResult(ORACLE, dataset.measure(best_order(dataset.judged, first_stage))),
         rel=dataset.rel,
+        judged_queries=len({qrel.query_id for qrel in dataset.qrels}),
         notes=notes,
     )
     write_result(out / "first-stage.trec", trec_run(dataset.counted(first_stage), tag="first-stage"))

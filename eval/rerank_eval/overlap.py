@@ -17,12 +17,13 @@ _NAMED, _NAMED_PASSAGES = 20, 3
 
 
 def judgements_of(
-    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str
+    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, absent: Sequence[str] = ()
 ) -> tuple[Sequence[Qrel], tuple[str, ...]]:
     """The judgements of the queries `query_ids`, for an evaluation that asks them.
 
     Args:
         source: of the queries, as error messages name it.
+        absent: judged queries that count although nothing was retrieved for them.
 
     Returns:
         The judgements, and sentences for the reader where they and the queries cover each other only in part.
@@ -38,12 +39,12 @@ def judgements_of(
             f"{_example(judged)}, and no query id is in both; give the judgements of these queries"
         )
     notes = []
-    if len(shared) < len(judged):
-        notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; means and tests are over these.")
+    if (counted := len(shared) + len(absent)) < len(judged):
+        notes.append(f"{counted} of {len(judged)} judged queries were asked; means and tests are over these.")
     if unjudged := sorted(asked - judged):
         names = first_ids(unjudged)
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
-    return [qrel for qrel in qrels if qrel.query_id in asked], tuple(notes)
+    return [qrel for qrel in qrels if qrel.query_id in asked.union(absent)], tuple(notes)
 
 
 def check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:
@@ -101,7 +102,7 @@ def notes_on_missing_relevance(qrels: Iterable[Qrel], rel: int) -> tuple[str, ..
 
 
 def notes_on_empty_lists(lists: Mapping[str, Sequence[Passage]]) -> tuple[str, ...]:
-    """A note if queries have no candidates; no system is asked about them."""
+    """A note if judged or asked queries have no candidates; no system is asked about them."""
     empty = [query_id for query_id, candidates in lists.items() if not candidates]
     return (f"Queries without candidates, which count as 0: {len(empty)} ({first_ids(empty)}).",) if empty else ()
 

@@ -52,6 +52,7 @@ class Report:
         results: of the first stage, and then of all systems.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
         rel: least grade that RR, AP and R count as relevant.
+        judged_queries: number of all judged queries; the means may be over fewer.
         notes: sentences about the judgements that change how the figures are read.
     """
 
@@ -60,6 +61,7 @@ class Report:
     results: Sequence[SystemResult]
     upper_bound: SystemResult
     rel: int
+    judged_queries: int
     notes: Sequence[str] = ()
 
     @property
@@ -151,7 +153,8 @@ def _measures(report: Report) -> str:
         for result in (*report.results, report.upper_bound)
     ]
     table = markdown_table(["system", *names, f"{MAIN_MEASURE}, 95 % interval"], rows)
-    counted = f"Means over {len(report.upper_bound.metrics.per_query)} judged queries."
+    measured = len(report.upper_bound.metrics.per_query)
+    counted = f"Means over {measured:,} of {report.judged_queries:,} judged queries."
     return f"{counted} RR, AP and R count grade {report.rel} and above as relevant (--rel).\n\n{table}"
 
 

@@ -73,20 +73,27 @@ def plain_table(title: str = "") -> Table:
 
 
 def execution_line(execution: pb.Execution) -> str:
-    """One line on the execution: model, strategy, cost, latency, and what deviates from the full and exact order."""
-    truncated = len(execution.truncated_doc_ids)
+    """One line on the execution: model, strategy, cost and latency."""
     notes = [
         f"{execution.model}, {execution.strategy}",
         f"{execution.windows} window{'' if execution.windows == 1 else 's'}",
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
-        f"instead of {execution.failure}" if execution.failure else "",
+    ]
+    return " · ".join(notes)
+
+
+def warnings_of(execution: pb.Execution) -> list[str]:
+    """What a reply warns of, below every table: what differs from the full and exact order, and doubts of the model."""
+    truncated = len(execution.truncated_doc_ids)
+    warnings = [
+        f"the first stage's order instead of {execution.failure}" if execution.failure else "",
         execution.reason,
         execution.model_warning,
-        "query truncated" if execution.query_truncated else "",
-        f"{truncated} truncated" if truncated else "",
+        "the query was truncated" if execution.query_truncated else "",
+        f"{truncated} passage{' was' if truncated == 1 else 's were'} truncated" if truncated else "",
     ]
-    return " · ".join(note for note in notes if note)
+    return [f"warning: {warning}" for warning in warnings if warning]
 
 
 def feedback_line(report: pb.FeedbackReport) -> str:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rerank.commands import options
-from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
+from rerank.commands.display import (
+    execution_line,
+    feedback_line,
+    fields_table,
+    models_table,
+    results_table,
+    warnings_of,
+)
 from rerank.commands.run import console
 from rerank.names import DEFAULT_FIRST_STAGE, FeedbackMethod
 
@@ -116,21 +123,30 @@ def open_client(target: str, tls_ca: str | None) -> RerankClient:
     return RerankClient(target, Credentials.from_environment(tls_ca), DEFAULT_ATTEMPTS)
 
 
-def show_response(response: pb.RerankResponse, title: str, settings: options.RankingSettings) -> None:
+def show_response(response: pb.RerankResponse, title: str, settings: options.RankingSettings, took: str = "") -> None:
+    """Prints a reply: JSON, or the table of results, what it warns of, and what it cost.
+
+    Args:
+        took: how long a ranking in this process took, which stands instead of the line on the execution.
+    """
     if settings.as_json:
         _print_json(response)
         return
     if response.results:
         console.print(results_table(title, response, settings.verbose, console.is_narrow))
+    for warning in warnings_of(response.execution):
+        console.note(warning)
     feedback = response.feedback if response.HasField("feedback") else None
     if not settings.verbose:
-        console.note(execution_line(response.execution))
+        console.note(took or execution_line(response.execution))
         if feedback:
             console.note(feedback_line(feedback))
         return
     console.print(fields_table("execution", response.execution))
     if feedback:
         console.print(fields_table("feedback", feedback))
+    if took:
+        console.note(took)
 
 
 def _print_json(message: Message) -> None:

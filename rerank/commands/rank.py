@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rerank.commands import options
-from rerank.commands.display import results_table
 from rerank.commands.example import EXAMPLE_PASSAGES, EXAMPLE_QUERY
 from rerank.commands.query import DEFAULT_TARGET, open_client, show_response
 from rerank.commands.run import console
@@ -128,13 +127,8 @@ def _rank(settings: RankSettings, query: str, candidates: Sequence[CandidateLike
     response, load_s, rank_s = rank_in_process(
         query, candidates, settings.model, settings.fields(), settings.timeout_s, settings.encoder
     )
-    if settings.as_json or settings.verbose:
-        show_response(response, query, settings)
-    else:
-        console.print(results_table(query, response, is_narrow=console.is_narrow))
-    if not settings.as_json:
-        took = f"ranked in {rank_s * 1000:,.0f} ms, after the model was loaded in {load_s:,.1f} s"
-        console.note(f"{response.execution.model}: {took}; `rerank serve` loads it once")
+    took = f"ranked in {rank_s * 1000:,.0f} ms, after the model was loaded in {load_s:,.1f} s"
+    show_response(response, query, settings, f"{response.execution.model}: {took}; `rerank serve` loads it once")
 
 
 def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:

@@ -21,7 +21,7 @@ from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, S
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import request_rows
 from rerank.types import Passage
-from rerank.util.files import atomic_file, check_file, report_disk_errors, sync
+from rerank.util.files import atomic_file, check_file, check_plain_name, report_disk_errors, sync
 from rerank.util.json_files import differences
 from rerank.v1 import rerank_pb2 as pb
 
@@ -83,6 +83,7 @@ class RankedFile:
                 written.
             RerankError: see `RerankClient.rerank_many`. What was ranked is kept.
         """
+        check_plain_name(self.path, "--out")
         check_file(self.requests)
         partial = self.path.with_name(f"{self.path.name}.partial")
         with report_disk_errors(self.path, "choose another --out"), _locked(partial) as file:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from rerank.commands import options, service_process
 from rerank.commands.app import Command
-from rerank.commands.display import execution_line, one_line
+from rerank.commands.display import execution_line, one_line, warnings_of
 from rerank.commands.run import console, quiet_libraries
 from rerank.config import HttpConfig, ServiceConfig
 from rerank.config.service import LogLevel
@@ -302,7 +302,9 @@ def _show_example(client: RerankClient) -> None:
         text = one_line(text_of[after.doc_id].partition("\n")[2])
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
-    console.print(f"{execution_line(reranked.execution)}\n")
+    for line in (execution_line(reranked.execution), *warnings_of(reranked.execution)):
+        console.print(line)
+    console.print()
 
 
 def _show_first(client: RerankClient) -> None:
@@ -326,4 +328,6 @@ def _show_first(client: RerankClient) -> None:
         table.add_row(str(number), *ranks, candidates[ordered[0]].doc_id)
     console.print(table)
     best = ", ".join(result.doc_id for result in found.results[:3])
-    console.print(f"its first three: {best}\n{execution_line(found.execution)}\n")
+    for line in (f"its first three: {best}", execution_line(found.execution), *warnings_of(found.execution)):
+        console.print(line)
+    console.print()

@@ -8,16 +8,30 @@ from rerank.readers.rows import BadRow, distinct, id_of, json_object, parsed_lin
 from rerank.types import Query
 
 _ID_FIELDS = ("_id", "query_id", "qid", "id")
+#: Names of the columns in the header of a file with tabs.
+_ID_NAMES = {*_ID_FIELDS, "queryid", "topic", "topic_id", "#query_id"}
+_TEXT_NAMES = {"query", "text", "query_text", "title", "question"}
 
 
 def read_queries(path: Path) -> list[Query]:
     """Reads queries in either form, which each line shows by its first character: a JSON object begins with a brace.
 
+    The first line may be a header, such as query_id, tab, text.
+
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines give a query different texts; the message
             names the line.
     """
-    return list(distinct(path, parsed_lines(path, parse_query), lambda query: query.query_id, "query", may_repeat=True))
+    rows = list(parsed_lines(path, parse_query))
+    if rows and _is_header(rows[0][1]):
+        del rows[0]
+    return list(distinct(path, rows, lambda query: query.query_id, "query", may_repeat=True))
+
+
+def _is_header(query: Query) -> bool:
+    """Tells whether the first line of a file names its columns, such as query_id and text."""
+    names = query.query_id.lower().replace("-", "_"), query.text.strip().lower().replace("-", "_")
+    return names[0] in _ID_NAMES and names[1] in _TEXT_NAMES
 
 
 def parse_query(line: str) -> Query:

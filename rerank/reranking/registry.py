@@ -21,7 +21,7 @@ from rerank.errors import MAX_QUOTED_CHARS, CheckpointError, InvalidRequest, Not
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.reranking.load_models import LoadedModel, ModelLoader
-from rerank.reranking.relevance import check_min_relevance, gives_relevance
+from rerank.reranking.relevance import check_is_probability, check_min_relevance, gives_relevance
 from rerank.types import (
     ANSWER_MARGIN_S,
     FirstStageKind,
@@ -152,18 +152,29 @@ class ModelRegistry:
             InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
                 is no relevance for `min_relevance`.
         """
-        models = self._models_of(options)
-        for name, _ in models:
+        for name, _ in self._models_of(options):
             ranker = self.rankers[name]
             if isinstance(ranker, FailedRanker) and options.on_failure != OnFailure.FIRST_STAGE:
                 raise ranker.error
-        if instruction and not self.infos[models[0][0]].reads_instruction:
-            raise self._instruction_not_read(models[0][0])
-        given = cast(FirstStageWeight | None, options.first_stage_weight)
-        stages = self._stages(models, weight if given is None else given)
+        stages = self.check(options, instruction, weight)
         if options.min_relevance is not None:
             check_min_relevance(options.min_relevance, stages, self.infos, self._default_stages)
         return stages
+
+    def check(
+        self, options: RankOptions, instruction: str = "", weight: FirstStageWeight = FirstStageKind.AUTO
+    ) -> Stages:
+        """Makes the stages of a request as far as they are known before its models are loaded.
+
+        Arguments and errors are those of `resolve`, but for the models' own.
+        """
+        models = self._models_of(options)
+        if options.min_relevance is not None:
+            check_is_probability(options.min_relevance)
+        if instruction and not self.infos[models[0][0]].reads_instruction:
+            raise self._instruction_not_read(models[0][0])
+        given = cast(FirstStageWeight | None, options.first_stage_weight)
+        return self._stages(models, weight if given is None else given)
 
     def _models_of(self, options: RankOptions) -> list[tuple[str, RankOptions]]:
         """Lists the model of a request and, in a cascade, its prerankers, with the options of each.
@@ -287,6 +298,7 @@ class LazyModels:
         Raises: see ModelRegistry.resolve, whose arguments these are.
         """
         if unloaded := self._registry.unloaded_models_of(options):
+            self._registry.check(options, instruction, weight)  # a request that is refused loads nothing
             tasks = [self._loading.get(name) or self._start(name) for name in unloaded]
             # Twice the margin, as an answer instead of a failure needs some of the time, too.
             left_s = deadline_s - 2 * ANSWER_MARGIN_S - _now_s()

@@ -34,12 +34,7 @@ def check_min_relevance(
         infos: of all models by name.
         defaults: the default stages of all models by name.
     """
-    if not 0 <= value <= 1:  # also true for nan
-        raise InvalidRequest(
-            "min_relevance",
-            f"{value} is not between 0 and 1; use a probability, such as 0.5",
-            {"value": str(value), "limit": "0 to 1"},
-        )
+    check_is_probability(value)
     if gives_relevance(stages, infos):
         return
     name = stages[-1].model
@@ -53,6 +48,16 @@ def check_min_relevance(
             ways += ["set encoder.relevance, as `python -m scripts.reproduce.relevance` fits it"]
         problem = f"model {name} gives no relevance; {', or '.join(ways)}"
     raise InvalidRequest("min_relevance", problem, {"model": name})
+
+
+def check_is_probability(min_relevance: float) -> None:
+    """Raises: InvalidRequest if the value is not between 0 and 1."""
+    if not 0 <= min_relevance <= 1:  # also true for nan
+        raise InvalidRequest(
+            "min_relevance",
+            f"{min_relevance} is not between 0 and 1; use a probability, such as 0.5",
+            {"value": str(min_relevance), "limit": "0 to 1"},
+        )
 
 
 def with_relevance(

@@ -161,10 +161,10 @@ class AsyncReranker:
 
         Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        query = Query.of(query)
+        query, passages = Query.of(query), await self._with_texts(candidates)  # before a model is loaded
         ready = self._lazy.ready(options, query.instruction, self.config.first_stage_weight, deadline_s)
         async with ready as stages:
-            request = Request(query, await self._with_texts(candidates), stages, options, deadline_s, share)
+            request = Request(query, passages, stages, options, deadline_s, share)
             return at_least(await self._steps.rank(request), options)
 
     async def search(
@@ -195,12 +195,12 @@ class AsyncReranker:
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
+        feedback = FeedbackSettings.of(feedback) if feedback is not None else None
+        index = self._open_index()
+        if feedback is not None and not first_stage.reads_vectors:
+            problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
+            raise InvalidRequest("feedback", f"{problem}, or no feedback")
         async with self._lazy.ready(options, query.instruction, FirstStageKind.AUTO, deadline_s) as stages:
-            feedback = FeedbackSettings.of(feedback) if feedback is not None else None
-            index = self._open_index()
-            if feedback is not None and not first_stage.reads_vectors:
-                problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
-                raise InvalidRequest("feedback", f"{problem}, or no feedback")
             if feedback is not None and feedback.method is FeedbackMethod.E2RANK:
                 self._check_makes_vectors(stages[-1].model)
             if feedback is not None and feedback.method is FeedbackMethod.CHAIN and len(stages) < 2:

@@ -5,11 +5,12 @@ The steps are the passages (SQLite), BM25 (Lucene), the vectors, and the index o
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +34,8 @@ from rerank.retrieval.shards import DenseJob, ShardJob, SparseJob, encode_shards
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.types import Passage, Precision
+
+log = logging.getLogger(__name__)
 
 #: Progress callback: (step, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
@@ -186,9 +189,16 @@ def _write_passages(collection: Collection, folder: Path, dimension: int, report
     """Reads the collection into the passage store in the new folder, with vectors that are still 0."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    n = 0
+    n, empty = 0, list[str]()
+
+    def passages() -> Iterator[Passage]:
+        for passage in collection.passages():
+            if not passage.text.strip():
+                empty.append(passage.doc_id)
+            yield passage
+
     try:
-        for n in write_passages(folder, collection.passages()):
+        for n in write_passages(folder, passages()):
             if n % _REPORT_EVERY == 0:
                 report("passages", n, None)
     except DuplicateDocId as error:
@@ -197,6 +207,10 @@ def _write_passages(collection: Collection, folder: Path, dimension: int, report
     if n == 0:
         raise CollectionError(f"collection {collection.name} is empty; it needs at least one passage")
     report("passages", n, n)
+    if empty:
+        log.warning(
+            "%d of %d passages are empty, and found by their vectors at most; the first is %r", len(empty), n, empty[0]
+        )
     allocate_vectors(folder, n, dimension)
 
 

@@ -79,6 +79,12 @@ def _open_to_readers(folder: Path) -> None:
             path.chmod(stat.S_IMODE(path.stat().st_mode) | allowed)
 
 
+def check_plain_name(path: Path, flag: str) -> None:
+    """Refuses a name that promises gzip, for a file that is written as plain text. Raises: ConfigError."""
+    if path.suffix == ".gz":
+        raise ConfigError(f"{flag} {path}: the file is plain text; give {path.with_suffix('')}, and compress it later")
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yields a temporary path next to `path`; the file that the block writes there replaces `path` when the block ends.

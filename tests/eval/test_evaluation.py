@@ -43,8 +43,9 @@ ASKED = ("q1", "q2", "q3")
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Flags of a request file and its judgements."""
-    return graded_requests(tmp_path, GRADES, ASKED)
+    """Flags of a request file, its judgements, and the queries that are asked."""
+    asked = write(tmp_path / "asked.txt", *ASKED)
+    return [*graded_requests(tmp_path, GRADES, ASKED), "--queries", str(asked)]
 
 
 class Evaluated(Protocol):
@@ -225,12 +226,12 @@ def test_service_with_the_index_is_started_for_a_search(
 
 
 @pytest.mark.parametrize("is_run", [False, True], ids=["request file", "run over a collection"])
-def test_every_statistic_is_over_the_queries_that_were_asked(
+def test_every_statistic_is_over_all_judged_queries_and_one_without_candidates_counts_as_0(
     tmp_path: Path, evaluated: Evaluated, is_run: bool
 ) -> None:
-    """10 of 53 judged queries, whose texts have a number near the grade; by scipy from the files of the systems."""
+    """10 of 14 judged queries have candidates, with a number near the grade; by scipy from the files of the systems."""
     rng = random.Random(3)
-    grades = {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(6)} for n in range(53)}
+    grades = {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(6)} for n in range(14)}
     asked = list(grades)[:10]
     texts = {
         q: {doc_id: f"relevance {grade + rng.randint(0, 2)}" for doc_id, grade in row.items()}
@@ -253,7 +254,7 @@ def test_every_statistic_is_over_the_queries_that_were_asked(
     system, reference = (
         [
             ndcg(grades[asked_id], [doc_id for query_id, doc_id in runs[name] if query_id == asked_id])
-            for asked_id in asked
+            for asked_id in grades
         ]
         for name in ("number", "identity")
     )
@@ -266,8 +267,8 @@ def test_every_statistic_is_over_the_queries_that_were_asked(
     assert cells[:3] == [f"{fmean(differences):+.4f}", f"{low:+.4f} to {high:+.4f}", f"{t_test.pvalue:.4f}"]
     assert cells[3] == "/".join(map(str, signs))
     assert f"| number | {cells[0]} | {cells[1]} |" in printed
-    assert rows(text, "Means over 10 judged queries")["first stage"][0] == f"{fmean(reference):.4f}"
-    assert "t-test over 10 queries" in text
-    assert "10 of 53 judged queries were asked; means and tests are over these." in printed
+    assert rows(text, "Means over 14 of 14 judged queries")["first stage"][0] == f"{fmean(reference):.4f}"
+    assert "t-test over 14 queries" in text
+    assert "Queries without candidates, which count as 0: 4 (q10, q11, q12, q13)." in printed
     assert "1 of 11 queries have no judgements and are not measured: unjudged." in printed
     assert measures(out / "number")["mean"]["nDCG@10"] == pytest.approx(fmean(system))

@@ -141,6 +141,8 @@ def test_document_with_the_id_of_its_query_is_dropped_unless_ids_are_equal_by_ch
     run = {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
     assert without_query_documents([Qrel("a", "b", 1)], run) == {"a": [ScoredDoc("b", 1.0)]}
     assert without_query_documents([Qrel("a", "b", 1), Qrel("c", "c", 1)], run) == run
+    judged_not_relevant = [Qrel("a", "b", 1), Qrel("a", "a", 0)]  # as ArguAna's pools have it
+    assert without_query_documents(judged_not_relevant, run) == {"a": [ScoredDoc("b", 1.0)]}
 
 
 def test_best_order_is_by_grades_and_keeps_the_order_of_equal_ones() -> None:
@@ -171,9 +173,10 @@ def test_latencies_are_percentiles(walls: list[float], p50: float, p99: float) -
     [
         ([(2000.0, 12.0), (2000.0, 13.0)], 3.0),
         ([(5000.0, 10.0), (1000.0, 8.0)], 5.0),
+        ([(5000.0, 10.0), (1000.0, 8.0), (1000.0, 9.5)], 5.0),
         ([(1000.0, 10.0), (1000.0, 5000.0)], 2.0),
     ],
-    ids=["overlap", "one within another", "a pause before a resumed run"],
+    ids=["overlap", "one within another", "two within another", "a pause before a resumed run"],
 )
 def test_time_in_which_anything_was_answered_is_counted_once(
     responses: list[tuple[float, float]], seconds: float

@@ -47,17 +47,22 @@ def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_queries_that_were_not_asked_are_named_and_do_not_count(tmp_path: Path, service: Served) -> None:
+def test_queries_that_were_left_out_are_named_and_do_not_count(tmp_path: Path, service: Served) -> None:
+    """By --queries; the third of them has no candidates, and counts as 0."""
     requests = requests_of(tmp_path / "requests.jsonl", "1", "2", "9")
     qrels = write_qrels(tmp_path / "qrels.txt", {query: {"a": 1} for query in "1234"})
+    (tmp_path / "queries.tsv").write_text("1\n3\n9\n")
     given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
+    given += ("--queries", tmp_path / "queries.tsv")
     printed = evaluate(eval_trec_dl, tmp_path / "out", *given)
     report, measures = (
         (tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("report.md", "measures.json")
     )
-    unjudged = "1 of 3 queries have no judgements and are not measured: 9."
+    unjudged = "1 of 2 queries have no judgements and are not measured: 9."
+    assert "Means over 2 of 4 judged queries." in printed
+    assert "Queries without candidates, which count as 0: 1 (3)." in printed
     assert all(note in text for text in (printed, report, measures) for note in (NOTE, unjudged))
-    assert json.loads(measures)["mean"]["nDCG@10"] == 1.0
+    assert json.loads(measures)["mean"]["nDCG@10"] == 0.5
 
 
 def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path: Path, index_folder: Path) -> None:

@@ -34,7 +34,7 @@ UPPER_BOUND = SystemResult(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
 
 
 def evaluation(*results: SystemResult) -> Report:
-    return Report("d", "t", (FIRST_STAGE_RESULT, *results), UPPER_BOUND, rel=1)
+    return Report("d", "t", (FIRST_STAGE_RESULT, *results), UPPER_BOUND, rel=1, judged_queries=9)
 
 
 def markdown(report: Report) -> str:
@@ -78,7 +78,9 @@ def test_intervals_are_within_the_range_of_the_measure() -> None:
     text = markdown(evaluation(result("a", [1.0, 1.0, 1.0, 0.9]), result("b", [0.0, 0.0, 0.1, 0.0])))
     means, differences = rows(text, "Means over"), rows(text, "compared with first stage")
     assert (means["a"][-1], means["b"][-1]) == ("0.8954 to 1.0000", "0.0000 to 0.1046")
-    alone = markdown(Report("d", "t", (result("f", [0.4]), result("a", [0.6])), result(ORACLE, [1.0]), rel=1))
+    alone = markdown(
+        Report("d", "t", (result("f", [0.4]), result("a", [0.6])), result(ORACLE, [1.0]), rel=1, judged_queries=1)
+    )
     assert rows(alone, "Means over")["a"][-1] == "0.0000 to 1.0000"
     assert rows(alone, "compared with f")["a"][1] == "-1.0000 to +1.0000"
     assert differences["a"][1] == "+0.3954 to +0.5546"
@@ -114,7 +116,7 @@ _VALUES = {FIRST_STAGE: [0.5, 0.5, 0.5, 0.5], "a": [0.5, 0.6, 0.7, 0.4], ORACLE:
 def of_measures(dataset: str, *measures: str) -> Report:
     """A system on one dataset by several measures, whose values are the same."""
     first, system, best = (result(name, values, *measures) for name, values in _VALUES.items())
-    return Report(dataset, "t", (first, system), best, rel=1)
+    return Report(dataset, "t", (first, system), best, rel=1, judged_queries=9)
 
 
 def written(folder: Path, *reports: Report) -> dict[str, str]:

@@ -84,8 +84,11 @@ def connect(address: str | None, **options: Any) -> None:
     ray.init(address, include_dashboard=False if address is None else None, **options)
 
 
-def check(config: ServiceConfig) -> None:
+def check(config: ServiceConfig, scale: Scale = Scale()) -> None:
     """Checks settings before they are deployed.
+
+    Args:
+        scale: the number of replicas.
 
     Raises:
         ConfigError: a setting cannot be used, Ray Serve cannot follow it, or another version of Ray is installed.
@@ -103,6 +106,12 @@ def check(config: ServiceConfig) -> None:
     for name, instead in _NOT_FOLLOWED.items():
         if getattr(config, name) != getattr(default, name):
             raise ConfigError(f"{name}: Ray Serve does not follow this setting; leave it out, and {instead}")
+    metrics = config.telemetry.metrics
+    if metrics and not metrics.endswith(":0") and (most := scale.max_replicas or scale.replicas) > 1:
+        raise ConfigError(
+            f"telemetry.metrics {metrics}: {most} replicas on a machine cannot share a port; give port 0, with which "
+            "each takes a free one"
+        )
     if config.telemetry.traces:
         raise ConfigError("telemetry.traces: Ray Serve does not follow this setting; leave it out, and trace with Ray")
     check_before_loading(config, binds=False)  # the proxy of an earlier deployment may hold the address

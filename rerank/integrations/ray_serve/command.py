@@ -33,9 +33,9 @@ def ray_serve(
     from rerank.integrations.ray_serve.application import NAME, Scale, check, connect, deploy
 
     settings = load_config(config)
-    check(settings)
+    check(settings, scale := Scale(replicas, max_replicas, num_gpus))
     connect(address)
-    deploy(settings, Scale(replicas, max_replicas, num_gpus))
+    deploy(settings, scale)
     typer.echo(f"listening on {settings.listen}")
     if address is not None:
         return

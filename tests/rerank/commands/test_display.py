@@ -8,7 +8,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from rerank.commands.display import fields_table, models_table, results_table
+from rerank.commands.display import fields_table, models_table, results_table, warnings_of
+from rerank.commands.query import show_response
+from rerank.commands.rank import RankSettings
 from rerank.v1 import rerank_pb2 as pb
 
 TITLE = "how long does a flea live"
@@ -114,3 +116,34 @@ def test_fields_are_lines_of_words() -> None:
     for line in ("truncated doc ids a, b", "query truncated no", "queue 0.25 ms", "completeness FULL"):
         assert line in text
     assert not any("_" in line for line in text)
+
+
+def test_reply_warns_below_its_table_of_all_that_differs_from_a_full_and_exact_order() -> None:
+    execution = pb.Execution(
+        failure="OVERLOADED",
+        reason="the queue is full",
+        model_warning="3 of 3 places in what the model wrote were repaired",
+        query_truncated=True,
+        truncated_doc_ids=["a", "b"],
+    )
+    assert warnings_of(execution) == [
+        "warning: the first stage's order instead of OVERLOADED",
+        "warning: the queue is full",
+        "warning: 3 of 3 places in what the model wrote were repaired",
+        "warning: the query was truncated",
+        "warning: 2 passages were truncated",
+    ]
+    assert warnings_of(pb.Execution(model="m", tokens=3)) == []
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("took", ["", "ranked in 5 ms"])
+def test_every_table_shows_the_warnings(capsys: pytest.CaptureFixture[str], verbose: bool, took: str) -> None:
+    """In process, with the time that it took, and over a target."""
+    reply = response(pb.SCORE_KIND_RANK)
+    reply.execution.model_warning = "the query is in another language"
+    show_response(reply, TITLE, RankSettings(verbose=verbose), took)
+    shown = capsys.readouterr()
+    text = " ".join(f"{shown.out} {shown.err}".split())
+    assert "warning: the query is in another language" in text
+    assert took in text

@@ -69,6 +69,14 @@ def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Pa
     assert len(read_requests(paths[1])) == 20  # so that it can be ranked again
 
 
+def test_name_that_promises_gzip_is_refused(rerank: Command, address: str, paths: tuple[Path, Path]) -> None:
+    out = paths[1].with_name("ranked.jsonl.gz")
+    outcome = rerank("rank", "--batch", paths[0], "--out", out, "--target", address)
+    assert outcome.code != 0
+    assert "the file is plain text; give" in outcome.err
+    assert not out.exists()
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queries that are sent to the service."""

@@ -20,7 +20,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.config import FirstModel, HttpConfig, IdentityModel, ModelConfig, ServiceConfig
-from rerank.errors import CheckpointError, InvalidRequest, ModelLoading
+from rerank.errors import CheckpointError, InvalidRequest, ModelLoading, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
 from rerank.reranking.load_models import ModelLoader
@@ -99,6 +99,33 @@ async def test_first_request_loads_the_model_and_others_wait_for_the_same_load(l
         assert described.load_s > 0
         with pytest.raises(InvalidRequest, match="window_size 500 exceeds"):
             await reranker.rerank("fleas", TEXTS, RankOptions(model="first", window_size=500))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "options"),
+    [
+        ([7], RankOptions(model="first")),
+        (TEXTS, RankOptions(model="first", strategy="sliding", window_size=4, stride=9)),
+        (TEXTS, RankOptions(model="first", min_relevance=1.5)),
+        (TEXTS, RankOptions(model="both", preranker="nobody")),
+    ],
+)
+async def test_request_that_is_refused_loads_nothing(
+    loader: HeldLoader, lm: Path, candidates: list[Any], options: RankOptions
+) -> None:
+    async with opened(reranker_of(loader, lm)) as reranker:
+        with pytest.raises(InvalidRequest):
+            await reranker.rerank("fleas", candidates, options)
+        assert not loader.loads
+
+
+@pytest.mark.parametrize("feedback", [None, "no-such-method"])
+async def test_search_that_is_refused_loads_nothing(loader: HeldLoader, lm: Path, feedback: str | None) -> None:
+    """Without an index, or with an unknown method of feedback."""
+    async with opened(reranker_of(loader, lm)) as reranker:
+        with pytest.raises(NotConfigured if feedback is None else InvalidRequest):
+            await reranker.search("fleas", "dense", 3, RankOptions(model="first"), feedback=feedback)
+        assert not loader.loads
 
 
 async def test_call_whose_deadline_comes_first_is_told_to_ask_again(loader: HeldLoader, lm: Path) -> None:

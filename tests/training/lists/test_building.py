@@ -214,3 +214,8 @@ def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passage
     (short,) = pools(encoder, tmp_path, collection=str(tmp_path), split="test", depth=2)
     nearest = [candidate.doc_id for candidate in whole.candidates[:2]]
     assert [candidate.doc_id for candidate in short.candidates] == [*nearest, "violin"]
+
+
+def test_name_that_promises_gzip_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--out .*out\.jsonl\.gz: the file is plain text; give .*out\.jsonl, and"):
+        built(tmp_path / "out.jsonl.gz", "qrels", **files)

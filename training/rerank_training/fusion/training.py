@@ -67,11 +67,12 @@ class WeightComparison:
             f"  the first stage: {_compared(self.first_stage)}",
             f"  {self.chosen}, by cross-validation: {_compared(self.gain)}",
         ]
+        if self.served == self.default and self.first_stage.is_better:
+            lines.append("The first stage's own order is better: serve the model identity, or judge more queries.")
+        lines.append(f"{out} has {self.served}: rerank serve --config {shlex.quote(str(out))}")
         if self.served == self.default:
             lines.append("The gain is not significant: the weights of the default stay.")
-            if self.first_stage.is_better:
-                lines.append("The first stage's own order is better: serve the model identity, or judge more queries.")
-        return [*lines, f"{out} has {self.served}: rerank serve --config {shlex.quote(str(out))}"]
+        return lines
 
 
 def train_fusion(

@@ -21,6 +21,7 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.readers.candidates import CandidateList, read_requests
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.types import Passage, Query
+from rerank.util.files import check_plain_name
 from rerank_training.lists.sampling import Pool, make_pool, sample_passages
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.teachers import Teacher, open_teacher
@@ -45,6 +46,7 @@ def build(settings: BuildListsSettings) -> None:
     """
     paths = [settings.out, settings.held_out] if settings.held_out_share else [settings.out]
     for path in paths:
+        check_plain_name(path, "--out")
         if path.exists():
             raise ConfigError(f"{path} exists already; remove it first or choose another --out")
     encoder = Encoder(settings.encoder or DEFAULT_ENCODER) if settings.needs_vectors else None

@@ -13,7 +13,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,7 @@ from typing import Any
 
 from ir_measures import R, nDCG
 from rerank_eval.measures import MetricValues, measure
-from rerank_eval.statistics import compare
+from rerank_eval.statistics import SIGNIFICANT, compare
 from transformers import set_seed
 
 from rerank.collections import beir
@@ -96,6 +96,8 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
         console.print(f"encoder and index: {folder}")
         serve = ["rerank", "serve", "--index", str(folder / INDEX), "--encoder", str(folder / ENCODER)]
         console.print(f"serve it: {shlex.join(serve)}", soft_wrap=True)
+        if line := gain_line(measured):
+            console.print(line, soft_wrap=True)
     return folder
 
 
@@ -267,6 +269,25 @@ def _measure_change(
     for name, change in changes.items():
         console.print(f"  {name:8} {change.reference:.4f} before, {change.mean:.4f} after; p = {change.p:.2g}")
     return {"p": {name: change.p for name, change in changes.items()}, "before": asdict(old), "after": asdict(new)}
+
+
+def gain_line(measured: Mapping[str, Any] | None) -> str:
+    """The last line of a training without a gain in R@100; empty with one.
+
+    Args:
+        measured: of the held-out queries, see `_measure_change`; None: none were held out.
+    """
+    if measured is None:
+        return "gain: not measured, as no queries were held out; kept: the encoder of the last step"
+    name = str(R @ _DEPTH)
+    before, after = measured["before"]["mean"][name], measured["after"]["mean"][name]
+    if after > before and measured["p"][name] < SIGNIFICANT:
+        return ""
+    verdict = "not shown, as it may be chance" if after > before else "none"
+    return (
+        f"gain: {verdict}: {name} {before:.4f} with the encoder at the start, {after:.4f} with the trained one "
+        f"(p = {measured['p'][name]:.2g}); kept: the encoder of the last step"
+    )
 
 
 def _write_report(arguments: RetrieverArguments, folder: Path, queries: int, measured: dict[str, Any] | None) -> None:

@@ -239,16 +239,44 @@ class InitialEvaluation(TrainerCallback):
 
 
 def _print_summary(trainer: RankingTrainer, folder: Path, how_to_serve: str) -> None:
-    """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it."""
+    """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it.
+
+    One line says whether the training gained, against what, and which weights were kept; without a gain it is the last.
+    """
     state = trainer.state
-    if trainer.held_out:
-        step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
-        print(f"\n{step} of {state.max_steps}")
-        history: list[Any] = [entry[_NDCG_BEFORE] for entry in state.log_history if _NDCG_BEFORE in entry]
-        print(_change(history[-1] if history else [], trainer.held_out))
-    else:
-        print(f"\nlast step: {state.global_step} of {state.max_steps}; nothing was measured, as no lists were held out")
-    print(f"model: {folder}{how_to_serve}", flush=True)
+    step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
+    print(f"\n{step} of {state.max_steps}")
+    if not trainer.held_out:
+        print(f"model: {folder}{how_to_serve}")
+        print(
+            f"gain: not measured, as no lists were held out; kept: the weights of step {state.global_step}", flush=True
+        )
+        return
+    history: list[Any] = [entry[_NDCG_BEFORE] for entry in state.log_history if _NDCG_BEFORE in entry]
+    before = history[-1] if history else []
+    print(_change(before, trainer.held_out))
+    line, has_gained = gain_line(before, trainer.held_out, state.best_global_step or state.global_step)
+    served = f"model: {folder}{how_to_serve}"
+    print("\n".join([line, served] if has_gained else [served, line]), flush=True)
+
+
+def gain_line(before: Sequence[float], after: Sequence[float], step: int) -> tuple[str, bool]:
+    """One line that says whether a training gained, and whether it did.
+
+    Args:
+        before, after: nDCG@10 of the held-out lists, with the weights at the start and with those that are kept.
+        step: after which those were saved.
+    """
+    kept = f"kept: the weights of step {step}"
+    if not before:
+        return f"gain: unknown, as the start was not measured; {kept}", False
+    change = compare(after, before)
+    if change.is_better:
+        return f"gain: {change.difference:+.4f} nDCG@10 over the weights at the start; {kept}", True
+    found = f"{change.difference:+.4f} nDCG@10 against the weights at the start"
+    if change.difference > 0:
+        return f"gain: not shown, as {found} may be chance (p = {change.p:.2g}); {kept}", False
+    return f"gain: none, {found}; {kept}, and those at the start are as good: serve these", False
 
 
 def _change(before: Sequence[float], after: Sequence[float]) -> str:

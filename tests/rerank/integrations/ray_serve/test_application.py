@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,6 +21,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "traces": ({"telemetry": {"traces": True}}, "telemetry.traces: .* trace with Ray"),
     "missing folder": ({"models": [{"name": "a", "ranker": "pe-rank", "path": "/no"}]}, "there is no folder /no"),
 }
+
+
+@pytest.mark.parametrize(
+    ("metrics", "scale", "is_refused"),
+    [
+        ("127.0.0.1:9090", {"replicas": 2}, True),
+        ("127.0.0.1:9090", {"max_replicas": 2}, True),
+        ("127.0.0.1:9090", {"replicas": 1}, False),
+        ("127.0.0.1:0", {"replicas": 2}, False),
+    ],
+)
+def test_replicas_that_would_share_an_address_of_metrics_are_refused(
+    metrics: str, scale: dict[str, int], is_refused: bool
+) -> None:
+    from rerank.integrations.ray_serve.application import Scale, check
+
+    config = load_config(None, listen="[::]:50051", insecure=True, telemetry={"metrics": metrics})
+    expected = pytest.raises(ConfigError, match="2 replicas on a machine cannot share a port; give port 0")
+    with expected if is_refused else nullcontext():
+        check(config, Scale(**scale))
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=REFUSED)
