@@ -112,7 +112,7 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/prompting/sanitize.py",
         _PROMPTING,
-        ('text = " ".join(nfc(text).split())', "text = nfc(text)"),
+        ('text = " ".join(text.split())', "text = text.strip()"),
         ('return markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)', "return text"),
         ("re.IGNORECASE", "0"),
         ("text.isascii() and len(text) > 5", "text.isascii() and len(text) > 1"),
