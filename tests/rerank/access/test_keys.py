@@ -41,6 +41,15 @@ def test_missing_malformed_and_unknown_keys_are_refused_without_an_echo(path: Pa
     assert "wrong" not in str(caught.value)
 
 
+def test_key_of_another_scheme_is_refused_although_it_is_known(path: Path) -> None:
+    key = add_key(path, "frontend", ANY)
+    store = KeyStore(path)
+    assert store.authenticate(f"BEARER  {key} ").name == "frontend"
+    for scheme in ("Basic", "Token"):
+        with pytest.raises(Unauthenticated):
+            store.authenticate(f"{scheme} {key}")
+
+
 def test_hash_in_the_file_part_of_a_key_and_a_key_without_bearer_are_not_keys(path: Path) -> None:
     key = add_key(path, "frontend", ANY)
     assert key not in path.read_text()

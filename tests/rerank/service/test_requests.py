@@ -139,3 +139,12 @@ def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     found = checked(request)
     assert found.candidates[0].text == " one \ttwo\r\nthree "
     assert found.query == Query("a b", instruction="c")
+
+
+def test_chunks_of_all_candidates_together_are_bounded() -> None:
+    """Fewer candidates than the limit, whose chunks may be more."""
+    two = [candidate("a"), candidate("b")]
+    message = "2 candidates with up to 2 chunks each are 4 passages, more than the limit of 3; use none"
+    with pytest.raises(InvalidRequest, match=message):
+        checked(rerank_request(two, max_chunks_per_doc=2))
+    assert checked(rerank_request(two[:1], max_chunks_per_doc=3)).options.max_chunks_per_doc == 3
