@@ -313,4 +313,9 @@ CHANGES: tuple[Change, ...] = (
         ("        if not state.global_step:\n            values", "        if True:\n            values"),
         ("    if change.difference > 0:\n", "    if change.difference >= 0:\n"),
     ),
+    *_of(
+        "rerank/protobuf/messages.py",
+        "tests/rerank/protobuf/test_messages.py",
+        ("relevance=item.relevance,", "relevance=item.relevance or 0.0,"),
+    ),
 )

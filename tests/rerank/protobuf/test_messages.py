@@ -48,6 +48,13 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     return Ranking(ranked, score_kind, trace)
 
 
+def test_unknown_relevance_is_absent_and_not_0() -> None:
+    ranked = ranking()
+    first, second = ranked.ranked
+    reply = reply_of(replace(ranked, ranked=(first, replace(second, relevance=0.0))))
+    assert [result.HasField("relevance") for result in reply.results] == [False, True]
+
+
 def test_trace_becomes_execution() -> None:
     ranked = ranking()
     ranked = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
