@@ -30,6 +30,7 @@ def test_runs_of_more_than_thirty_are_divided(text: str, expected: str) -> None:
 
 def test_letter_and_accent_become_one_character_and_other_texts_stay_the_same_object() -> None:
     assert nfc("cafe\u0301 \u1100\u1161") == "caf\u00e9 \uac00"
+    assert nfc("\ufb01ance\u0301") == "\ufb01anc\u00e9"  # the ligature stays, which NFKC would divide
     for text in ("plain", "caf\u00e9", "\u86a4", "\ufb01\uff21"):  # a ligature and a wide letter are not NFC's business
         assert nfc(text) is text
 
