@@ -264,7 +264,6 @@ CHANGES: tuple[Change, ...] = (
         ("busy_until = max(busy_until, end)", "busy_until = end"),
         ("key=lambda doc: (doc.score, doc.doc_id), reverse=True", "key=lambda doc: -doc.score"),
         ("prefill = (tokens - decode_tokens,", "prefill = (tokens,"),
-        ("if metric.query_id in per_query:", "if True:"),
     ),
     *_of(
         "eval/rerank_eval/statistics.py",

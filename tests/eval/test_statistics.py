@@ -38,3 +38,16 @@ def test_holm_on_a_worked_example() -> None:
     """Sorted .005, .01, .03, .04: times 4, 3, 2, 1, and none smaller than the one before it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert (holm([]), holm([0.04])) == ([], [0.04])
+
+
+def test_interval_has_the_standard_deviation_of_a_sample() -> None:
+    """Of 0.4 and 0.6, it is 0.1414; Student's t with one degree of freedom is 12.7062 at 97.5 %, so 0 to 1 hold it."""
+    low, high = confidence_interval([0.5] * 8 + [0.4, 0.6])
+    assert (low, high) == pytest.approx((0.5 - 2.262157 * 0.0471405 / 10**0.5, 0.5 + 2.262157 * 0.0471405 / 10**0.5))
+
+
+def test_significant_loss_is_not_better() -> None:
+    worse = [0.1, 0.12, 0.11, 0.09, 0.1]
+    found = compare(worse, [value + 0.3 + value / 10 for value in worse])
+    assert found.p < 0.05
+    assert not found.is_better
