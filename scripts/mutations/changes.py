@@ -283,7 +283,7 @@ CHANGES: tuple[Change, ...] = (
         "training/rerank_training/lists/training_list.py",
         "tests/training/lists/test_training_list.py",
         ("max(item.relevance) > min(item.relevance)", "max(item.relevance) > 0"),
-        ("of_requests(qrels or [], requests)", "qrels or []"),
+        ("lambda _: {passage.doc_id for request in requests() for", "lambda _: {passage for request in [] for"),
         ("relevance[position] = float(n - rank)", "relevance[position] = float(len(ranking) - rank)"),
         ("if share > _MAX_BAD_SHARE or not valid:", "if not valid:"),
     ),
