@@ -284,7 +284,6 @@ CHANGES: tuple[Change, ...] = (
         "tests/training/lists/test_training_list.py",
         ("max(item.relevance) > min(item.relevance)", "max(item.relevance) > 0"),
         ("lambda _: {passage.doc_id for request in requests() for", "lambda _: {passage for request in [] for"),
-        ("relevance[position] = float(n - rank)", "relevance[position] = float(len(ranking) - rank)"),
         ("if share > _MAX_BAD_SHARE or not valid:", "if not valid:"),
     ),
     *_of(
