@@ -26,6 +26,7 @@ from rerank.names import first_stage_weight
 from rerank.util.sparse_vectors import SparseText as SparseText
 from rerank.util.sparse_vectors import SparseVector as SparseVector
 from rerank.util.terminal import TableRow, ranking_table
+from rerank.util.word_table import WordTable
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Query:
     Attributes:
         vector: its embedding by the encoder; None until it is computed.
         sparse: its vector by the sparse encoder, at unit length; None until it is computed.
+        word_table: document frequencies of its stems in the collection of all candidates; None if it is not known.
         is_truncated: a model or a first stage reads only the beginning of `text`.
     """
 
@@ -63,6 +65,7 @@ class Query:
     instruction: str = ""
     vector: Vector | None = field(default=None, repr=False, compare=False)
     sparse: SparseVector | None = field(default=None, repr=False, compare=False)
+    word_table: WordTable | None = field(default=None, repr=False, compare=False)
     is_truncated: bool = False
 
     @property

@@ -19,7 +19,7 @@ from rerank.types import FeedbackMethod, FeedbackSettings
 _COSINE: Mapping[str, object] = {
     "ranker": "fusion",
     **dict.fromkeys(("lexical_weight", "sparse_weight", "smoothing_weight"), 0.0),
-    **dict.fromkeys(("cosine_depth", "feedback_passages"), 0),
+    **dict.fromkeys(("cosine_depth", "similar_passages"), 0),
 }
 #: Baselines by name, as settings of a model: the encoder's cosine alone, and with .3 times the first stage's score.
 BASELINES: Mapping[str, Mapping[str, object]] = {

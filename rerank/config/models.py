@@ -362,12 +362,11 @@ class FusionModel(WholeListModel):
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
         cosine_depth: number of passages, best by the other signals, that get a cosine; passages whose vectors are in
             the index get one as well. 0: all passages. Default: 30.
-        feedback_passages: number of leading passages; the query's vector moves half-way to them, and the cosine is
-            taken again. 0: it is not. Default: 3.
+        similar_passages: number of leading passages, to which the query's vector moves half-way before the cosine is
+            taken again, and of the nearest passages of the smoothing. 0: neither. Default: 5.
         smoothing_weight: weight of the mean score of the nearest passages of the list, added to the passage's score,
             both as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
             Default: 0.25.
-        smoothing_passages: number of nearest passages. Default: 5.
     """
 
     ranker: Literal["fusion"]
@@ -376,9 +375,8 @@ class FusionModel(WholeListModel):
     lexical_weight: Weight = 0.5
     sparse_weight: Weight = 0.5
     cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
-    feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
+    similar_passages: Annotated[int, Field(ge=0, strict=True)] = 5
     smoothing_weight: Weight = 0.25
-    smoothing_passages: Annotated[int, Field(ge=0, strict=True)] = 5
 
     def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
         return kind if self.first_stage_weight is None else self.first_stage_weight

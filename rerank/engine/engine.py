@@ -17,7 +17,7 @@ from rerank.config import EngineConfig
 from rerank.engine.model import ModelSchedulers
 from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.engine.scheduler import BatchObserver, Observers, ResultsObserver
-from rerank.engine.scores import kendall_tau, strictly_decreasing, warning_of_scores
+from rerank.engine.scores import kendall_tau, strictly_decreasing, warning_of_distances, warning_of_lost_scores
 from rerank.engine.strategies import RankStage, has_stride
 from rerank.errors import FAILURES, DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, message_for_caller
 from rerank.rankers.base import Ranker, RankerInfo
@@ -282,7 +282,11 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
 
 
 def _warnings(request: Request) -> str:
-    of_scores = warning_of_scores(request.candidates) if request.weight else ""
+    of_scores = ""
+    if request.weight:
+        blank = {*request.blank}
+        scored = [candidate for place, candidate in enumerate(request.candidates) if place not in blank]
+        of_scores = warning_of_lost_scores(scored) or warning_of_distances(scored)
     stride, strategy = request.options.stride, request.stages[-1].strategy
     of_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
     of_ranking = request.last.warning if request.last else ""

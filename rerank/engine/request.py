@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from rerank.engine.scores import candidate_scores, reciprocal_ranks, with_signals
+from rerank.engine.scores import first_stage_scores, reciprocal_ranks, with_signals
 from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, Strategy, describe
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
@@ -261,7 +261,7 @@ class Request:
         A preranker counts by reciprocal ranks if its last window did not hold all these passages.
         """
         if self.last is None:
-            return candidate_scores([self.candidates[position] for position in positions])
+            return first_stage_scores([self.candidates[position].score for position in positions])
         if set(positions) <= set(self.windows[-1].positions):
             score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
             return [score_of[position] for position in positions]

@@ -6,6 +6,7 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,18 +37,32 @@ def with_signals(ranking: WindowRanking, window: Window) -> WindowRanking:
     return replace(ranking, scores=tuple(scores.tolist()), weight=weight)
 
 
-def candidate_scores(candidates: Sequence[Passage]) -> Sequence[float]:
-    """Returns the first stage's scores of candidates in its order; reciprocal ranks if one has no finite score.
+def first_stage_scores(given: Sequence[float | None]) -> Sequence[float]:
+    """Returns what the first stage's scores of an ordered list count by: themselves, and the higher one is better.
 
-    Reciprocal ranks count, too, if all scores are equal: a client that must send one sends the same for all.
+    Distances, see `are_distances`, are negated. Reciprocal ranks count if one score is missing or not finite, and if
+    all are equal: a client that must send one sends the same for all.
     """
+    scores = [score for score in given if score is not None]
+    if len(scores) < len(given) or not all(map(math.isfinite, scores)) or len({*scores}) < 2:
+        return reciprocal_ranks(len(given))
+    return [-score for score in scores] if are_distances(scores) else scores
+
+
+def are_distances(scores: Sequence[float]) -> bool:
+    """True if scores of a list, best first, never fall and are not all equal: the first stage puts low ones first."""
+    return len({*scores}) > 1 and all(score <= following for score, following in pairwise(scores))
+
+
+def warning_of_distances(candidates: Sequence[Passage]) -> str:
+    """Says that the scores of an ordered list are read as distances; else empty."""
     scores = [candidate.score for candidate in candidates if candidate.score is not None]
-    if len(scores) == len(candidates) and all(map(math.isfinite, scores)) and len({*scores}) > 1:
-        return scores
-    return reciprocal_ranks(len(candidates))
+    if len(scores) < len(candidates) or not all(map(math.isfinite, scores)) or not are_distances(scores):
+        return ""
+    return "the first-stage scores rise along the list, so they are read as distances: lower ones are better"
 
 
-def warning_of_scores(candidates: Sequence[Passage]) -> str:
+def warning_of_lost_scores(candidates: Sequence[Passage]) -> str:
     """Says that the scores of the first stage do not count, because some candidates have no finite one; else empty."""
     given = [candidate.score for candidate in candidates if candidate.score is not None]
     finite = sum(map(math.isfinite, given))

@@ -22,9 +22,6 @@ FULL_AGREEMENT = 0.3
 #: A list is in the language of the table of words if the table has at least this share of its words: English lists of
 #: nine collections have .68 or more.
 FULL_KNOWLEDGE = 0.6
-#: The share of the lexical weight that stays in other languages. How rare their words are is not known, so the words
-#: are worse than most first stages; they still order a list without one.
-LEAST_LEXICAL_SHARE = 0.1
 #: Cosines of equal texts differ by less, and equal sums in later digits. Z-scores would turn that into an order.
 _ROUNDING, _DIGITS = 1e-6, 9
 
@@ -35,28 +32,52 @@ class CheapSignals:
 
     Attributes:
         first_stage: (n,) scores of the first stage, equal ones if the list has none.
-        lexical: (n,) BM25 of the query with the texts.
+        lexical: (n,) BM25 of the query with the texts, refitted to the first stage.
         sparse: (n,) scores of the learned sparse vectors; None if there is no sparse encoder.
         known_words: share of the words of the list that the table of words has.
+        whole: the signals of the whole list, if these are of a part of it.
     """
 
     first_stage: Floats
     lexical: Floats
     sparse: Floats | None
     known_words: float = 1.0
+    whole: CheapSignals | None = None
 
     def select(self, places: Places) -> CheapSignals:
         """The signals of the passages at these places, in this order."""
         sparse = None if self.sparse is None else self.sparse[places]
-        return replace(self, first_stage=self.first_stage[places], lexical=self.lexical[places], sparse=sparse)
+        whole = self.whole or self
+        return replace(
+            self, first_stage=self.first_stage[places], lexical=self.lexical[places], sparse=sparse, whole=whole
+        )
 
     @property
     def knowledge(self) -> float:
         """0 to 1: how far the list is in the language of the models and of the table of words.
 
-        It is the share of the models in the order, and of what rests on how rare words are.
+        It is the share of the models in the order.
         """
         return min(self.known_words / FULL_KNOWLEDGE, 1.0)
+
+    @property
+    def shared(self) -> float:
+        """0 to 1: the correlation of first stage and lexical signal over the whole list."""
+        whole = self.whole or self
+        shared = float(np.mean(z_scores(whole.first_stage) * z_scores(whole.lexical))) if len(whole.lexical) else 0.0
+        return min(max(shared, 0.0), 1.0)
+
+    @property
+    def lexical_share(self) -> float:
+        """0 to 1: how far the words count.
+
+        How rare words of other languages are is not known: they count as far as the first stage confirms them. Without
+        a first stage they are all that orders such a list.
+        """
+        whole = self.whole or self
+        if self.knowledge == 1 or whole.first_stage.min(initial=np.inf) == whole.first_stage.max(initial=-np.inf):
+            return 1.0
+        return max(self.knowledge, self.shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +111,19 @@ def weight_by_list(settings: FusionModel, given: FirstStageWeight, signals: Chea
     of first stage and lexical signal over the list tells which it is, so that no client has to know.
 
     Args:
-        signals: of the whole list.
+        signals: of the list.
     """
     if given is FirstStageKind.NEURAL:
         return settings.beyond_words_weight
     if given is not FirstStageKind.AUTO:
         return given
-    shared = float(np.mean(z_scores(signals.first_stage) * z_scores(signals.lexical)))
-    return settings.beyond_words_weight * (1 - signals.knowledge * min(max(shared, 0.0), 1.0))
+    return settings.beyond_words_weight * (1 - signals.knowledge * signals.shared)
 
 
 def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, agreement: float = 1.0) -> Floats:
     """Returns the (n,) weighted sum of the z-scores of the signals that need no vector."""
     scores = weight * z_scores(signals.first_stage)
-    scores += max(signals.knowledge, LEAST_LEXICAL_SHARE) * settings.lexical_weight * z_scores(signals.lexical)
+    scores += signals.lexical_share * settings.lexical_weight * z_scores(signals.lexical)
     if signals.sparse is not None:
         scores += signals.knowledge * agreement * settings.sparse_weight * z_scores(signals.sparse)
     return scores
@@ -167,11 +187,11 @@ def fused_scores(settings: FusionModel, weight: float, signals: Signals) -> Floa
     others = cheap_scores(settings, weight, signals.cheap, model_agreement(signals))
     knowledge = signals.cheap.knowledge
     fused = others + knowledge * _z_scores_of_cosines(signals.cosines)
-    if settings.feedback_passages:
-        moved = _moved(signals, fused, settings.feedback_passages)
+    if settings.similar_passages:
+        moved = _moved(signals, fused, settings.similar_passages)
         fused = others + knowledge * _z_scores_of_cosines(signals.vectors @ moved)
     fused = fused.round(_DIGITS)
-    return _smoothed(fused, signals.vectors, knowledge * settings.smoothing_weight, settings.smoothing_passages)
+    return _smoothed(fused, signals.vectors, knowledge * settings.smoothing_weight, settings.similar_passages)
 
 
 def _z_scores_of_cosines(cosines: npt.NDArray[np.floating]) -> Floats:

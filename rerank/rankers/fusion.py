@@ -38,6 +38,8 @@ class TextBatch:
         tokens: that are read.
         vectors: text → vector of those that were encoded so far; all batches of the window share it.
         texts: how many it has in the end.
+        cheap: the signals of the window that need no vector.
+        read: places of the passages whose cosine is read.
     """
 
     window: Window
@@ -46,6 +48,8 @@ class TextBatch:
     tokens: int
     vectors: dict[str, Vector]
     texts: int
+    cheap: CheapSignals
+    read: Places
 
 
 class FusionRanker(Ranker):
@@ -102,7 +106,9 @@ class FusionRanker(Ranker):
 
     def encode(self, window: Window) -> Window:
         """Groups the texts whose vectors are missing into batches of similar lengths."""
-        batches = self._batches(window, list(dict.fromkeys(self._missing(window))))
+        cheap = self._cheap_signals(window)
+        read = self._read(window, cheap)
+        batches = self._batches(window, cheap, read)
         return replace(window, tokens=sum(batch.tokens for batch in batches), parts=batches)
 
     def score(self, parts: Sequence[TextBatch]) -> list[WindowRanking | None]:
@@ -117,45 +123,44 @@ class FusionRanker(Ranker):
 
     def _score(self, batch: TextBatch, vector_of: Mapping[str, Vector]) -> WindowRanking | None:
         batch.vectors.update((text, vector_of[text]) for text in batch.beginnings)
-        return self._ranking(batch.window, batch.vectors) if len(batch.vectors) == batch.texts else None
+        return self._ranking(batch) if len(batch.vectors) == batch.texts else None
 
-    def _ranking(self, window: Window, vectors: Mapping[str, Vector]) -> WindowRanking:
+    def _ranking(self, batch: TextBatch) -> WindowRanking:
         """Returns the fused scores of the passages, with their cosines."""
+        window, cheap, read = batch.window, batch.cheap, batch.read
         if window.query.vector is None:
             raise ValueError("the query of a window has no vector; this is a bug")
-        cheap = self._cheap_signals(window)
-        best = self._best(window, cheap)
-        if not len(best):
+        if not len(read):
             return WindowRanking(())
-        passages = [window.passages[place] for place in best]
-        of_best = [vectors[passage.text] if passage.vector is None else passage.vector for passage in passages]
-        signals = Signals(cheap.select(best), np.stack(of_best), window.query.vector)
-        scores, weight = list_scores(self._settings, window.weight, cheap, best, signals)
+        passages = [window.passages[place] for place in read]
+        of_read = [batch.vectors[passage.text] if passage.vector is None else passage.vector for passage in passages]
+        signals = Signals(cheap.select(read), np.stack(of_read), window.query.vector)
+        scores, weight = list_scores(self._settings, window.weight, cheap, read, signals)
         cosines = np.full(len(scores), np.nan)
-        cosines[best] = signals.cosines
+        cosines[read] = signals.cosines
         return WindowRanking(
             tuple(scores.tolist()), cosines=tuple(cosines.tolist()), weight=weight, warning=_warning(cheap)
         )
 
-    def _missing(self, window: Window) -> list[str]:
-        """Returns the texts of the passages whose cosine is read and whose vector is not known."""
-        passages = [window.passages[place] for place in self._best(window, self._cheap_signals(window))]
-        return [passage.text for passage in passages if passage.vector is None]
+    def _batches(self, window: Window, cheap: CheapSignals, read: Places) -> tuple[TextBatch, ...]:
+        """Divides the texts whose vectors are missing into batches of as many tokens as the encoder reads at once.
 
-    def _batches(self, window: Window, texts: Sequence[str]) -> tuple[TextBatch, ...]:
-        """Divides texts into batches of as many tokens as the encoder reads at once; without texts, one is empty."""
+        Without such texts, one batch is empty.
+        """
+        passages = (window.passages[place] for place in read)
+        texts = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
         limit, beginnings = self._encoder.max_text_tokens, {text: self._encoder.beginning(text) for text in texts}
         counts = dict(zip(beginnings, self._encoder.token_counts(list(beginnings.values())), strict=True))
-        read = {text: min(count, limit) for text, count in counts.items()}
+        tokens_of = {text: min(count, limit) for text, count in counts.items()}
         vectors, batches = dict[str, Vector](), list[TextBatch]()
-        for rows in batches_by_length(list(read.values()), self._batch_tokens) if texts else [[]]:
+        for rows in batches_by_length(list(tokens_of.values()), self._batch_tokens) if texts else [[]]:
             some = [texts[row] for row in rows]
             truncated = frozenset(text for text in some if counts[text] > limit)
-            of_batch, tokens = {text: beginnings[text] for text in some}, sum(read[text] for text in some)
-            batches.append(TextBatch(window, of_batch, truncated, tokens, vectors, len(texts)))
+            of_batch, tokens = {text: beginnings[text] for text in some}, sum(tokens_of[text] for text in some)
+            batches.append(TextBatch(window, of_batch, truncated, tokens, vectors, len(texts), cheap, read))
         return tuple(batches)
 
-    def _best(self, window: Window, cheap: CheapSignals) -> Places:
+    def _read(self, window: Window, cheap: CheapSignals) -> Places:
         """Returns the places whose cosine is read: the best passages by the other signals, and all of an index.
 
         A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
@@ -196,4 +201,4 @@ def cheap_signals(
         encoder: of the cosine. One that a user chose reads the language of the lists.
     """
     known = known_words(words, bundled_word_table()) if encoder.id.name == DEFAULT_ENCODER else 1.0
-    return CheapSignals(first_stage, lexical_scores(query, words), sparse, known)
+    return CheapSignals(first_stage, lexical_scores(query, words, first_stage), sparse, known)

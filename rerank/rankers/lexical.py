@@ -1,19 +1,19 @@
-"""The lexical signal: BM25 of the query over the texts of a list, which needs no index.
+"""The lexical signal: BM25 of the query over the texts of a list, with weights that the first stage corrects.
 
-How rare a word is cannot be told from a list, whose texts all have the query's words. It comes from a table of document
-frequencies, which `scripts.reproduce.word_table` counts in other passages.
+How rare a word is in the collection that a list comes from cannot be told from its texts, which all have the query's
+words. It is guessed from a table of document frequencies and from the list, and the scores of the first stage say how
+far the guess is off: see `refitted`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,62 +22,89 @@ from rerank.checkpoints import bundled
 from rerank.errors import CheckpointError
 from rerank.models.vector_cache import TextCache
 from rerank.retrieval.bm25 import K1, B
+from rerank.retrieval.hybrid import z_scores
 from rerank.types import Passage, Query
-from rerank.util.words import stems
+from rerank.util.word_table import WordTable
+from rerank.util.words import READ_CHARS, stems
 
-#: Characters of a query or a text whose words are read: what both encoders read, and some more.
-READ_CHARS = 4_000
+Floats: TypeAlias = npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True, slots=True)
-class WordTable:
-    """Document frequencies of stems in passages that have nothing to do with a request.
-
-    Attributes:
-        passages: their number.
-        frequencies: stem → the number of passages that have it; rare stems are left out.
-        sha256: of the file.
-        rare: the frequency of a stem that is left out: half of the lowest of the others, as 0 would make a name
-            count twice as much as the words around it.
-    """
-
-    passages: int
-    frequencies: Mapping[str, int]
-    sha256: str = ""
-    rare: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rare", min(self.frequencies.values(), default=0) / 2)
-
-    def idf(self, stem: str) -> float:
-        """log(1 + (N - df + .5) / (df + .5)), as Lucene computes it, for a stem of df passages among N."""
-        frequency = self.frequencies.get(stem, self.rare)
-        return math.log1p((self.passages - frequency + 0.5) / (frequency + 0.5))
+#: Standard deviation of the factor by which the guessed weight of a word is off.
+WEIGHT_DEVIATION = 0.5
+#: The least share of the variance of the first stage that is taken for noise, so that the regression has a solution.
+_LEAST_NOISE = 1e-3
 
 
-def bm25(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable) -> npt.NDArray[np.float64]:
-    """BM25 (Robertson et al., TREC-3, 1994) of a query with each text of a list, with the lengths of this list.
+def lexical_scores(query: Query, texts: Sequence[Sequence[str]], first_stage: npt.ArrayLike) -> Floats:
+    """(n,) BM25 (Robertson et al., TREC-3, 1994) of a query with each text of a list, refitted to its first stage.
 
     Args:
-        query: its stems; a stem that occurs twice counts twice.
+        query: if the texts are of a collection whose document frequencies are known, it has them.
         texts: the stems of n texts.
+        first_stage: (n,) scores of the first stage; equal ones if there are none.
 
     Returns:
         (n,) scores; 0 for a text without a word of the query.
     """
-    weights = {stem: times * table.idf(stem) for stem, times in Counter(query).items()}
-    mean_length = max(fmean(map(len, texts)), 1.0) if texts else 1.0
-    return np.array([_score(weights, text, K1 * (1 - B + B * len(text) / mean_length)) for text in texts])
+    table = query.word_table or bundled_word_table()
+    parts = word_parts(stems(query.text[:READ_CHARS]), texts, table)
+    return refitted(parts, first_stage)
 
 
-def _score(weights: Mapping[str, float], text: Sequence[str], norm: float) -> float:
-    counts = Counter(filter(weights.__contains__, text))
-    return math.fsum(weights[stem] * count / (count + norm) for stem, count in counts.items())
+def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable) -> Floats:
+    """(n, T) what each of the T distinct stems of a query adds to the BM25 score of each of n texts of a list.
+
+    The lengths are relative to the list. The idf of a stem is the mean of those in the table and in the list, both by
+    the formula of `WordTable.idf`: one does not know the collection, and the other is of texts that were chosen by
+    these words.
+
+    Args:
+        query: its stems; a stem that occurs twice counts twice.
+        texts: the stems of n texts.
+    """
+    times = Counter(query)
+    if not times or not texts:
+        return np.zeros((len(texts), len(times)))
+    counts, column_of = np.zeros((len(texts), len(times))), {stem: column for column, stem in enumerate(times)}
+    for row, text in enumerate(texts):
+        for stem, count in Counter(filter(times.__contains__, text)).items():
+            counts[row, column_of[stem]] = count
+    lengths = np.array([[len(text)] for text in texts], dtype=np.float64)
+    norms = K1 * (1 - B + B * lengths / max(float(lengths.mean()), 1.0))
+    of_list = WordTable(len(texts), dict(zip(times, (counts > 0).sum(axis=0).tolist(), strict=True)))
+    idf = np.array([(table.idf(stem) + of_list.idf(stem)) / 2 for stem in times])
+    return counts / (counts + norms) * (idf * np.array(list(times.values())))
 
 
-def lexical_scores(query: Query, texts: Sequence[Sequence[str]]) -> npt.NDArray[np.float64]:
-    """(n,) BM25 of a query with the stems of n texts, by the bundled table."""
-    return bm25(stems(query.text[:READ_CHARS]), texts, bundled_word_table())
+def refitted(parts: Floats, first_stage: npt.ArrayLike) -> Floats:
+    """(n,) the sum of the parts of words, each times a factor that the first stage corrects.
+
+    It is ridge regression (Hoerl and Kennard, Technometrics 12(1), 1970). With F and L the z-scores of the first stage
+    and of the sum of the parts, r their correlation, and l_t the centred part of word t in L, so that L = Σ l_t, the
+    model is F = r Σ (1 + δ_t) l_t + noise: δ_t has the deviation WEIGHT_DEVIATION, and the noise the variance 1 - r²,
+    which the words do not explain. So a first stage of BM25 tells the idf of its own index, and one that says little of
+    the words changes little. The factors are 1 + δ_t, at least 0; all are 1 if r is not above 0.
+
+    Args:
+        parts: (n, T), see `word_parts`.
+        first_stage: (n,) scores.
+    """
+    total = parts.sum(axis=1)
+    target, lexical = z_scores(first_stage), z_scores(total)
+    r = float(target @ lexical) / max(len(total), 1)
+    if r <= 0:
+        return total
+    columns = (parts - parts.mean(axis=0)) * (r / total.std())
+    changes = _ridge(columns, target - r * lexical, max(1 - r * r, _LEAST_NOISE) / WEIGHT_DEVIATION**2)
+    return (parts * np.maximum(1 + changes, 0.0)).sum(axis=1)  # row by row, so that equal rows have equal scores
+
+
+def _ridge(columns: Floats, target: Floats, penalty: float) -> Floats:
+    """(T,) coefficients of (n, T) columns, by the normal equations, or for more columns than rows by their dual."""
+    rows, words = columns.shape
+    if words <= rows:
+        return np.linalg.solve(columns.T @ columns + penalty * np.eye(words), columns.T @ target)
+    return columns.T @ np.linalg.solve(columns @ columns.T + penalty * np.eye(rows), target)
 
 
 def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:

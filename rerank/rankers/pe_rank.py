@@ -183,7 +183,8 @@ class PERankRanker(Ranker):
     def _lexical(self, window: Window) -> tuple[float, ...]:
         if not self._lexical_weight:
             return ()
-        scores = lexical_scores(window.query, [passage.stems or () for passage in window.passages])
+        words = [passage.stems or () for passage in window.passages]
+        scores = lexical_scores(window.query, words, window.first_stage or [0.0] * len(words))
         return tuple((self._lexical_weight * z_scores(scores)).tolist())
 
     @torch.inference_mode()

@@ -161,7 +161,7 @@ class AsyncReranker:
 
         Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        query, passages = Query.of(query), await self._with_texts(candidates)  # before a model is loaded
+        query, passages = await self._from_index(Query.of(query), candidates)  # before a model is loaded
         ready = self._lazy.ready(options, query.instruction, self.config.first_stage_weight, deadline_s)
         async with ready as stages:
             request = Request(query, passages, stages, options, deadline_s, share)
@@ -247,12 +247,16 @@ class AsyncReranker:
     def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query
     ) -> tuple[Query, tuple[Passage, ...]]:
-        """Finds candidates; returns the query, too, with its vector if the first stage reads it."""
+        """Finds candidates; returns the query, too, with what the index tells of its words and what the search read."""
+        query = index.with_word_table(query)
         encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
 
-    async def _with_texts(self, candidates: Iterable[CandidateLike]) -> tuple[Passage, ...]:
-        """Makes candidates with their texts, and with their vectors if they are in the index."""
+    async def _from_index(self, query: Query, candidates: Iterable[CandidateLike]) -> tuple[Query, tuple[Passage, ...]]:
+        """Makes candidates with their texts, and with their vectors if they are in the index.
+
+        If all of them are, the index tells how rare the words of the query are.
+        """
         given, doc_ids = list[Passage](), list[str]()
         for place, candidate in enumerate(candidate_list(candidates)):
             given.append(candidate if isinstance(candidate, Passage) else passage_of(candidate, place))
@@ -260,12 +264,15 @@ class AsyncReranker:
                 doc_ids.append(given[-1].doc_id)
         stored = dict[str, Passage]()
         if doc_ids:
-            found = await self.convert(self._open_index().store.passages, doc_ids)
+            index = self._open_index()
+            found = await self.convert(index.store.passages, doc_ids)
             stored = {passage.doc_id: passage for passage in found}
+            if len(doc_ids) == len(given):
+                query = await self.convert(index.with_word_table, query)
         for place, passage in enumerate(given):
             if passage.in_index or passage.title or not passage.is_as_sent:
                 given[place] = _passage(passage, stored)
-        return tuple(given)
+        return query, tuple(given)
 
     def _open_index(self) -> Index:
         if self.index is None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from rerank.engine.request import Request
-from rerank.engine.scores import warning_of_scores
+from rerank.engine.scores import warning_of_lost_scores
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, SlicedWork, Trace
 from rerank.util.words import words
 
@@ -88,7 +88,7 @@ class UnorderedList:
             for place in self.groups[item.position]:
                 ranked.append(RankedCandidate(self.candidates[place], place, score, item.relevance, item.span))
         lost = "" if self.has_scores or not options.first_stage_weight else _NO_SCORES
-        trace = self._trace(of_distinct.trace, warning_of_scores(self.candidates) or lost)
+        trace = self._trace(of_distinct.trace, warning_of_lost_scores(self.candidates) or lost)
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Passage]) -> Passage:

@@ -26,6 +26,8 @@ from rerank.retrieval.index_format import damaged
 from rerank.retrieval.store import ScoredRow
 from rerank.types import Query
 from rerank.util.combining import nfc
+from rerank.util.word_table import WordTable
+from rerank.util.words import READ_CHARS, stems
 
 #: Anserini's defaults for MS MARCO passages and BEIR.
 K1, B = 0.9, 0.4
@@ -38,6 +40,8 @@ _ROW_DIGITS = 10
 #: Memory of the Lucene writer before it flushes a segment, in MB.
 _BUFFER_MB = 256
 _POLL_S = 0.2
+#: The field of Anserini that holds the stems of a text.
+_FIELD = "contents"
 
 
 class BM25Retriever:
@@ -57,6 +61,7 @@ class BM25Retriever:
             raise self._unreadable(error) from error
         self._searcher.set_bm25(K1, B)
         autoclass = pyserini_module("pyserini.pyclass").autoclass
+        self._term = autoclass("org.apache.lucene.index.Term")
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
@@ -66,6 +71,17 @@ class BM25Retriever:
                 [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(nfc(query.text), k=depth)]
                 for query in queries
             ]
+        except self._java_error as error:
+            raise self._unreadable(error) from error
+
+    def word_table(self, text: str) -> WordTable:
+        """The document frequencies of the stems of a text. Raises: IndexMismatch if Lucene finds the index damaged."""
+        try:
+            reader = self._searcher.object.reader
+            frequencies = {
+                stem: int(reader.docFreq(self._term(_FIELD, stem))) for stem in dict.fromkeys(stems(text[:READ_CHARS]))
+            }
+            return WordTable(int(reader.numDocs()), frequencies)
         except self._java_error as error:
             raise self._unreadable(error) from error
 

@@ -96,7 +96,7 @@ class Index:
         sparse = _open_sparse(folder, self.manifest, sparse_encoder) if sparse_encoder else None
         self.store = PassageStore(folder, (self.manifest.passages, encoder.id.dimension), sparse)
         vectors = open_vector_index(self.manifest.dense, folder, self.store.vectors)
-        bm25 = BM25Retriever(folder / "bm25")
+        self._bm25 = bm25 = BM25Retriever(folder / "bm25")
         dense = DenseRetriever(vectors, encoder, self.manifest.passages)
         self._retrievers: dict[FirstStage, Retriever] = {
             FirstStage.BM25: bm25,
@@ -108,6 +108,10 @@ class Index:
     def search(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         """For each query its best passages, at most `depth` of them, best first."""
         return [self.store.scored_docs(hits) for hits in self._retrievers[first_stage].search(queries, depth)]
+
+    def with_word_table(self, query: Query) -> Query:
+        """The query with the document frequencies of its stems in the index, unless it has them."""
+        return query if query.word_table else replace(query, word_table=self._bm25.word_table(query.text))
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Passage, ...]:
         """The best passages of a query, with text and vector, best first."""

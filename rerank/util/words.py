@@ -11,6 +11,8 @@ import snowballstemmer
 
 from rerank.util.combining import nfc
 
+#: Characters of a query or a text whose words are read: what both encoders read, and some more.
+READ_CHARS = 4_000
 #: The English words that are so frequent that Lucene leaves them out.
 STOP_WORDS = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",

@@ -15,7 +15,7 @@ from scipy.stats import kendalltau
 
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
-from rerank.engine.scores import candidate_scores, kendall_tau, strictly_decreasing, with_signals
+from rerank.engine.scores import are_distances, first_stage_scores, kendall_tau, strictly_decreasing, with_signals
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDown
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
@@ -93,15 +93,43 @@ def test_tie_keeps_first_stage_order() -> None:
 
 
 def test_first_stage_with_equal_scores_counts_by_reciprocal_ranks() -> None:
-    candidates = [replace(passage, score=0.5) for passage in numbered_passages([3, 1, 2])]
-    assert candidate_scores(candidates) == [1 / 61, 1 / 62, 1 / 63]
-    assert candidate_scores([*candidates, replace(candidates[0], score=0.4)]) == [0.5, 0.5, 0.5, 0.4]
+    assert first_stage_scores([0.5] * 3) == [1 / 61, 1 / 62, 1 / 63]
+    assert first_stage_scores([0.5, 0.5, 0.5, 0.4]) == [0.5, 0.5, 0.5, 0.4]
 
 
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
 def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
-    candidates = [Passage("a", "", 7.0), Passage("b", "", score)]
-    assert candidate_scores(candidates) == [1 / 61, 1 / 62]
+    assert first_stage_scores([7.0, score]) == [1 / 61, 1 / 62]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
+def test_scores_count_as_distances_exactly_if_they_never_fall_and_differ(scores: list[float]) -> None:
+    falls = any(after < before for before, after in pairwise(scores))
+    expected = [-score for score in scores] if not falls and len({*scores}) > 1 else None
+    assert are_distances(scores) == (expected is not None)
+    if expected:
+        assert first_stage_scores(scores) == expected
+    rising = sorted(scores)
+    if len({*scores}) > 1:
+        assert first_stage_scores(rising) == [-score for score in rising]
+
+
+async def test_distances_rank_as_the_scores_that_fall_by_the_same_steps_and_the_reply_says_so() -> None:
+    numbers = [1.0, 5.0, 3.0]
+    falling, rising = [
+        await ranked(numbers, scores, step(Single(20), 2.0)) for scores in ([-0.1, -0.1, -0.7], [0.1, 0.1, 0.7])
+    ]
+    assert [row.score for row in rising.ranked] == pytest.approx([row.score for row in falling.ranked])
+    assert [row.position for row in rising.ranked] == [row.position for row in falling.ranked]
+    assert falling.trace.model_warning == ""
+    assert rising.trace.model_warning == (
+        "the first-stage scores rise along the list, so they are read as distances: lower ones are better"
+    )
+    assert {row.position: row.passage.score for row in rising.ranked} == {0: 0.1, 1: 0.1, 2: 0.7}  # as sent
+
+
+async def test_distances_that_do_not_count_are_no_warning() -> None:
+    assert (await ranked([1.0, 5.0], [0.1, 0.7], step(Single(20)))).trace.model_warning == ""
 
 
 @pytest.mark.parametrize("lost", [None, float("nan")])

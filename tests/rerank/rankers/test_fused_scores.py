@@ -83,7 +83,7 @@ def slow_scores(of_list: Signals, weight: float) -> list[float]:
         return [o + c for o, c in zip(others, cosines, strict=True)]
 
     fused = with_cosines(query)
-    leading = sorted(range(len(fused)), key=lambda row: -fused[row])[:3]
+    leading = sorted(range(len(fused)), key=lambda row: -fused[row])[:5]
     shares = [float(np.exp(fused[row] - max(fused))) for row in leading]
     mean = sum(share / sum(shares) * vectors[row] for share, row in zip(shares, leading, strict=True))
     moved = query + 0.5 * (mean - query)
@@ -146,9 +146,8 @@ def served(settings: FusionModel, of_list: Signals) -> Floats:
         "lexical_weight",
         "sparse_weight",
         "cosine_depth",
-        "feedback_passages",
+        "similar_passages",
         "smoothing_weight",
-        "smoothing_passages",
         "FULL_AGREEMENT",
         "FULL_KNOWLEDGE",
     ],
@@ -197,12 +196,16 @@ def test_first_stage_counts_by_what_it_says_beyond_the_words(
     assert weight_by_list(SETTINGS, 0.3, of_list) == 0.3
 
 
-@pytest.mark.parametrize(("known", "share"), [(0.0, 0.1), (0.03, 0.1), (0.3, 0.5), (0.6, 1.0), (1.0, 1.0)])
-def test_words_count_as_far_as_they_are_known_and_a_tenth_in_other_languages(known: float, share: float) -> None:
-    of_list = replace(cheap_signals([1, 2, 3, 4], [4, 3, 9, 1]), known_words=known)
-    expected = [1.25 * f + share * 0.5 * w for f, w in zip(z([1, 2, 3, 4]), z([4, 3, 9, 1]), strict=True)]
+@pytest.mark.parametrize(("known", "share"), [(0.0, 0.4), (0.03, 0.4), (0.3, 0.5), (0.6, 1.0), (1.0, 1.0)])
+def test_words_count_as_far_as_they_are_known_or_the_first_stage_confirms_them(known: float, share: float) -> None:
+    """The correlation of both is .4, also where a part of the list is read; without a first stage, words order it."""
+    first_stage, lexical = [1, 2, 3, 4], [1, 4, 2, 3]
+    of_list = replace(cheap_signals(first_stage, lexical), known_words=known)
+    expected = [1.25 * f + share * 0.5 * w for f, w in zip(z(first_stage), z(lexical), strict=True)]
     assert cheap_scores(SETTINGS, 1.25, of_list).tolist() == pytest.approx(expected)
-    assert np.argsort(-cheap_scores(SETTINGS, 0.0, of_list)).tolist() == [2, 0, 1, 3]
+    assert of_list.select(np.array([0, 1])).lexical_share == pytest.approx(share)
+    without = replace(cheap_signals([0, 0, 0, 0], lexical), known_words=known)
+    assert cheap_scores(SETTINGS, 0.0, without).tolist() == pytest.approx([0.5 * w for w in z(lexical)])
 
 
 def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> None:
@@ -249,7 +252,8 @@ def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known() ->
     )
     assert shares[0.6][0].tolist() == shares[1.0][0].tolist() != shares[0.3][0].tolist()
     of_read = cheap.select(read)
-    expected = 1.25 * np.array(z(of_read.first_stage.tolist())) + 0.05 * np.array(z(of_read.lexical.tolist()))
+    of_words = 0.5 * shared * np.array(z(of_read.lexical.tolist()))
+    expected = 1.25 * np.array(z(of_read.first_stage.tolist())) + of_words
     assert shares[0.0][1] == 1.25
     assert shares[0.0][0][read].tolist() == pytest.approx(expected.tolist())
 

@@ -15,7 +15,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fused_scores import CheapSignals, Signals, cheap_scores, list_scores, weight_by_list
 from rerank.rankers.fusion import FusionRanker
-from rerank.rankers.lexical import bm25, bundled_word_table, known_words
+from rerank.rankers.lexical import bundled_word_table, known_words, lexical_scores
 from rerank.types import FirstStageKind, FirstStageWeight, Passage, Query, Window
 from rerank.util.words import stems
 from tests.conftest import PASSAGES
@@ -37,10 +37,11 @@ def window(ranker: FusionRanker, texts: list[str], first_stage: list[float] | No
 
 def signals(of_list: Window, encoder: Encoder) -> Signals:
     """The signals of a list, computed text by text."""
-    query, texts = stems(QUERY.text), [stems(passage.text) for passage in of_list.passages]
+    texts = [stems(passage.text) for passage in of_list.passages]
+    first_stage = np.array(of_list.first_stage or [0.0] * len(texts))
     cheap = CheapSignals(
-        np.array(of_list.first_stage or [0.0] * len(texts)),
-        bm25(query, texts, bundled_word_table()),
+        first_stage,
+        lexical_scores(QUERY, texts, first_stage),
         np.array([passage.sparse_score for passage in of_list.passages]),
         known_words(texts, bundled_word_table()),
     )

@@ -10,45 +10,165 @@ import pytest
 
 from rerank.checkpoints import bundled
 from rerank.errors import CheckpointError
+from rerank.rankers import lexical
 from rerank.rankers.lexical import (
-    READ_CHARS,
+    Floats,
     StemCache,
-    WordTable,
-    bm25,
     bundled_word_table,
     count_words,
     known_words,
+    lexical_scores,
     read_word_table,
+    refitted,
+    word_parts,
     write_word_table,
 )
-from rerank.types import Passage
+from rerank.types import Passage, Query
+from rerank.util.word_table import WordTable
+from rerank.util.words import READ_CHARS, stems
 
 TABLE = WordTable(100, {"flea": 9, "year": 40})
 
 
-def idf(frequency: float) -> float:
-    return math.log(1 + (100 - frequency + 0.5) / (frequency + 0.5))
+def idf(frequency: float, passages: int = 100) -> float:
+    return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
 
 
-def test_scores_are_those_of_the_formula() -> None:
-    """k1 = .9, b = .4; the texts have 4 and 2 stems, 3 in the mean. A stem that the table lacks has df = 9 / 2."""
+def test_parts_are_those_of_the_formula() -> None:
+    """k1 = .9, b = .4; the texts have 4 and 2 stems, 3 in the mean. A stem that the table lacks has df = 9 / 2.
+
+    The idf is the mean of those in the table and in the list of two texts.
+    """
     texts = [("flea", "year", "flea", "flea"), ("year", "moon")]
     long, short = (0.9 * (0.6 + 0.4 * n / 3) for n in (4, 2))
-    expected = [idf(9) * 3 / (3 + long) + 2 * idf(40) / (1 + long), 2 * idf(40) / (1 + short) + idf(4.5) / (1 + short)]
-    assert bm25(("flea", "year", "year", "moon"), texts, TABLE) == pytest.approx(expected)
+    flea, year, moon = ((idf(df) + idf(of_list, 2)) / 2 for df, of_list in ((9, 1), (40, 2), (4.5, 1)))
+    expected = [[flea * 3 / (3 + long), 2 * year / (1 + long), 0.0], [0.0, 2 * year / (1 + short), moon / (1 + short)]]
+    found = word_parts(("flea", "year", "year", "moon"), texts, TABLE)
+    assert found.tolist() == [pytest.approx(row) for row in expected]
 
 
 @pytest.mark.parametrize(
     ("query", "texts"),
-    [((), [("flea",), ()]), (("flea",), [(), ()]), (("flea",), []), (("moon",), [("flea",), ("year", "year")])],
+    [
+        ("", [("flea",), ()]),
+        ("flea", [(), ()]),
+        ("flea", []),
+        ("moon", [("flea",), ("year", "year")]),
+        ("the of", [("flea",)]),
+    ],
 )
-def test_texts_without_a_word_of_the_query_score_0(query: tuple[str, ...], texts: list[tuple[str, ...]]) -> None:
-    assert bm25(query, texts, TABLE).tolist() == [0.0] * len(texts)
+def test_texts_without_a_word_of_the_query_score_0(query: str, texts: list[tuple[str, ...]]) -> None:
+    assert lexical_scores(Query(query), texts, range(len(texts))).tolist() == [0.0] * len(texts)
 
 
 def test_empty_table_weights_all_words_alike() -> None:
-    scores = bm25(("a", "b"), [("a", "c"), ("b", "c"), ("c", "c")], WordTable(0, {}))
+    scores = word_parts(("a", "b"), [("a", "c"), ("b", "c"), ("c", "c")], WordTable(0, {})).sum(axis=1)
     assert scores[0] == scores[1] > scores[2] == 0
+
+
+def parts_of(n: int, words: int, seed: int) -> Floats:
+    """Random parts of words: some texts lack some of them."""
+    draw = np.random.default_rng(seed)
+    return draw.uniform(0.5, 3, size=words) * draw.uniform(0.3, 1, size=(n, words)) * (draw.random((n, words)) < 0.6)
+
+
+def correlation(one: Floats, other: Floats) -> float:
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def slow_refit(parts: Floats, first_stage: Floats) -> Floats:
+    """Ridge regression as least squares, with one more row for each word: the root of the penalty times its change."""
+    target = (first_stage - first_stage.mean()) / first_stage.std()
+    centred = parts - parts.mean(axis=0)
+    prior = centred.sum(axis=1)
+    (slope,) = np.linalg.lstsq(prior[:, None], target)[0]
+    if slope <= 0:
+        return parts.sum(axis=1)
+    noise = max(1 - slope**2 * prior.var(), 1e-3)
+    words = parts.shape[1]
+    rows = np.vstack([slope * centred, math.sqrt(noise) / 0.5 * np.eye(words)])
+    changes = np.linalg.lstsq(rows, np.concatenate([target - slope * prior, np.zeros(words)]))[0]
+    return parts @ np.maximum(1 + changes, 0.0)
+
+
+@pytest.mark.parametrize(("n", "words"), [(2, 1), (2, 5), (7, 3), (20, 40), (100, 8)])
+def test_refit_is_least_squares_with_a_penalty(n: int, words: int) -> None:
+    for seed in range(20):
+        parts, draw = parts_of(n, words, seed), np.random.default_rng(seed + 100)
+        first_stage = parts @ draw.uniform(0, 3, size=words) + draw.uniform(0, 3) * draw.normal(size=n)
+        assert refitted(parts, first_stage) == pytest.approx(slow_refit(parts, first_stage), rel=1e-6, abs=1e-9)
+
+
+def test_first_stage_of_bm25_with_another_idf_is_followed() -> None:
+    """Each word counts up to three times as much or as little as the guess says."""
+    gains = []
+    for seed in range(40):
+        parts, draw = parts_of(100, 5, seed), np.random.default_rng(seed + 100)
+        first_stage = parts @ np.exp(draw.uniform(-math.log(3), math.log(3), size=5))
+        found = correlation(refitted(parts, first_stage), first_stage)
+        assert found > 0.97
+        gains.append(found - correlation(parts.sum(axis=1), first_stage))
+    assert min(gains) >= 0
+    assert np.mean(gains) > 0.05
+
+
+def test_first_stage_of_noise_changes_nothing() -> None:
+    """But by chance: 100 numbers have a correlation of .1 with others."""
+    kept = []
+    for seed in range(40):
+        parts, noise = parts_of(100, 5, seed), np.random.default_rng(seed + 100).normal(size=100)
+        kept.append(correlation(refitted(parts, noise), parts.sum(axis=1)))
+    assert min(kept) > 0.95
+    assert np.mean(kept) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("parts", "first_stage"),
+    [
+        ([[2.0], [1.0], [0.0]], [7.0, 1.0, 2.0]),  # one word
+        ([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]], [5.0, 5.0, 5.0]),  # no scores
+        ([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]], [1.0, 2.0, 9.0]),  # against the words
+        ([[2.0, 1.0]], [3.0]),  # one passage
+        ([[2.0, 0.1], [2.0, 0.1], [2.0, 0.1]], [3.0, 2.0, 1.0]),  # equal texts
+        ([[], []], [2.0, 1.0]),  # no words
+        (np.zeros((0, 2)), []),
+    ],
+)
+def test_nothing_is_refitted_where_the_first_stage_tells_nothing_of_words(
+    parts: list[list[float]], first_stage: list[float]
+) -> None:
+    found = refitted(np.array(parts), first_stage)
+    assert found.tolist() == pytest.approx(np.array(parts).sum(axis=1).tolist())
+
+
+def test_equal_texts_keep_equal_scores() -> None:
+    parts = np.repeat(parts_of(25, 7, 3), 4, axis=0)
+    found = refitted(parts, np.random.default_rng(0).normal(size=100) + 3 * parts.sum(axis=1))
+    assert all(len({*four}) == 1 for four in found.reshape(25, 4).tolist())
+
+
+def test_no_word_counts_against_a_text() -> None:
+    """The first stage puts the texts with the last word last, and the word counts nothing."""
+    parts = np.vstack([parts_of(100, 4, 1), [0, 0, 0, 1], [0, 0, 0, 3]])
+    assert refitted(parts, parts @ np.array([8.0, 8.0, 8.0, -4.0]))[-2:].tolist() == [0, 0]
+
+
+def test_deviation_of_zero_refits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_of(100, 5, 2)
+    first_stage = parts @ np.array([3.0, 0.3, 1.0, 1.0, 2.0])
+    assert correlation(refitted(parts, first_stage), parts.sum(axis=1)) < 0.95
+    monkeypatch.setattr(lexical, "WEIGHT_DEVIATION", 1e-9)
+    assert refitted(parts, first_stage) == pytest.approx(parts.sum(axis=1))
+
+
+def test_documented_frequencies_of_the_collection_take_the_place_of_the_table() -> None:
+    texts = [stems("A flea lives a year."), stems("Years and years."), stems("The moon.")]
+    by_table, by_index = (
+        lexical_scores(Query("flea year moon", word_table=table), texts, [0.0] * 3)
+        for table in (None, WordTable(1000, {"flea": 900, "year": 1, "moon": 500}))
+    )
+    assert np.argsort(-by_table).tolist() == [0, 2, 1]
+    assert np.argsort(-by_index).tolist() == [1, 0, 2]
 
 
 def test_known_words_are_those_of_the_table_and_numbers_are_none() -> None:
@@ -100,4 +220,12 @@ def test_stems_of_a_text_are_kept_and_no_more_of_it_is_read_than_the_bound() -> 
 
 def test_scores_are_finite_for_any_lengths() -> None:
     texts = [("flea",) * n for n in (0, 1, 10_000)]
-    assert np.isfinite(bm25(("flea",), texts, TABLE)).all()
+    assert np.isfinite(lexical_scores(Query("flea"), texts, [1.0, 2.0, 1e300])).all()
+
+
+def test_query_of_many_words_is_scored_at_once() -> None:
+    """As many as are read, of each of 1,000 texts."""
+    words = tuple(f"{number}" for number in range(READ_CHARS // 5))
+    texts = [words[place % 700 :] for place in range(1000)]
+    found = lexical_scores(Query(" ".join(words)), texts, range(1000, 0, -1))
+    assert np.isfinite(found).all()

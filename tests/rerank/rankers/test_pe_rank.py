@@ -14,7 +14,7 @@ from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.prompting.style import PromptStyle
 from rerank.rankers.base import rank_windows
-from rerank.rankers.lexical import bm25, bundled_word_table
+from rerank.rankers.lexical import lexical_scores
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Matrix, Passage, Query, Window
 from rerank.util.words import stems
@@ -137,7 +137,7 @@ def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Pa
         ranker = PERankRanker(checkpoint, encoder, "cpu", decoding, lexical_weight=weight)  # type: ignore[arg-type]
         prepared = ranker.prepare(query, [ranker.with_cached(passage) for passage in passages])
         (found[name],) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
-    scores = bm25(stems(query.text), [stems(passage.text) for passage in passages], bundled_word_table())
+    scores = lexical_scores(query, [stems(passage.text) for passage in passages], [0.0] * 3)
     assert found["words"].lexical == pytest.approx((2 * (scores - scores.mean()) / scores.std()).tolist())
     assert found["words"].scores == found["plain"].scores
     assert not found["plain"].lexical

@@ -19,7 +19,7 @@ from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
-from rerank.types import FirstStage, Passage, Ranking, RankOptions
+from rerank.types import FirstStage, Passage, Query, Ranking, RankOptions
 from tests.conftest import PASSAGES
 
 ANIMALS = ("flea", "cat", "dog", "whale", "horse", "beetle", "hen", "toad")
@@ -66,22 +66,41 @@ def scores(ranking: Ranking) -> dict[str, float]:
 @pytest.mark.parametrize("first_stage", FirstStage)
 @pytest.mark.parametrize("query", ["how long does a flea live", "what causes high water", "searching text"])
 async def test_search_texts_and_references_give_the_same_scores(
-    reranker: AsyncReranker, first_stage: FirstStage, query: str
+    reranker: AsyncReranker, long_index: Index, first_stage: FirstStage, query: str
 ) -> None:
     """Before, a hybrid search counted by BM25 scores that no client sees, and each first stage had a weight.
 
-    Of texts, the default reads 30 vectors. The model that reads all of them gives texts the scores of the search.
+    Of texts, the default reads 30 vectors. The model that reads all of them gives texts the scores of the search, if
+    the query says how rare its words are in the index.
     """
     found = (await reranker.search(query, first_stage, DEPTH, RankOptions(model="identity"))).ranking
     texts = [Passage(item.passage.doc_id, item.passage.text, item.passage.score) for item in found.ranked]
     assert len(texts) == DEPTH or first_stage is FirstStage.BM25
     references = [replace(text, text="", in_index=True) for text in texts]
-    for model, candidates in (("whole", texts), ("whole", references), ("default", references)):
+    asked = Query(query)
+    knowing = long_index.with_word_table(asked)
+    for model, by, candidates in (
+        ("whole", knowing, texts),
+        ("whole", asked, references),
+        ("default", asked, references),
+    ):
         searched = (await reranker.search(query, first_stage, DEPTH, RankOptions(model=model))).ranking
-        sent = await reranker.rerank(query, candidates, RankOptions(model=model))
+        sent = await reranker.rerank(by, candidates, RankOptions(model=model))
         # in bfloat16, a vector depends on the batch of its text
         assert scores(sent) == pytest.approx(scores(searched), abs=0.1)
         assert sent.trace.first_stage_weight == pytest.approx(searched.trace.first_stage_weight, abs=0.02)
+
+
+async def test_index_tells_how_rare_words_are_once_and_where_all_candidates_are_references(
+    reranker: AsyncReranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, know = list[str](), Index.with_word_table
+    monkeypatch.setattr(Index, "with_word_table", lambda index, query: asked.append(query.text) or know(index, query))
+    text, reference = Passage("text", "Fleas jump."), Passage("0-1", in_index=True)
+    for query, candidates in (("none", [text]), ("some", [text, reference]), ("all", [reference])):
+        await reranker.rerank(query, candidates, RankOptions())
+    await reranker.search("search", FirstStage.BM25, 9, RankOptions())
+    assert asked == ["all", "search"]
 
 
 @pytest.mark.parametrize("first_stage", FirstStage)

@@ -58,6 +58,14 @@ def test_query_may_have_more_terms_than_the_default_limit_of_lucene(retriever: B
     assert search(retriever, " ".join(f"term{n}" for n in range(5_000)) + " violin") == [C]
 
 
+def test_document_frequencies_are_those_of_the_index(retriever: BM25Retriever) -> None:
+    """Of the stems of a text; Lucene leaves the empty passage out."""
+    table = retriever.word_table("The fleas' circus, no trombone and \U0001d4d0 🎻")
+    assert table.passages == 3
+    assert table.frequencies == {"flea": 2, "circu": 1, "trombon": 0, "\U0001d4d0".lower(): 0}
+    assert retriever.word_table("the ?!").frequencies == {}
+
+
 def test_damage_that_a_search_finds_names_the_index(tmp_path: Path) -> None:
     folder = indexed([f"flea number {n}" for n in range(2000)], tmp_path)
     (path,) = folder.glob("*.fdt")

@@ -19,7 +19,7 @@ from rerank.collections import beir, open_collection
 from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.config import BUNDLED_MODELS, FusionModel
-from rerank.engine.scores import candidate_scores
+from rerank.engine.scores import first_stage_scores
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -164,11 +164,12 @@ def judged_list(
     index: Index, first_stage: FirstStage, query: Query, depth: int, grades: Mapping[str, int]
 ) -> TrainingList | None:
     """The candidates of a query with their vectors and grades; None if there are fewer than two."""
+    query = index.with_word_table(query)
     found = index.candidates(first_stage, query, depth)
     if len(found) < 2:
         return None
     relevance = tuple(float(grades.get(passage.doc_id, 0)) for passage in found)
-    return TrainingList(query, found, relevance, tuple(candidate_scores(found)))
+    return TrainingList(query, found, relevance, tuple(first_stage_scores([passage.score for passage in found])))
 
 
 def _one_of(what: str, given: Mapping[str, object]) -> None:

@@ -17,14 +17,13 @@ from rich.console import Console
 
 from rerank.commands.progress import with_progress
 from rerank.config import FusionModel
-from rerank.engine.scores import reciprocal_ranks
+from rerank.engine.scores import first_stage_scores
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.fused_scores import Floats, Signals, cheap_scores, list_scores, weight_by_list
 from rerank.rankers.fusion import cheap_signals
-from rerank.rankers.lexical import READ_CHARS
 from rerank.types import FirstStageKind, FirstStageWeight
-from rerank.util.words import stems
+from rerank.util.words import READ_CHARS, stems
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.vector_table import VectorTable, texts_of
 from rerank_training.trainer.ndcg import ndcg_at_10
@@ -56,7 +55,7 @@ def signals_of(
     missing = (passage.text for item in lists for passage in item.passages if passage.vector is None)
     passages = VectorTable(partial(encoder.encode_passages, dtype="auto"), missing, console)
     for item in with_progress(lists, "lists", len(lists), console):
-        first_stage = np.array(item.scores or reciprocal_ranks(len(item.passages)), dtype=np.float64)
+        first_stage = np.array(first_stage_scores(item.scores or [None] * len(item.passages)), dtype=np.float64)
         # With the query's vector at unit length, as `FusionRanker.prepare` computes the sparse scores.
         scored = sparse_encoder.scored(sparse_encoder.encode_query(item.query.text).unit(), item.passages)
         sparse = np.array([passage.sparse_score for passage in scored], dtype=np.float64)
