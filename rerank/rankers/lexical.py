@@ -35,32 +35,32 @@ WEIGHT_DEVIATION = 0.5
 _LEAST_NOISE = 1e-3
 
 
-def lexical_scores(query: Query, texts: Sequence[Sequence[str]], first_stage: npt.ArrayLike) -> Floats:
-    """(n,) BM25 (Robertson et al., TREC-3, 1994) of a query with each text of a list, refitted to its first stage.
+def lexical_scores(query: Query, texts: Sequence[Sequence[str]], first_stage: npt.ArrayLike | None = None) -> Floats:
+    """(n,) BM25 (Robertson et al., TREC-3, 1994) of a query with each text of a list, refitted to a first stage.
 
     Args:
         query: if the texts are of a collection whose document frequencies are known, it has them.
         texts: the stems of n texts.
-        first_stage: (n,) scores of the first stage; equal ones if there are none.
+        first_stage: (n,) scores; equal ones correct nothing. None: the weights of the words are those of the table.
 
     Returns:
         (n,) scores; 0 for a text without a word of the query.
     """
     table = query.word_table or bundled_word_table()
-    parts = word_parts(stems(query.text[:READ_CHARS]), texts, table)
-    return refitted(parts, first_stage)
+    parts = word_parts(stems(query.text[:READ_CHARS]), texts, table, counts_list=first_stage is not None)
+    return parts.sum(axis=1) if first_stage is None else refitted(parts, first_stage)
 
 
-def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable) -> Floats:
+def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable, counts_list: bool) -> Floats:
     """(n, T) what each of the T distinct stems of a query adds to the BM25 score of each of n texts of a list.
 
-    The lengths are relative to the list. The idf of a stem is the mean of those in the table and in the list, both by
-    the formula of `WordTable.idf`: one does not know the collection, and the other is of texts that were chosen by
-    these words.
+    The lengths are relative to the list.
 
     Args:
         query: its stems; a stem that occurs twice counts twice.
         texts: the stems of n texts.
+        counts_list: the idf of a stem is the mean of those in the table and in the list. One does not know the
+            collection, and the other is of texts that were chosen by these words.
     """
     times = Counter(query)
     if not times or not texts:
@@ -71,8 +71,10 @@ def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: Word
             counts[row, column_of[stem]] = count
     lengths = np.array([[len(text)] for text in texts], dtype=np.float64)
     norms = K1 * (1 - B + B * lengths / max(float(lengths.mean()), 1.0))
-    of_list = WordTable(len(texts), dict(zip(times, (counts > 0).sum(axis=0).tolist(), strict=True)))
-    idf = np.array([(table.idf(stem) + of_list.idf(stem)) / 2 for stem in times])
+    idf = np.array([table.idf(stem) for stem in times])
+    if counts_list:
+        of_list = WordTable(len(texts), dict(zip(times, (counts > 0).sum(axis=0).tolist(), strict=True)))
+        idf = (idf + np.array([of_list.idf(stem) for stem in times])) / 2
     return counts / (counts + norms) * (idf * np.array(list(times.values())))
 
 

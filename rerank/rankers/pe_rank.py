@@ -184,7 +184,7 @@ class PERankRanker(Ranker):
         if not self._lexical_weight:
             return ()
         words = [passage.stems or () for passage in window.passages]
-        scores = lexical_scores(window.query, words, window.first_stage or [0.0] * len(words))
+        scores = lexical_scores(window.query, words)
         return tuple((self._lexical_weight * z_scores(scores)).tolist())
 
     @torch.inference_mode()

@@ -34,16 +34,18 @@ def idf(frequency: float, passages: int = 100) -> float:
     return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
 
 
-def test_parts_are_those_of_the_formula() -> None:
+@pytest.mark.parametrize("counts_list", [True, False])
+def test_parts_are_those_of_the_formula(counts_list: bool) -> None:
     """k1 = .9, b = .4; the texts have 4 and 2 stems, 3 in the mean. A stem that the table lacks has df = 9 / 2.
 
-    The idf is the mean of those in the table and in the list of two texts.
+    The idf is the table's, or the mean of those in the table and in the list of two texts.
     """
     texts = [("flea", "year", "flea", "flea"), ("year", "moon")]
     long, short = (0.9 * (0.6 + 0.4 * n / 3) for n in (4, 2))
-    flea, year, moon = ((idf(df) + idf(of_list, 2)) / 2 for df, of_list in ((9, 1), (40, 2), (4.5, 1)))
+    both = [(idf(df), idf(of_list, 2)) for df, of_list in ((9, 1), (40, 2), (4.5, 1))]
+    flea, year, moon = (sum(of_stem) / 2 if counts_list else of_stem[0] for of_stem in both)
     expected = [[flea * 3 / (3 + long), 2 * year / (1 + long), 0.0], [0.0, 2 * year / (1 + short), moon / (1 + short)]]
-    found = word_parts(("flea", "year", "year", "moon"), texts, TABLE)
+    found = word_parts(("flea", "year", "year", "moon"), texts, TABLE, counts_list)
     assert found.tolist() == [pytest.approx(row) for row in expected]
 
 
@@ -62,7 +64,9 @@ def test_texts_without_a_word_of_the_query_score_0(query: str, texts: list[tuple
 
 
 def test_empty_table_weights_all_words_alike() -> None:
-    scores = word_parts(("a", "b"), [("a", "c"), ("b", "c"), ("c", "c")], WordTable(0, {})).sum(axis=1)
+    scores = word_parts(("a", "b"), [("a", "c"), ("b", "c"), ("c", "c")], WordTable(0, {}), counts_list=False).sum(
+        axis=1
+    )
     assert scores[0] == scores[1] > scores[2] == 0
 
 
@@ -164,7 +168,7 @@ def test_deviation_of_zero_refits_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_documented_frequencies_of_the_collection_take_the_place_of_the_table() -> None:
     texts = [stems("A flea lives a year."), stems("Years and years."), stems("The moon.")]
     by_table, by_index = (
-        lexical_scores(Query("flea year moon", word_table=table), texts, [0.0] * 3)
+        lexical_scores(Query("flea year moon", word_table=table), texts)
         for table in (None, WordTable(1000, {"flea": 900, "year": 1, "moon": 500}))
     )
     assert np.argsort(-by_table).tolist() == [0, 2, 1]

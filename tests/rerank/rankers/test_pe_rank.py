@@ -137,7 +137,7 @@ def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Pa
         ranker = PERankRanker(checkpoint, encoder, "cpu", decoding, lexical_weight=weight)  # type: ignore[arg-type]
         prepared = ranker.prepare(query, [ranker.with_cached(passage) for passage in passages])
         (found[name],) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
-    scores = lexical_scores(query, [stems(passage.text) for passage in passages], [0.0] * 3)
+    scores = lexical_scores(query, [stems(passage.text) for passage in passages])
     assert found["words"].lexical == pytest.approx((2 * (scores - scores.mean()) / scores.std()).tolist())
     assert found["words"].scores == found["plain"].scores
     assert not found["plain"].lexical
