@@ -41,14 +41,16 @@ def lexical_scores(query: Query, texts: Sequence[Sequence[str]], first_stage: np
     Args:
         query: if the texts are of a collection whose document frequencies are known, it has them.
         texts: the stems of n texts.
-        first_stage: (n,) scores; equal ones correct nothing. None: the weights of the words are those of the table.
+        first_stage: (n,) scores; equal ones correct nothing. None: the words have the idf of the bundled table, for a
+            model that counts them only as far as the first stage does not say the same.
 
     Returns:
         (n,) scores; 0 for a text without a word of the query.
     """
-    table = query.word_table or bundled_word_table()
-    parts = word_parts(stems(query.text[:READ_CHARS]), texts, table, counts_list=first_stage is not None)
-    return parts.sum(axis=1) if first_stage is None else refitted(parts, first_stage)
+    words = stems(query.text[:READ_CHARS])
+    if first_stage is None:
+        return word_parts(words, texts, bundled_word_table(), counts_list=False).sum(axis=1)
+    return refitted(word_parts(words, texts, query.word_table or bundled_word_table(), counts_list=True), first_stage)
 
 
 def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable, counts_list: bool) -> Floats:

@@ -165,14 +165,17 @@ def test_deviation_of_zero_refits_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert refitted(parts, first_stage) == pytest.approx(parts.sum(axis=1))
 
 
-def test_documented_frequencies_of_the_collection_take_the_place_of_the_table() -> None:
-    texts = [stems("A flea lives a year."), stems("Years and years."), stems("The moon.")]
+def test_document_frequencies_of_the_collection_take_the_place_of_the_table() -> None:
+    """Where the first stage corrects them; otherwise the words are the table's."""
+    texts = [stems("Fleas."), stems("Years and years."), stems("The moon.")]
+    index = WordTable(1000, {"flea": 900, "year": 1, "moon": 500})
     by_table, by_index = (
-        lexical_scores(Query("flea year moon", word_table=table), texts)
-        for table in (None, WordTable(1000, {"flea": 900, "year": 1, "moon": 500}))
+        lexical_scores(Query("flea year moon", word_table=table), texts, [0.0] * 3) for table in (None, index)
     )
     assert np.argsort(-by_table).tolist() == [0, 2, 1]
-    assert np.argsort(-by_index).tolist() == [1, 0, 2]
+    assert np.argsort(-by_index).tolist() == [1, 2, 0]
+    alone = word_parts(("flea", "year", "moon"), texts, bundled_word_table(), counts_list=False).sum(axis=1)
+    assert lexical_scores(Query("flea year moon", word_table=index), texts).tolist() == alone.tolist()
 
 
 def test_known_words_are_those_of_the_table_and_numbers_are_none() -> None:
