@@ -61,23 +61,14 @@ class CheapSignals:
         return min(self.known_words / FULL_KNOWLEDGE, 1.0)
 
     @property
-    def shared(self) -> float:
-        """0 to 1: the correlation of first stage and lexical signal over the whole list."""
-        whole = self.whole or self
-        shared = float(np.mean(z_scores(whole.first_stage) * z_scores(whole.lexical))) if len(whole.lexical) else 0.0
-        return min(max(shared, 0.0), 1.0)
-
-    @property
     def lexical_share(self) -> float:
         """0 to 1: how far the words count.
 
-        How rare words of other languages are is not known: they count as far as the first stage confirms them. Without
-        a first stage they are all that orders such a list.
+        How rare words of other languages are is not known, so they are worse than most first stages; without a first
+        stage they are all that orders such a list.
         """
-        whole = self.whole or self
-        if self.knowledge == 1 or whole.first_stage.min(initial=np.inf) == whole.first_stage.max(initial=-np.inf):
-            return 1.0
-        return max(self.knowledge, self.shared)
+        scores = (self.whole or self).first_stage
+        return self.knowledge if len({*scores.tolist()}) > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +102,14 @@ def weight_by_list(settings: FusionModel, given: FirstStageWeight, signals: Chea
     of first stage and lexical signal over the list tells which it is, so that no client has to know.
 
     Args:
-        signals: of the list.
+        signals: of the whole list.
     """
     if given is FirstStageKind.NEURAL:
         return settings.beyond_words_weight
     if given is not FirstStageKind.AUTO:
         return given
-    return settings.beyond_words_weight * (1 - signals.knowledge * signals.shared)
+    shared = float(np.mean(z_scores(signals.first_stage) * z_scores(signals.lexical)))
+    return settings.beyond_words_weight * (1 - signals.knowledge * min(max(shared, 0.0), 1.0))
 
 
 def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, agreement: float = 1.0) -> Floats:

@@ -93,7 +93,7 @@ CHANGES: tuple[Change, ...] = (
         _RANKERS,
         ("return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))", "return scores"),
         ("FULL_AGREEMENT = 0.3", "FULL_AGREEMENT = 0.05"),
-        ("max(self.knowledge, self.shared)", "self.knowledge"),
+        ("return self.knowledge if len", "return 1.0 if len"),
         ("np.ptp(cosines) > _ROUNDING", "np.ptp(cosines) > 0"),
         ("np.fill_diagonal(cosines, -np.inf)", ""),
         ("weights=(0.5, 0.5, 0.0)", "weights=(1.0, 0.0, 0.0)"),
