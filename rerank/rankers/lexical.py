@@ -107,8 +107,10 @@ def _ridge(columns: Floats, target: Floats, penalty: float) -> Floats:
     """(T,) coefficients of (n, T) columns, by the normal equations, or for more columns than rows by their dual."""
     rows, words = columns.shape
     if words <= rows:
-        return np.linalg.solve(columns.T @ columns + penalty * np.eye(words), columns.T @ target)
-    return columns.T @ np.linalg.solve(columns @ columns.T + penalty * np.eye(rows), target)
+        found = np.linalg.solve(columns.T @ columns + penalty * np.eye(words), columns.T @ target)
+    else:
+        found = columns.T @ np.linalg.solve(columns @ columns.T + penalty * np.eye(rows), target)
+    return np.asarray(found, dtype=np.float64)
 
 
 def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:

@@ -98,6 +98,7 @@ CHANGES: tuple[Change, ...] = (
         ("np.fill_diagonal(cosines, -np.inf)", ""),
         ("weights=(0.5, 0.5, 0.0)", "weights=(1.0, 0.0, 0.0)"),
     ),
+    *_of("rerank/util/word_table.py", _RANKERS, ("min(self.frequencies.values(), default=0) / 2", "0")),
     *_of(
         "rerank/rankers/lexical.py",
         _RANKERS,
