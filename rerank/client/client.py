@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.access.addresses import with_host_and_port
 from rerank.access.credentials import PLAIN, Credentials
-from rerank.client.error_details import ServiceError
+from rerank.client.error_details import NO_ANSWER, ServiceError
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts, checked_timeout_s
 from rerank.errors import ConfigError, RerankError, UsageError
 from rerank.names import LIVENESS, SERVICE
@@ -153,9 +153,7 @@ class RerankClient(_Client):
                 try:
                     response: pb.RerankResponse = await limit.run(lambda: client._call("Rerank", message, timeout_s))
                 except ServiceError as error:
-                    if error.code in _REQUEST_INDEPENDENT or (
-                        error.code is grpc.StatusCode.UNAVAILABLE and not error.reason
-                    ):
+                    if error.code in _REQUEST_INDEPENDENT or error.reason == NO_ANSWER:
                         raise
                     return error
                 return response

@@ -26,8 +26,10 @@ _NO_ANSWER = {
     "a client certificate if it asks for one",
     "": "is `rerank serve` running there?",
 }
+#: The reason if the client reaches nothing.
+NO_ANSWER = "NO_ANSWER"
 #: The reasons of statuses that gRPC makes itself, at the client.
-_REASONS = {grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded.reason, grpc.StatusCode.UNAVAILABLE: "NO_ANSWER"}
+_REASONS = {grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded.reason, grpc.StatusCode.UNAVAILABLE: NO_ANSWER}
 #: Variables with the proxy of calls over gRPC, the first one first.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
