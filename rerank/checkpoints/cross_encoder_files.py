@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rerank.checkpoints.late_interaction_files import is_late_interaction
+from rerank.checkpoints.published_families import native_settings, other_way
 from rerank.checkpoints.settings_files import (
     ADAPTER_FILE,
     architecture_in,
@@ -17,6 +19,7 @@ from rerank.checkpoints.settings_files import (
     refuse_code,
 )
 from rerank.errors import CheckpointError
+from rerank.profiles import load_profile, of_model_type
 from rerank.util.files import missing_path_hint
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
@@ -47,7 +50,12 @@ def check_cross_encoder(folder: Path) -> None:
     if not (base / "config.json").is_file():
         raise CheckpointError(f"{base} has no config.json; give the folder of a cross-encoder")
     config = read_settings(base / "config.json")
+    config = native_settings(config) or config
+    if reason := other_way(config):
+        raise CheckpointError(f"{folder} is {reason.replace('FOLDER', f'{folder}')}")
     refuse_code(base, config)
+    if is_late_interaction(folder):
+        raise CheckpointError(f"{folder} is a late-interaction model; write late-interaction:{folder}")
     if modules and _kind(folder) != "CrossEncoder":
         raise CheckpointError(
             f"{folder} is a sentence encoder (bi-encoder), which gives vectors and no scores of pairs; give it as "
@@ -60,9 +68,10 @@ def check_cross_encoder(folder: Path) -> None:
             raise CheckpointError(f"{folder} has no {what} ({' or '.join(patterns)}); copy the checkpoint again")
 
 
-def is_causal_without_modules(folder: Path) -> bool:
-    """Returns True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
-    return not read_modules(folder) and architecture_in(read_settings(folder / "config.json")).endswith(_CAUSAL)
+def profile_for(folder: Path, model_type: str) -> str:
+    """Returns the words that give a model of this type the profile with its prompt; empty if there is none."""
+    known = [name for name in of_model_type(model_type) if load_profile(name).pair]
+    return f"write PROFILE:{folder} with the profile of the model ({', '.join(known)}), " if known else ""
 
 
 def relevant_label(folder: Path, config: Mapping[str, Any]) -> int | None:
@@ -97,7 +106,13 @@ def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str,
     architecture = architecture_in(config)
     if architecture.endswith(_HEAD):
         relevant_label(folder, config)
-    elif len(modules) < 2 and not architecture.endswith(_CAUSAL):
+    elif architecture.endswith(_CAUSAL) and not modules:
+        raise CheckpointError(
+            f"{folder} is a causal LM, and no modules.json says in which prompt it reads query and passage, and which "
+            f"tokens are its answers; {profile_for(folder, str(config.get('model_type', '')))}save it with "
+            "CrossEncoder and a LogitScore, or serve it as `first` or `generation`"
+        )
+    elif len(modules) < 2:
         raise CheckpointError(
             f"{folder} is {architecture or 'a model without an architecture'}, which has no head for scores: they "
             "would come from random weights; use a cross-encoder (…ForSequenceClassification, or a causal LM)"

@@ -22,10 +22,10 @@ from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, denied, is_lfs_poi
 ADAPTER_FILE = "adapter_config.json"
 
 #: The modules of sentence-transformers that make up encoders, sparse encoders and cross-encoders. Asym is the earlier
-#: name of Router.
+#: name of Router; PyLate's Dense is read as sentence-transformers' own.
 _MODULE = re.compile(
-    r"sentence_transformers(\.\w+)*\.(Transformer|MLMTransformer|Pooling|Dense|Normalize|LogitScore|SpladePooling|"
-    r"SparseStaticEmbedding|Router|Asym)"
+    r"sentence_transformers(\.\w+)*\.(Transformer|MLMTransformer|Pooling|Dense|LayerNorm|Normalize|LogitScore|"
+    r"MultiVectorMask|SpladePooling|SparseStaticEmbedding|Router|Asym)|pylate\.models\.Dense\.Dense"
 )
 _ACTIVATION = (
     r"torch\.nn\.(modules\.(activation|linear)\.)?(ELU|GELU|Hardsigmoid|Hardtanh|Identity|LeakyReLU|LogSigmoid|Mish|"

@@ -11,6 +11,7 @@ from rerank.config.models import (
     GenerationModel,
     IdentityModel,
     LanguageModel,
+    LateInteractionModel,
     ModelConfig,
     PERankModel,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "IdentityModel",
     "InferenceServerSettings",
     "LanguageModel",
+    "LateInteractionModel",
     "Limits",
     "ModelConfig",
     "PERankModel",

@@ -14,7 +14,7 @@ from rerank.config.served import InferenceServerSettings, RerankServerSettings, 
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.names import MAX_FIRST_STAGE_WEIGHT
-from rerank.profiles import load_profile, of_checkpoint
+from rerank.profiles import Profile, load_profile, of_checkpoint
 from rerank.prompting.style import TEXT_KEYS, PromptStyle
 from rerank.types import FirstStageKind, FirstStageWeight, Precision, StrategyKind
 
@@ -30,7 +30,7 @@ class ModelSettings(Settings):
     Attributes:
         name: the model's name in requests.
         ranker: how the model ranks: fusion, pe-rank, e2rank, first, generation,
-            cross-encoder, api or identity. Default: the profile's.
+            cross-encoder, late-interaction, api or identity. Default: the profile's.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
         unload_after_s: seconds without a request until the model's memory is freed; the next request loads it again.
@@ -93,18 +93,49 @@ class CheckpointModel(ModelSettings):
         return self.path
 
 
-class LanguageModel(CheckpointModel):
-    """Settings of a language model with a prompt.
+class ProfiledModel(CheckpointModel):
+    """Settings of a model that may be a published one, which a profile describes.
 
     Attributes:
         profile: name of the profile of a published model, which has the defaults of the other settings, and what the
             prompts have in addition to the words of the template. A template.yaml in the folder of the checkpoint is
             preferred to the template of the profile.
+        precision: number format of the model. Default: auto.
+    """
+
+    profile: str | None = None
+    precision: Precision = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_are_those_of_the_profile(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        if (name := _profile_of(settings)) is None:
+            return cls._with_defaults(settings, None)
+        settings = settings | {"profile": name}
+        try:
+            profile = load_profile(name)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if (ranker := settings.get("ranker", profile.ranker)) != profile.ranker:
+            raise ValueError(f"profile {name} is of ranker {profile.ranker}, not {ranker}")
+        return cls._with_defaults(settings, profile)
+
+    @classmethod
+    def _with_defaults(cls, settings: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
+        """Returns the settings with those of a profile where they state none."""
+        return (profile.settings if profile else {}) | settings
+
+
+class LanguageModel(ProfiledModel):
+    """Settings of a language model with a prompt.
+
+    Attributes:
         template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
             path of a YAML file. Default: the checkpoint's.
         prompt: settings of the prompts beside the words of the template, see below. Default: those of the profile or of
             the checkpoint.
-        precision: number format of the model. Default: auto.
     """
 
     #: True if a checkpoint with a manifest has the default of `window_size`.
@@ -113,40 +144,28 @@ class LanguageModel(CheckpointModel):
     _prompt_keys: ClassVar[frozenset[str]] = TEXT_KEYS
     _prompt_defaults: ClassVar[dict[str, object]] = {}
 
-    profile: str | None = None
     template: str | None = None
     prompt: PromptStyle = PromptStyle()
-    precision: Precision = "auto"
 
-    @model_validator(mode="before")
     @classmethod
-    def _defaults_are_those_of_the_profile(cls, settings: Any) -> Any:
-        if not isinstance(settings, dict):
-            return settings
-        profile, prompt = dict[str, Any](), cls._prompt_defaults
-        if (name := _profile_of(settings)) is not None:
-            try:
-                found = load_profile(name)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
-            settings = settings | {"profile": name}
-            profile, prompt = found.settings, prompt | found.prompt
-            if (ranker := settings.get("ranker", profile["ranker"])) != profile["ranker"]:
-                raise ValueError(f"profile {name} is of ranker {profile['ranker']}, not {ranker}")
+    def _with_defaults(cls, settings: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
+        of_profile, prompt = dict[str, Any](), cls._prompt_defaults
+        if profile is not None:
+            of_profile, prompt = profile.settings, prompt | profile.prompt
             path = settings.get("path")
             has_own = isinstance(path, str | Path) and (own := Path(path) / TEMPLATE_FILE).is_file()
             if has_own:
-                profile["template"] = str(own)
-            elif has_own := found.publisher_prompt is not None and is_hub_name(str(path)):
-                profile.pop("template", None)  # the download brings it
+                of_profile["template"] = str(own)
+            elif has_own := profile.publisher_prompt is not None and is_hub_name(str(path)):
+                of_profile.pop("template", None)  # the download brings it
             if has_own:
-                prompt |= {} if settings.get("template") else found.own_prompt
+                prompt |= {} if settings.get("template") else profile.own_prompt
         given = settings.get("prompt", {})
         if isinstance(given, PromptStyle):
             given = given.stated
         if prompt and isinstance(given, dict):
             settings = settings | {"prompt": prompt | given}
-        return profile | settings
+        return of_profile | settings
 
     @model_validator(mode="after")
     def _prompt_has_keys_with_an_effect(self) -> Self:
@@ -330,18 +349,30 @@ class GenerationModel(ListwiseModel):
         return self
 
 
-class CrossEncoderModel(WholeListModel, ScoringModel, CheckpointModel):
-    """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
+class CrossEncoderModel(WholeListModel, ScoringModel, ProfiledModel):
+    """Settings of a cross-encoder: a model that scores a query and one passage.
 
-    Its prompt, its answer tokens and its activation come from the checkpoint's files.
+    Its prompt, its answer tokens and its activation come from a profile, or else from the checkpoint's files, as
+    sentence-transformers reads them.
 
     Attributes:
         path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
-            `LogitScore`.
-        precision: number format of the model. Default: auto.
+            `LogitScore`; with a profile, the folder of such a model.
     """
 
     ranker: Literal["cross-encoder"]
+    path: Path
+
+
+class LateInteractionModel(WholeListModel, ScoringModel, CheckpointModel):
+    """Settings of a late-interaction model, as ColBERT, which sentence-transformers' `MultiVectorEncoder` loads.
+
+    Attributes:
+        path: folder of the model.
+        precision: number format of the model. Default: auto.
+    """
+
+    ranker: Literal["late-interaction"]
     path: Path
     precision: Precision = "auto"
 
@@ -436,6 +467,7 @@ ModelConfig: TypeAlias = Annotated[
     | FirstModel
     | GenerationModel
     | CrossEncoderModel
+    | LateInteractionModel
     | ApiModel,
     Field(discriminator="ranker"),
     BeforeValidator(_with_ranker),

@@ -9,7 +9,9 @@ from typing import get_args
 from rerank import profiles
 from rerank.checkpoints.cross_encoder_files import is_cross_encoder
 from rerank.checkpoints.hub import download, is_hub_name, repository_of
+from rerank.checkpoints.late_interaction_files import is_late_interaction
 from rerank.checkpoints.manifest import MANIFEST_FILE, RESULT_FOLDER, stated_ranker
+from rerank.checkpoints.published_families import other_way
 from rerank.checkpoints.settings_files import ADAPTER_FILE, architecture_in, read_settings
 from rerank.config.loading import load_config
 from rerank.config.models import ModelConfig
@@ -26,7 +28,7 @@ _WITH_CHECKPOINT = sorted(
     get_args(model.model_fields["ranker"].annotation)[0] for model in get_args(_MODELS) if "path" in model.model_fields
 )
 #: Those whose checkpoint is any causal LM.
-_CAUSAL_LM_RANKERS = ("first", "generation", "cross-encoder")
+_CAUSAL_LM_RANKERS = ("first", "generation")
 _CAUSAL = "ForCausalLM"
 #: Every saved model has one of these.
 _CONFIGS = ("config.json", ADAPTER_FILE)
@@ -111,6 +113,11 @@ def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
     if path and not folder.exists():
         meant = did_you_mean(kind, (*profiles.names(), *_WITH_CHECKPOINT))
         raise ConfigError(f"{given}{kind!r} is neither a profile nor a ranker;{meant} {_way_out(Path(path), form)}")
+    if (published := _profile_of(folder)) is not None:
+        of_profile = profiles.load_profile(published).ranker
+        return {"name": name, "path": model, "profile": published, "ranker": of_profile}
+    if (ranker := _ranker_of_files(folder)) is not None:
+        return {"name": name, "path": model, "ranker": ranker}
     if _may_be_cross_encoder(folder):
         return {"name": name, "path": model, "ranker": "cross-encoder"}
     if not (folder / MANIFEST_FILE).exists():
@@ -132,6 +139,27 @@ def _on_hub(model: str, name: str, given: str, form: str) -> dict[str, object]:
         return _model(folder, name, given, form) | {"path": model}
     except ConfigError as error:
         raise ConfigError(str(error).replace(folder, model)) from error
+
+
+def _profile_of(folder: Path) -> str | None:
+    """The profile of a published model by the name of its folder, unless its files say how it scores."""
+    if any((folder / file).is_file() for file in (MANIFEST_FILE, "modules.json")):
+        return None
+    try:
+        model_type = str(read_settings(folder / "config.json").get("model_type", ""))
+    except CheckpointError:
+        return None
+    of_hub = [part.rpartition("--")[2] for part in folder.absolute().parts if part.startswith("models--")]
+    found = {profiles.of_folder(name, model_type) for name in (folder.absolute().name, *of_hub)} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _ranker_of_files(folder: Path) -> str | None:
+    """The ranker of a model whose files name it; None for any other, or a folder whose files cannot be read."""
+    try:
+        return "late-interaction" if is_late_interaction(folder) else None
+    except CheckpointError:
+        return None
 
 
 def _may_be_cross_encoder(folder: Path) -> bool:
@@ -169,6 +197,8 @@ def _way_out(folder: Path, form: str) -> str:
     except CheckpointError:
         config = {}
     architecture, model_type = architecture_in(config), str(config.get("model_type", ""))
+    if reason := other_way(config):
+        return f"it is {reason.replace('FOLDER', f'{folder}')}"
     published = profiles.of_model_type(model_type) if model_type else profiles.names()
     if model_type and not published and not architecture.endswith(_CAUSAL):
         return f"it is a {architecture or model_type}, which gives vectors and no order: give it as --encoder {folder}"

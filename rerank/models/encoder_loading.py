@@ -20,13 +20,14 @@ from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.bundled import SPLADE_TINY, installed_folder
 from rerank.checkpoints.hub import download
+from rerank.checkpoints.published_families import native_settings
 from rerank.checkpoints.settings_files import architecture_in, check_settings, read_settings, refuse_code
 from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.adapters import complete_transformer
 from rerank.models.checkpoint_errors import check_complete, loading
-from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device, readable_positions
+from rerank.models.native_folders import native_folder
 from rerank.util.files import is_missing_folder, missing_path_hint, sha256_of_files
 
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
@@ -41,7 +42,7 @@ _NOT_READ_BY_SPLADE = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?positio
 #: A tokenizer may know fewer terms than the model has weights for, which are padded to a round number.
 _KNOWN_SHARE = 0.9
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-_SPLADE_HEAD = "ForMaskedLM"
+_SPLADE_HEAD, _ENCODER_DECODER = "ForMaskedLM", "ForConditionalGeneration"
 
 
 class Prompts(NamedTuple):
@@ -148,11 +149,15 @@ def is_folder(name: str) -> bool:
 def load_encoder(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
     """Returns the model, if its architecture is known without code of its folder and all of its weights are there."""
     settings = read_settings(folder / "config.json")
-    if is_jina_bert(settings):
-        with native_folder(folder, settings) as native:
-            return _load_complete(native, device, pooling)
-    refuse_code(folder, settings, "encoder")
-    return _load_complete(folder, device, pooling)
+    if pooling and architecture_in(settings).endswith(_ENCODER_DECODER):
+        raise CheckpointError(
+            f"{folder} is a {architecture_in(settings)}, an encoder-decoder: it answers with texts, and has no vectors "
+            "that are trained for retrieval; give it as a model, as in mono-t5:PATH, or another encoder"
+        )
+    if native_settings(settings) is None:
+        refuse_code(folder, settings, "encoder")
+    with native_folder(folder) as native:
+        return _load_complete(native, device, pooling)
 
 
 def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:

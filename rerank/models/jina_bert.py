@@ -1,4 +1,4 @@
-"""JinaBERT, the architecture of jina-embeddings-v2 (Günther et al., arXiv 2310.19923): BERT with ALiBi and gated MLPs.
+"""JinaBERT of jina-embeddings-v2 (Günther et al., arXiv 2310.19923) and jina-reranker-v1: BERT, ALiBi, gated MLPs.
 
 The publisher's folders name remote code for it in config.json, and `model_type` "bert". This is our implementation, so
 that no code from a checkpoint runs. Modules are named as in the published weights. It was compared with the
@@ -7,20 +7,13 @@ formula of the paper and with folders of that layout, not with the published wei
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
-
-from rerank.checkpoints.settings_files import object_at
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 _MODEL_TYPE = "jina_bert_v2"
 
@@ -98,10 +91,12 @@ class JinaBertModel(PreTrainedModel):
     config_class = JinaBertConfig
     base_model_prefix = "bert"
 
-    def __init__(self, config: JinaBertConfig, **_: Any) -> None:
+    def __init__(self, config: JinaBertConfig, has_pooler: bool = False, **_: Any) -> None:
         super().__init__(config)
         self.embeddings = _Embeddings(config)
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
+        if has_pooler:
+            self.pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -122,6 +117,29 @@ class JinaBertModel(PreTrainedModel):
         return BaseModelOutput(last_hidden_state=states)
 
 
+class JinaBertForSequenceClassification(PreTrainedModel):
+    """(B, T) token ids → (B, labels) scores by the state of the first token, as jina-reranker-v1 has it."""
+
+    config_class = JinaBertConfig
+    base_model_prefix = "bert"
+
+    def __init__(self, config: JinaBertConfig) -> None:
+        super().__init__(config)
+        self.bert = JinaBertModel(config, has_pooler=True)
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.bert.get_input_embeddings()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **_: Any
+    ) -> SequenceClassifierOutput:
+        states = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state
+        pooled = self.bert.pooler["dense"](states[:, 0]).tanh()
+        return SequenceClassifierOutput(logits=self.classifier(pooled))
+
+
 def alibi_slopes(heads: int) -> list[float]:
     """Returns the slopes of ALiBi (Press et al., ICLR 2022): 2^(-8 k / n) for a power of two n.
 
@@ -132,28 +150,6 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + [2 ** (-4 * k / power) for k in range(1, 2 * (heads - power), 2)]
 
 
-def is_jina_bert(settings: dict[str, Any]) -> bool:
-    """Returns True for a config.json of jina-embeddings-v2: its remote code, ALiBi, and MLPs gated by GELU."""
-    code = str(object_at(settings, "auto_map").get("AutoModel", ""))
-    published = code.endswith("modeling_bert.JinaBertModel")
-    return published and (settings.get("position_embedding_type"), settings.get("feed_forward_type")) == (
-        "alibi",
-        "geglu",
-    )
-
-
-@contextmanager
-def native_folder(folder: Path, settings: dict[str, Any]) -> Iterator[Path]:
-    """Yields a temporary folder with the files of `folder`, whose config.json names our architecture and no code."""
-    native = {key: value for key, value in settings.items() if key not in ("auto_map", "architectures")}
-    with TemporaryDirectory() as temporary:
-        out = Path(temporary)
-        for path in folder.resolve().iterdir():
-            (out / path.name).symlink_to(path.resolve())
-        (out / "config.json").unlink()
-        (out / "config.json").write_text(json.dumps(native | {"model_type": _MODEL_TYPE}), encoding="utf-8")
-        yield out
-
-
 AutoConfig.register(_MODEL_TYPE, JinaBertConfig)
 AutoModel.register(JinaBertConfig, JinaBertModel)
+AutoModelForSequenceClassification.register(JinaBertConfig, JinaBertForSequenceClassification)

@@ -12,9 +12,17 @@ from typing import Any, cast
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.published_families import other_way
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
@@ -33,6 +41,12 @@ from rerank.util.header_values import check_header_value
 _TIMEOUT_S = 5.0
 #: A model has one of these files: a transformer's, or an adapter's.
 _CONFIGS = ("config.json", "adapter_config.json")
+#: Class of transformers → the task type of adapters for its models.
+_ADAPTER_TASKS: dict[Any, str] = {
+    AutoModelForCausalLM: "CAUSAL_LM",
+    AutoModelForSeq2SeqLM: "SEQ_2_SEQ_LM",
+    AutoModelForSequenceClassification: "SEQ_CLS",
+}
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -87,35 +101,42 @@ class CausalLM:
         return self.hashing.result()
 
 
-def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision = "auto") -> CausalLM:
+def load_causal_lm(
+    checkpoint: Path, device: torch.device, precision: Precision = "auto", auto_class: Any = AutoModelForCausalLM
+) -> CausalLM:
     """Loads a full checkpoint, or a LoRA adapter merged into its base model.
+
+    Args:
+        auto_class: of transformers, for a language model with another head.
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
         ConfigError: the adapter's base model is neither a folder nor on the hub.
     """
     set_up_gpu(device)
-    with loading("causal language model", checkpoint):
-        return _load_causal_lm(checkpoint, device, precision)
+    with loading("causal language model" if auto_class is AutoModelForCausalLM else "language model", checkpoint):
+        return _load_causal_lm(checkpoint, device, precision, auto_class)
 
 
-def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision) -> CausalLM:
+def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision, auto_class: Any) -> CausalLM:
     is_adapter = (checkpoint / ADAPTER_FILE).is_file()
     if (base := base_model_of(checkpoint)) != SMOLLM2:
         if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
             raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
         check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
     base = locate_causal_lm(base)
+    if auto_class is AutoModelForCausalLM and (other := other_way(read_settings(Path(base) / "config.json"))):
+        raise CheckpointError(f"{checkpoint} is {other.replace('FOLDER', f'{checkpoint}')}")
     dtype = weights_dtype(device, precision, hidden_size_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
     if Path(base).is_dir():
         check_fits(Path(base), device, dtype)
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     hashing = start_hashing(weights)
-    model = load_weights(base, dtype, None if device.type == "cpu" else device)
+    model = load_weights(base, dtype, None if device.type == "cpu" else device, auto_class)
     tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base)
     if is_adapter:
         check_vocabulary(tokenizer, model, checkpoint)
-        model = merged(model, checkpoint, "CAUSAL_LM")
+        model = merged(model, checkpoint, _ADAPTER_TASKS.get(auto_class, "FEATURE_EXTRACTION"))
     context_tokens = context_tokens_of(model, tokenizer, checkpoint)
     model = model.eval().requires_grad_(False).to(device)
     picked = pick_precision(model, precision)
@@ -124,16 +145,19 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
     return CausalLM(model, tokenizer, hashing, context_tokens, picked)
 
 
-def load_weights(base: str, dtype: torch.dtype, device: torch.device | None = None) -> PreTrainedModel:
+def load_weights(
+    base: str, dtype: torch.dtype, device: torch.device | None = None, auto_class: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
     """Loads a causal LM from a folder or from the hub.
 
     Args:
         device: weights go there without passing the CPU's memory; None: they stay on the CPU.
+        auto_class: see `load_causal_lm`.
 
     Raises:
         CheckpointError: a weight is missing or has no place in the model.
     """
-    model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
+    model, loading_info = auto_class.from_pretrained(
         base, dtype=dtype, device_map=device, output_loading_info=True, trust_remote_code=False
     )
     check_complete(base, loading_info)

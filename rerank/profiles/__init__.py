@@ -38,6 +38,27 @@ class PublisherPrompt(_Facts):
     sha256: str
 
 
+class PairPrompt(_Facts):
+    """The prompt of a model that scores a query with one passage, and how its answer becomes a score.
+
+    Attributes:
+        pieces: parts of the prompt, each tokenized alone, as the publisher does. {query} and {passage} stand for texts,
+            {bos} and {eos} for tokens of the tokenizer.
+        strips_texts: query and passage lose the white space around them.
+        max_tokens: of the prompt; a longer passage is cut at its end. Default: the model's.
+        answers: tokens whose logits are the score: the difference of two, or the one. A classifier's score is its own.
+        divisor: of the score.
+        activation: of the score.
+    """
+
+    pieces: tuple[str, ...]
+    strips_texts: bool = False
+    max_tokens: int | None = None
+    answers: tuple[str, ...] = ()
+    divisor: float = 1.0
+    activation: Literal["identity", "sigmoid", "log-sigmoid"] = "sigmoid"
+
+
 class Profile(_Facts):
     """A published model.
 
@@ -56,6 +77,7 @@ class Profile(_Facts):
             program than the one of `template` reads that prompt.
         line_ends: part of the publisher's own prompt → the number of line ends at its end, because a template.yaml
             easily loses or gains one.
+        pair: the prompt of a cross-encoder.
         figures: what the publisher measured.
     """
 
@@ -65,7 +87,7 @@ class Profile(_Facts):
     prompt_source: str
     publisher_prompt: PublisherPrompt | None = None
     encoder: str = ""
-    ranker: Literal["first", "generation", "pe-rank", "e2rank"]
+    ranker: Literal["first", "generation", "pe-rank", "e2rank", "cross-encoder"]
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None
@@ -73,6 +95,7 @@ class Profile(_Facts):
     window_size: int = 20
     prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     own_prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
+    pair: PairPrompt | None = None
     thinking_tokens: int | None = None
     line_ends: dict[Literal["prefix", "body", "suffix"], int] = Field(default_factory=dict)
     figures: Figures | None = None
@@ -90,6 +113,7 @@ class Profile(_Facts):
             "prompt",
             "own_prompt",
             "line_ends",
+            "pair",
             "figures",
         }
         return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}
@@ -109,6 +133,21 @@ def of_model_type(model_type: str) -> list[str]:
 def of_checkpoint(name: str) -> str | None:
     """Returns the profile that lists a name on the hub; None if none does."""
     return next((profile for profile in names() if name in load_profile(profile).checkpoints), None)
+
+
+def of_folder(name: str, model_type: str) -> str | None:
+    """Returns the profile of a published model by the name of its folder; None if there is none, or more than one.
+
+    The name begins with the profile's, or with one of its checkpoints' names, in any case: copies and conversions have
+    such names. Profiles for other model types do not count.
+    """
+    found = [profile for profile in of_model_type(model_type) if model_type and _begins(name, profile)]
+    return found[0] if len(found) == 1 else None
+
+
+def _begins(folder: str, profile: str) -> bool:
+    names = (profile, *(name.rpartition("/")[2] for name in load_profile(profile).checkpoints))
+    return folder.lower().startswith(tuple(name.lower() for name in names))
 
 
 def load_profile(name: str) -> Profile:

@@ -1,7 +1,8 @@
 """Cross-encoder: scores each passage by a model that reads the query and this one passage (Nogueira and Cho 2019).
 
 The model is any that sentence-transformers' `CrossEncoder` loads; it scores as `CrossEncoder.predict` does. Prompt,
-chat template, token ids, activation and truncation come from the checkpoint's files, as the library reads them.
+chat template, token ids, activation and truncation come from the checkpoint's files, as the library reads them. What
+a model's files do not state comes from a profile, see `prompted_pairs`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from rerank.checkpoints.cross_encoder_files import check_cross_encoder, is_causal_without_modules, relevant_label
+from rerank.checkpoints.cross_encoder_files import check_cross_encoder, profile_for, relevant_label
 from rerank.checkpoints.manifest import model_id
-from rerank.checkpoints.settings_files import base_folder
+from rerank.checkpoints.settings_files import base_folder, read_modules
 from rerank.config import Precision
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.adapters import complete_transformer
@@ -32,13 +34,16 @@ from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
 from rerank.models.checkpoint_files import weight_files
 from rerank.models.linear_layers import use_float8
+from rerank.models.llama_bidirectional import LlamaBidirectionalForSequenceClassification
 from rerank.models.loading import pick_device, readable_positions
 from rerank.models.memory import check_fits, fitting_tokens, translate_out_of_memory
+from rerank.models.native_folders import native_folder
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
-from rerank.models.tokenizer import load_tokenizer
+from rerank.profiles import PairPrompt
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.tokens import beginning, ending, first_tokens
 from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.prompted_pairs import Pair, PromptedScorer
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
 from rerank.util.combining import nfc
 from rerank.util.files import sha256_of_files
@@ -50,8 +55,6 @@ _LEAST_PASSAGE_TOKENS = 16
 _CPU_BATCH_TOKENS = 512
 #: Tokens of the pairs that measure the memory of a batch on a GPU, and the most tokens of one pair.
 _MEASURED_TOKENS, _MEASURED_PAIR_TOKENS = 2048, 512
-#: A rendered pair: its token ids, and whatever else the tokenizer says of each of them.
-Pair: TypeAlias = Mapping[str, Sequence[int]]
 
 #: Options of the library's rendering: lists without padding.
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
@@ -59,8 +62,6 @@ _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_t
 _SHARED_INPUTS = ("modality", "logits_to_keep", "prompt_length")
 #: Weights that a checkpoint may have, and scores are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
-#: Tokens that the library reads where a causal LM's files name none.
-_DEFAULT_ANSWERS = ("yes", "no")
 
 
 class PairScorer:
@@ -90,12 +91,10 @@ class PairScorer:
         self._lock = threading.Lock()
         self._relevant: int | None = None
         transformers_logging.disable_progress_bar()
-        with loading("cross-encoder", folder):
+        with loading("cross-encoder", folder), native_folder(folder) as readable:
             self._dtype = weights_dtype(self.device, precision, width=0)
             check_fits(base := base_folder(folder), self.device, self._dtype)
-            if is_causal_without_modules(folder):
-                _check_answers(folder, load_tokenizer(folder))
-            self._model = self._load()
+            self._model = self._load(readable)
             self._check()
             self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
             if getattr(self._model[0], "transformer_task", "") == "text-generation":
@@ -145,6 +144,12 @@ class PairScorer:
         columns = zip(*(rendered[name] for name in names), strict=True)
         return [dict(zip(names, values, strict=True)) for values in columns]
 
+    def room(self, query: str, instruction: str) -> tuple[int, int]:
+        """Returns the tokens for query and passage in a pair with this instruction, and the most tokens of a query."""
+        (empty,) = self.render(query, [""], instruction, cut=False)
+        room = self.max_tokens - (len(empty["input_ids"]) - self.count(query))
+        return room, room // 2
+
     def count(self, text: str) -> int:
         """Returns the number of tokens of a text."""
         with self._lock:
@@ -187,9 +192,9 @@ class PairScorer:
         is_flat = cast(Any, self._model[0]).input_formatter.message_format == "flat"
         return {"role": role, "content": text if is_flat else [{"type": "text", "text": text}]}
 
-    def _load(self) -> CrossEncoder:
+    def _load(self, folder: Path) -> CrossEncoder:
         model = CrossEncoder(
-            str(self._folder),
+            str(folder),
             device=str(self.device),
             local_files_only=True,
             trust_remote_code=False,
@@ -208,6 +213,14 @@ class PairScorer:
         transformer, tokenizer = self._transformer, self.tokenizer
         if is_classifier and (labels := relevant_label(self._folder, transformer.config.to_dict())) is not None:
             self._relevant, self._model.activation_fn = labels, nn.Sigmoid()
+        places_pair = all(role in self.chat_template for role in ("query", "document"))  # others are for conversations
+        if is_classifier and _has_prompt(transformer) and not (places_pair or read_modules(self._folder)):
+            raise CheckpointError(
+                f"{self._folder} is a {type(transformer).__name__}, and its files do not say in which prompt it reads "
+                f"query and passage; {profile_for(self._folder, transformer.config.model_type)}add the "
+                "chat_template.jinja of its training, or, if it was trained on bare pairs, save it with CrossEncoder, "
+                "which writes modules.json"
+            )
         if others := set(self._model.modalities) - {"text", "message"}:
             raise CheckpointError(
                 f"{self._folder} reads {', '.join(map(str, others))}, and this service ranks texts only"
@@ -231,19 +244,11 @@ class PairScorer:
             )
 
 
-def _check_answers(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raises: CheckpointError if a causal LM whose files name no answers lacks the default ones, or a prompt."""
-    vocabulary = tokenizer.get_vocab()
-    if missing := [answer for answer in _DEFAULT_ANSWERS if answer not in vocabulary]:
-        raise CheckpointError(
-            f"{folder} is a causal LM whose tokenizer has no token {missing[0]!r}, and no modules.json names its "
-            "answer tokens; save it with CrossEncoder and a LogitScore, or serve it as `first`"
-        )
-    if not tokenizer.chat_template:
-        raise CheckpointError(
-            f"{folder} is a causal LM without a chat template that places query and document; add the "
-            "chat_template.jinja of a reranker, or serve it as `first`"
-        )
+def _has_prompt(transformer: PreTrainedModel) -> bool:
+    """True for the body of a causal LM, which is trained with prompts; of BERT's kind there are masked ones, too."""
+    model_type = transformer.config.model_type
+    is_decoder = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return is_decoder or isinstance(transformer, LlamaBidirectionalForSequenceClassification)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +269,17 @@ class PairBatch:
 
 
 class CrossEncoderRanker(Ranker):
-    """Scores passages by a cross-encoder. Arguments and errors: see PairScorer."""
+    """Scores passages by a cross-encoder. Arguments and errors: see PairScorer, and PromptedScorer for a `prompt`."""
 
-    def __init__(self, checkpoint: Path, device: str = "auto", precision: Precision = "auto") -> None:
-        self._scorer = scorer = PairScorer(checkpoint, device, precision)
+    def __init__(
+        self, checkpoint: Path, device: str = "auto", precision: Precision = "auto", prompt: PairPrompt | None = None
+    ) -> None:
+        scorer: PairScorer | PromptedScorer
+        if prompt is None:
+            scorer = PairScorer(checkpoint, device, precision)
+        else:
+            scorer = PromptedScorer(checkpoint, prompt, device, precision)
+        self._scorer = scorer
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
         on_gpu = scorer.device.type == "cuda"
         self._batch_tokens = self._fitting_tokens() if on_gpu else _CPU_BATCH_TOKENS
@@ -313,8 +325,7 @@ class CrossEncoderRanker(Ranker):
     def _fitting(self, query: Query, passages: Iterable[str]) -> Query:
         """Cuts a query that leaves a passage no room in a chat; of two bare texts, the library cuts the longer."""
         tokens, most = self._scorer.count(query.text), self._scorer.max_tokens
-        (empty,) = self._scorer.render(query.text, [""], query.instruction, cut=False)
-        room = most - (len(empty["input_ids"]) - tokens)
+        room, limit = self._scorer.room(query.text, query.instruction)
         if room < 2 * _LEAST_PASSAGE_TOKENS:
             raise InvalidRequest(
                 "query.instruction",
@@ -322,10 +333,10 @@ class CrossEncoderRanker(Ranker):
                 "shorten the instruction",
                 {"tokens": str(most - room), "limit": str(most)},
             )
-        if tokens <= room // 2:
+        if tokens <= limit:
             return query
         if self._scorer.chat_template:
-            return replace(query, text=first_tokens(query.text, room // 2, self._scorer.token_ends), is_truncated=True)
+            return replace(query, text=first_tokens(query.text, limit, self._scorer.token_ends), is_truncated=True)
         longest = max(map(self._scorer.count, passages), default=0)
         return replace(query, is_truncated=query.is_truncated or tokens + longest > room)
 
@@ -333,11 +344,11 @@ class CrossEncoderRanker(Ranker):
         """Renders one pair of the query and each passage, as the model's files say, in batches of similar lengths."""
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
-        full = [place for place, pair in enumerate(pairs) if len(pair["input_ids"]) >= self._scorer.max_tokens]
-        uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
-        cut = [len(pair["input_ids"]) > self._scorer.max_tokens for pair in uncut]
-        truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
         lengths = [len(pair["input_ids"]) for pair in pairs]
+        full = [place for place, length in enumerate(lengths) if length >= self._scorer.max_tokens]
+        uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
+        cut = [len(pair["input_ids"]) > lengths[place] for place, pair in zip(full, uncut, strict=True)]
+        truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
         scores = dict[int, float]()
         batches = tuple(
             PairBatch(window, tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows), scores)

@@ -24,6 +24,7 @@ from rerank.config import (
     GenerationModel,
     IdentityModel,
     LanguageModel,
+    LateInteractionModel,
     ModelConfig,
     PERankModel,
 )
@@ -47,6 +48,7 @@ from rerank.rankers.first import FirstPrompts, FirstRanker, first_settings
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.late_interaction import LateInteractionRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, RemoteModel
 from rerank.rankers.remote_server import ApiRanker
@@ -240,7 +242,10 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             template, kind = _generation_prompt(model)
             return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
         case CrossEncoderModel():
-            return CrossEncoderRanker(model.path, device, model.precision)
+            pair = load_profile(model.profile).pair if model.profile else None
+            return CrossEncoderRanker(model.path, device, model.precision, pair)
+        case LateInteractionModel():
+            return LateInteractionRanker(model.path, device, model.precision, encoder.vector_cache.max_bytes)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 

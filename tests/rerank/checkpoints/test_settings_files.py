@@ -16,7 +16,7 @@ import torch.utils.collect_env
 from peft import LoraConfig, get_peft_model
 from sentence_transformers.base.modules import Dense, Router
 from sentence_transformers.cross_encoder.modules import LogitScore
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SparseStaticEmbedding, SpladePooling
 from sentence_transformers.util import fullname
 from transformers import AutoModelForCausalLM
@@ -55,7 +55,7 @@ LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90
 
 
 @pytest.mark.parametrize(
-    "module", [Dense, LogitScore, MLMTransformer, Pooling, Router, SparseStaticEmbedding, SpladePooling]
+    "module", [Dense, LayerNorm, LogitScore, MLMTransformer, Pooling, Router, SparseStaticEmbedding, SpladePooling]
 )
 @pytest.mark.parametrize("place", ["", "sentence_transformers.models."])
 def test_names_that_sentence_transformers_writes_are_known(tmp_path: Path, module: type, place: str) -> None:

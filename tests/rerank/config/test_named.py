@@ -52,12 +52,12 @@ def test_folder_without_a_model_is_refused_with_the_result_inside_it(tmp_path: P
         ("{}", ["rank-zephyr", "e2rank", "rank-gpt", "pe-rank"], []),
         (
             '{"model_type": "mistral", "architectures": ["MistralForCausalLM"]}',
-            ["of a mistral (first-mistral, first-zephyr, rank-zephyr)", "(rank-gpt, ", "(first, generation, "],
+            ["of a mistral (first-mistral, first-zephyr, rank-zephyr)", "(rank-gpt, ", "(first, generation)"],
             ["rank-vicuna", "pe-rank"],
         ),
         (
             '{"model_type": "phi", "architectures": ["PhiForCausalLM"]}',
-            ["a profile of any chat model (rank-gpt, ", "(first, generation, "],
+            ["a profile of any chat model (rank-gpt, ", "(first, generation)"],
             ["rank-zephyr"],
         ),
         ('{"model_type": "embed_mistral"}', ["of a embed_mistral (pe-rank-mistral-jina)"], ["rank-zephyr"]),

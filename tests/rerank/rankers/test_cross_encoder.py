@@ -117,7 +117,12 @@ def write_decoder(folder: Path, pad_token_id: int | None) -> Path:
         **SIZES,
     )
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tokenizer.chat_template = None
     tokenizer.save_pretrained(folder)
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([module]))  # which says that it reads bare pairs
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "sequence-classification"}))
     return folder
 
 

@@ -1,0 +1,104 @@
+"""Families of models whose folders name code of their publisher: which class of transformers has them, or what to do.
+
+No code of a folder runs. A family counts only if all that its code would read in config.json is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from rerank.checkpoints.settings_files import architecture_in, object_at
+from rerank.errors import CheckpointError
+
+_Settings: TypeAlias = Mapping[str, Any]
+
+_INSTEAD = "serve another model of its publisher, such as BAAI/bge-reranker-v2-m3"
+_BY_VLLM = "run it by vLLM (vllm serve FOLDER --runner pooling), and set `ranker: api` (docs/guide/deploy.md)"
+#: Architecture → what it is, and what to do: another ranker serves it, or it needs its publisher's code, or images.
+_NOT_SCORED = {
+    "JinaForRanking": f"jina-reranker-v3, a listwise model; {_BY_VLLM}",
+    "HF_ColBERT": "a late-interaction model; write late-interaction:FOLDER",
+    "LayerWiseMiniCPMForCausalLM": f"bge-reranker-v2-minicpm-layerwise, whose layers transformers lacks; {_INSTEAD}",
+    "CostWiseGemmaForCausalLM": f"bge-reranker-v2.5-gemma2-lightweight, whose layers transformers lacks; {_INSTEAD}",
+    "JinaVLForRanking": f"jina-reranker-m0, which reads images; {_BY_VLLM}",
+    "Qwen3VLForConditionalGeneration": f"Qwen3-VL-Reranker or its base, which reads images; {_BY_VLLM}",
+    "SetEncoderModel": "a Set-Encoder of lightning-ir, whose layers transformers lacks; rank with lightning-ir",
+    "MonoModel": "a cross-encoder of lightning-ir, whose head transformers lacks; rank with lightning-ir",
+    "T5ForConditionalGeneration": "an encoder-decoder; write mono-t5:FOLDER if it is monoT5 or InRanker. LiT5, RankT5 "
+    "and other encoder-decoders are not served",
+    "MT5ForConditionalGeneration": "an encoder-decoder; write mono-mt5:FOLDER if it is a monoT5 over mT5. Others are "
+    "not served",
+}
+
+
+def other_way(settings: _Settings) -> str:
+    """Returns what a known model is that is no causal LM and no cross-encoder, and the way out; empty for others."""
+    return _NOT_SCORED.get(architecture_in(settings), "")
+
+
+def native_settings(settings: _Settings) -> dict[str, Any] | None:
+    """Returns a config.json that names a class of transformers, or of `rerank.models`, instead of a publisher's code.
+
+    Args:
+        settings: config.json of a folder.
+
+    Returns:
+        None if there is no code, or no such class.
+
+    Raises:
+        CheckpointError: a setting of a known family is missing or unknown.
+    """
+    code = object_at(settings, "auto_map")
+    if settings.get("model_type") == "gte" and "rope_parameters" not in settings:
+        return _gte(settings)  # rewritten by hand: transformers' default are the positions of another model
+    for key, name, change in _FAMILIES:
+        if str(code.get(key, "")).rpartition("--")[2].endswith(name):
+            changed = change(settings)
+            return {key: value for key, value in changed.items() if key != "auto_map"} if changed is not None else None
+    return None
+
+
+def _jina_bert(settings: _Settings) -> dict[str, Any] | None:
+    """jina-embeddings-v2 and jina-reranker-v1: BERT with ALiBi and gated MLPs; see `rerank.models.jina_bert`."""
+    is_known = (settings.get("position_embedding_type"), settings.get("feed_forward_type")) == ("alibi", "geglu")
+    return {**settings, "model_type": "jina_bert_v2"} if is_known else None
+
+
+def _jina_xlm_roberta(settings: _Settings) -> dict[str, Any] | None:
+    """jina-reranker-v2: XLM-RoBERTa, whose weights have other names; see `rerank.models.native_folders`."""
+    is_known = settings.get("position_embedding_type", "absolute") == "absolute"  # their default
+    return {**settings, "model_type": "xlm-roberta"} if is_known else None
+
+
+def _gte(settings: _Settings) -> dict[str, Any]:
+    """gte-multilingual-reranker: transformers' Gte. Its rotary positions are scaled by the publisher's own "ntk".
+
+    The frequencies are base^(-2i/d) with base = rope_theta · factor, divided by factor^(2/d), for d units of a head.
+
+    Raises:
+        CheckpointError: the positions are stated in another way.
+    """
+    rope = settings.get("rope_parameters")
+    if not isinstance(rope, dict):
+        scaling, theta = object_at(settings, "rope_scaling"), settings.get("rope_theta")
+        factor, width = scaling.get("factor"), settings.get("hidden_size", 0) / settings.get("num_attention_heads", 1)
+        if scaling.get("type") != "ntk" or not isinstance(factor, int | float) or not isinstance(theta, int | float):
+            raise CheckpointError(
+                f"config.json states the positions by rope_theta {theta!r} and rope_scaling {scaling!r}, and known is "
+                'a number and {"type": "ntk", "factor": a number}; download it again'
+            )
+        rope = {"rope_type": "linear", "factor": factor ** (2 / width), "rope_theta": float(theta * factor)}
+    kept = {key: value for key, value in settings.items() if key not in ("rope_theta", "rope_scaling")}
+    architecture = architecture_in(settings).replace("New", "Gte")
+    return {**kept, "model_type": "gte", "architectures": [architecture], "rope_parameters": rope}
+
+
+_CLASSIFIER = "AutoModelForSequenceClassification"
+#: Key of `auto_map`, the end of what it names, and the function that rewrites config.json.
+_FAMILIES: tuple[tuple[str, str, Callable[[_Settings], dict[str, Any] | None]], ...] = (
+    ("AutoModel", "modeling_bert.JinaBertModel", _jina_bert),
+    (_CLASSIFIER, "modeling_xlm_roberta.XLMRobertaForSequenceClassification", _jina_xlm_roberta),
+    (_CLASSIFIER, "modeling.NewForSequenceClassification", _gte),
+    (_CLASSIFIER, "llama_bidirectional_model.LlamaBidirectionalForSequenceClassification", dict),
+)

@@ -1,0 +1,178 @@
+"""Scores pairs by a model whose files do not state its prompt: the prompt and the answer come from a profile.
+
+It reads causal LMs by the logits of their answers, classifiers by their one label, and encoder-decoders by the logits
+of their first word (monoT5, Nogueira et al., arXiv 2003.06713).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rerank.checkpoints.settings_files import architecture_in, base_folder, read_settings
+from rerank.config import Precision
+from rerank.errors import CheckpointError
+from rerank.models.last_token import IdentifierHead, LastTokenReader
+from rerank.models.llama_bidirectional import LlamaBidirectionalForSequenceClassification
+from rerank.models.loading import CausalLM, load_causal_lm, pick_device
+from rerank.models.precision import compute_in, uses_autocast
+from rerank.profiles import PairPrompt
+from rerank.prompting.tokens import PromptTokenizer
+
+#: A rendered pair: its token ids, and whatever else the tokenizer says of each of them.
+Pair: TypeAlias = Mapping[str, Sequence[int]]
+#: B sequences of token ids → (B, 1 or 2) logits.
+_Read: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+_PLACE = re.compile(r"\{(\w+)\}")
+_ACTIVATIONS: Mapping[str, nn.Module] = {
+    "identity": nn.Identity(),
+    "sigmoid": nn.Sigmoid(),
+    "log-sigmoid": nn.LogSigmoid(),
+}
+
+
+class PromptedScorer:
+    """Renders pairs as the prompts of a profile, and scores them. Safe between threads.
+
+    Args:
+        folder: of a causal LM, of a classifier with one label, or of an encoder-decoder; or of an adapter.
+        prompt: of the profile.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        precision: see `rerank.config.Precision`.
+
+    Attributes: see `rerank.rankers.cross_encoder.PairScorer`.
+
+    Raises:
+        CheckpointError: the folder holds no such model, the model has no token for an answer, or more than one label.
+    """
+
+    def __init__(self, folder: Path, prompt: PairPrompt, device: str = "auto", precision: Precision = "auto") -> None:
+        self.device, self._prompt = pick_device(device), prompt
+        lm, self._read = _load(folder, prompt, self.device, precision)
+        self.tokenizer: PreTrainedTokenizerBase = lm.tokenizer
+        self.tokenizer.truncation_side = "right"
+        self._tokens = PromptTokenizer(lm.tokenizer)
+        special = {"bos": lm.tokenizer.bos_token, "eos": lm.tokenizer.eos_token}
+        self._special = {name: str(token) for name, token in special.items() if token}
+        self._fixed = [
+            None if "{query}" in piece or "{passage}" in piece else self._ids(piece) for piece in prompt.pieces
+        ]
+        self.max_tokens = min(lm.context_tokens, prompt.max_tokens or lm.context_tokens)
+        self.chat_template = "".join(prompt.pieces)
+        self.reads_instruction = False
+        self.gives_probabilities = prompt.activation == "sigmoid"
+        self.precision, self.revision = lm.precision, lm.revision
+
+    def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
+        """One prompt per passage; `cut`: the passage is cut so that the prompt has at most `max_tokens`."""
+        query = query.strip() if self._prompt.strips_texts else query
+        return [{"input_ids": self._rendered(query, passage, cut)} for passage in passages]
+
+    def room(self, query: str, instruction: str) -> tuple[int, int]:
+        """Returns the tokens for query and passage in a pair with this instruction, and the most tokens of a query."""
+        (empty,) = self.render("", [""], instruction, cut=False)
+        room = self.max_tokens - len(empty["input_ids"])
+        return room, room // 2
+
+    def count(self, text: str) -> int:
+        """Returns the number of tokens of a text."""
+        return len(self._tokens.ids(text))
+
+    def token_ends(self, text: str) -> list[int]:
+        """Returns the end of each token of a text, in characters."""
+        return list(self._tokens.ends(text))
+
+    @torch.inference_mode()
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        """Returns the scores of prompts. The activation is computed in float64, where probabilities near 1 differ."""
+        logits = self._read([torch.tensor(pair["input_ids"], device=self.device) for pair in pairs]).double()
+        outputs = logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
+        activated = _ACTIVATIONS[self._prompt.activation](outputs / self._prompt.divisor)
+        return [float(score) for score in activated.tolist()]
+
+    def _rendered(self, query: str, passage: str, cut: bool) -> list[int]:
+        texts = {"query": query, "passage": passage.strip() if self._prompt.strips_texts else passage}
+        pairs = zip(self._prompt.pieces, self._fixed, strict=True)
+        pieces = [self._ids(piece, texts) if fixed is None else fixed for piece, fixed in pairs]
+        place = next(number for number, piece in enumerate(self._prompt.pieces) if "{passage}" in piece)
+        others = sum(map(len, pieces)) - len(pieces[place])
+        pieces[place] = pieces[place][: max(0, self.max_tokens - others)] if cut else pieces[place]
+        return [token for piece in pieces for token in piece]
+
+    def _ids(self, piece: str, texts: Mapping[str, str] | None = None) -> list[int]:
+        values = {**self._special, **(texts or {})}
+        return self._tokens.ids(_PLACE.sub(lambda match: values.get(match[1], ""), piece))
+
+
+def _load(folder: Path, prompt: PairPrompt, device: torch.device, precision: Precision) -> tuple[CausalLM, _Read]:
+    architecture = architecture_in(read_settings(base_folder(folder) / "config.json"))
+    if architecture.endswith("ForSequenceClassification"):
+        return _load_classifier(folder, device, precision)
+    if not prompt.answers:
+        raise CheckpointError(f"{folder} is a {architecture}, and this profile is of a classifier; use its own profile")
+    is_causal = architecture.endswith("ForCausalLM")
+    lm = load_causal_lm(folder, device, precision, AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM)
+    head = IdentifierHead(lm.model.get_output_embeddings(), _answer_ids(folder, lm.tokenizer, prompt.answers))
+    lm.model.set_output_embeddings(head.to(device))
+    compute_in(lm.model, lm.precision)
+    autocast = uses_autocast(lm.model, lm.precision)
+    return lm, LastTokenReader(lm.model, autocast).read if is_causal else PaddedReader(lm.model, autocast).read
+
+
+def _load_classifier(folder: Path, device: torch.device, precision: Precision) -> tuple[CausalLM, _Read]:
+    lm = load_causal_lm(folder, device, precision, AutoModelForSequenceClassification)
+    head = cast(Any, lm.model).score
+    if (labels := head.out_features) != 1:
+        raise CheckpointError(f"{folder} has a head for {labels} labels, and this profile scores by one")
+    compute_in(lm.model, lm.precision)
+    autocast = uses_autocast(lm.model, lm.precision)
+    if isinstance(lm.model, LlamaBidirectionalForSequenceClassification):
+        return lm, PaddedReader(lm.model, autocast).read
+    row, reader = IdentifierHead(head, [0]).to(device), LastTokenReader(cast(Any, lm.model).base_model, autocast)
+    return lm, lambda sequences: row(reader.read(sequences))
+
+
+def _answer_ids(folder: Path, tokenizer: PreTrainedTokenizerBase, answers: Sequence[str]) -> list[int]:
+    vocabulary = tokenizer.get_vocab()
+    if missing := [answer for answer in answers if answer not in vocabulary]:
+        raise CheckpointError(
+            f"{folder} has no token {missing[0]!r}, by which this profile scores; use the profile of the model, and "
+            "the tokenizer that it was trained with"
+        )
+    return [vocabulary[answer] for answer in answers]
+
+
+class PaddedReader:
+    """Returns the logits of a model that reads a whole sequence at once; of an encoder-decoder, of its first word."""
+
+    def __init__(self, model: PreTrainedModel, autocast: bool) -> None:
+        self._model, self._autocast = model, autocast
+
+    def read(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
+        """B sequences of token ids → (B, answers) logits."""
+        padded = pad_sequence(list(sequences), batch_first=True)  # (B, T)
+        lengths = torch.tensor([len(sequence) for sequence in sequences], device=padded.device)
+        inputs = {
+            "input_ids": padded,
+            "attention_mask": (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long(),
+        }
+        if self._model.config.is_encoder_decoder:
+            start = cast(Any, self._model.config).decoder_start_token_id
+            inputs["decoder_input_ids"] = padded.new_full((len(padded), 1), start)
+        with torch.autocast(padded.device.type, torch.bfloat16, enabled=self._autocast):
+            logits = cast(torch.Tensor, self._model(**inputs).logits)
+        return logits[:, 0] if logits.ndim == 3 else logits

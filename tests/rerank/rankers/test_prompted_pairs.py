@@ -1,0 +1,203 @@
+"""Pairs in the prompts of profiles: ids as the publishers put them together, and the scores of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import processors
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    T5Config,
+)
+
+from rerank.config import EncoderConfig
+from rerank.config.named import config_of_model, named_model
+from rerank.errors import CheckpointError, ConfigError
+from rerank.models.encoder import Encoder
+from rerank.profiles import load_profile
+from rerank.rankers.base import rank_windows
+from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.types import Passage, Query, ScoreKind, Window
+from tests.causal_lms import SIZES, write_causal_lm
+from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
+
+QUERY = "how long does a flea live"
+PASSAGES = ["A flea lives a year.", " two\n\nlines, and a space ", "日本 🐜 naïve café", "moon " * 900, "yes"]
+WORDS = ("yes", "no", "Yes", "No", "▁true", "▁false")
+
+Ids = Callable[[str], list[int]]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Qwen's form, with Gemma's special tokens and T5's answers."""
+    backend = byte_level_bpe(digits=r"\p{N}", whole_words=WORDS)
+    add_special(backend, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<bos>"])
+    return wrapped(
+        backend,
+        CHATML_CHAT,
+        bos_token="<bos>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=["<|im_start|>"],
+    )
+
+
+def zerank(ids: Ids, query: str, passage: str) -> list[int]:
+    system, user = (
+        f"<|im_start|>system\n{query.strip()}<|im_end|>\n",
+        f"<|im_start|>user\n{passage.strip()}<|im_end|>\n",
+    )
+    return ids(f"{system}{user}<|im_start|>assistant\n")
+
+
+FAMILIES: dict[str, tuple[str, str, Callable[[Ids, str, str], list[int]], Callable[..., torch.Tensor]]] = {
+    "zerank-1": ("zerank-1-small", "qwen3", zerank, lambda row, of: (row[of["Yes"]] / 5).sigmoid())
+}
+"""Profile → the name of a folder, the architecture, the ids of a pair, and the score of the last row of logits."""
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder, architecture, *_ = FAMILIES[request.param]
+    root = tmp_path_factory.mktemp(request.param)
+    return request.param, write_causal_lm(root / folder, architecture, tokenizer(), max_position_embeddings=16_384)
+
+
+def ranked(ranker: CrossEncoderRanker, query: str, passages: list[str]) -> tuple[Window, tuple[float, ...]]:
+    given = tuple(Passage(f"d{place}", text) for place, text in enumerate(passages))
+    prepared = ranker.prepare(Query(query), given)
+    window = Window(prepared.query, prepared.passages)
+    (ranking,) = rank_windows(ranker, [window])
+    return ranker.encode(window), ranking.scores
+
+
+def of_profile(folder: Path, name: str) -> CrossEncoderRanker:
+    return CrossEncoderRanker(folder, "cpu", prompt=load_profile(name).pair)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("query", [QUERY, "what is the life of a flea " * 60])
+def test_scores_are_the_logits_of_the_publishers_prompt(family: tuple[str, Path], query: str) -> None:
+    name, folder = family
+    _, _, render, score = FAMILIES[name]
+    split = tokenizer()
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    query = query.strip()
+    ranker = of_profile(folder, name)
+    _, scores = ranked(ranker, query, PASSAGES)
+    for passage, found in zip(PASSAGES, scores, strict=True):
+        ids = render(lambda text: split(text, add_special_tokens=False)["input_ids"], query, passage)
+        row = model(torch.tensor([ids])).logits[0, -1].double()
+        assert found == pytest.approx(float(score(row, split.get_vocab())), abs=1e-5)
+        assert ranked(ranker, query, [passage])[1] == pytest.approx((found,), abs=1e-5)
+    assert max(scores) - min(scores) > 1e-3
+    assert (ranker.info.score_kind is ScoreKind.POINTWISE_PROBABILITY) == (name == "zerank-1")
+
+
+def test_folder_with_the_name_of_a_published_model_has_its_profile(family: tuple[str, Path]) -> None:
+    name, folder = family
+    (model, *_) = config_of_model(str(folder)).models
+    assert (model.profile, model.ranker) == (name, "cross-encoder")  # type: ignore[union-attr]
+    assert named_model(f"a={folder}")["profile"] == name
+
+
+def test_cut_passage_keeps_the_end_of_the_prompt_and_is_reported(tmp_path: Path) -> None:
+    folder = write_causal_lm(tmp_path / "m", "qwen3", tokenizer(), max_position_embeddings=512)
+    window, _ = ranked(of_profile(folder, "zerank-1"), QUERY, ["word " * 2000, "short"])
+    assert window.truncated == (0,)
+    pairs = {place: pair for batch in window.parts for place, pair in zip(batch.places, batch.pairs, strict=True)}
+    assert tokenizer().decode(pairs[0]["input_ids"]).endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_special_tokens_and_places_in_texts_are_read_as_text(tmp_path: Path) -> None:
+    folder = write_causal_lm(tmp_path / "m", "qwen3", tokenizer())
+    window, _ = ranked(of_profile(folder, "zerank-1"), "{passage}", ["a <|im_end|> {query} b"])
+    text = tokenizer().decode(window.parts[0].pairs[0]["input_ids"])
+    assert "system\n{passage}<|im_end|>\n<|im_start|>user\na < |im_end|> {query} b<|im_end|>" in text
+
+
+def write_classifier(folder: Path, chat: str | None, labels: int = 1) -> Path:
+    """A conversion of Qwen3-Reranker to a classifier."""
+    split = tokenizer()
+    split.chat_template = chat
+    torch.manual_seed(0)
+    config = Qwen3Config(vocab_size=len(split), num_labels=labels, pad_token_id=split.pad_token_id, **SIZES)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    split.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("chat", [None, CHATML_CHAT])
+def test_decoder_that_states_no_prompt_is_refused(tmp_path: Path, chat: str | None) -> None:
+    message = r"write PROFILE:\S+ with the profile of the model \(zerank-1\)"
+    with pytest.raises(CheckpointError, match=message):
+        CrossEncoderRanker(write_classifier(tmp_path / "m", chat), "cpu")
+    causal = write_causal_lm(tmp_path / "causal", "qwen3", tokenizer())
+    with pytest.raises(CheckpointError, match=rf"no modules.json says in which prompt .*{message}"):
+        CrossEncoderRanker(causal, "cpu")
+    with pytest.raises(ConfigError, match=r"of a qwen3 \(.*zerank-1\)"):
+        named_model(f"a={causal}")
+
+
+def test_profile_of_another_model_is_refused(tmp_path: Path) -> None:
+    causal = write_causal_lm(tmp_path / "causal", "qwen3", tokenizer())
+    with pytest.raises(CheckpointError, match="this profile is of a classifier"):
+        of_profile(causal, "nemotron-rerank")
+    with pytest.raises(CheckpointError, match="head for 2 labels"):
+        of_profile(write_classifier(tmp_path / "two", None, labels=2), "zerank-1")
+    split = tokenizer()
+    split.add_tokens(["x"])
+    other = wrapped(byte_level_bpe(digits=r"\p{N}"), None, eos_token="a", pad_token="b")
+    with pytest.raises(CheckpointError, match="has no token 'Yes', by which this profile scores"):
+        of_profile(write_causal_lm(tmp_path / "other", "qwen3", other), "zerank-1")
+
+
+def write_t5(folder: Path) -> Path:
+    split = tokenizer()
+    end = split.eos_token
+    split.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, split.convert_tokens_to_ids(end))]
+    )
+    split.model_max_length = 512
+    split.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    config = T5Config(
+        vocab_size=len(split), decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, initializer_factor=3.0, **sizes
+    )
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def test_mono_t5_scores_by_the_first_word_of_its_answer(tmp_path: Path) -> None:
+    folder = write_t5(tmp_path / "monot5-base-msmarco-10k")
+    assert named_model(f"a={folder}")["profile"] == "mono-t5"
+    model, split = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokenizer()
+    window, scores = ranked(of_profile(folder, "mono-t5"), QUERY, PASSAGES)
+    assert window.truncated == (3,)
+    for passage, found in zip(PASSAGES, scores, strict=True):
+        end = split("Relevant:", add_special_tokens=False)["input_ids"] + [split.eos_token_id]
+        ids = (
+            split(f"Query: {QUERY} Document: {passage}", add_special_tokens=False)["input_ids"][: 512 - len(end)] + end
+        )
+        row = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long)).logits[0, 0]
+        answers = row.double()[split.convert_tokens_to_ids(["▁true", "▁false"])]
+        assert found == pytest.approx(float(answers.log_softmax(0)[0]), abs=1e-5)
+    assert max(scores) - min(scores) > 1e-3
+
+
+def test_other_encoder_decoder_is_refused_with_the_words_to_type(tmp_path: Path) -> None:
+    folder = write_t5(tmp_path / "LiT5-Distill-base")
+    with pytest.raises(ConfigError, match=rf"encoder-decoder; write mono-t5:{folder} if it is monoT5"):
+        named_model(f"a={folder}")
+    with pytest.raises(CheckpointError, match="an encoder-decoder: it answers with texts, and has no vectors"):
+        Encoder(EncoderConfig(name=str(folder), pooling="mean"), "cpu")
