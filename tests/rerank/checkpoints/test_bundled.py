@@ -12,6 +12,7 @@ from rerank.config import FirstModel
 from rerank.config.named import BUNDLED
 from rerank.errors import SelfTestFailed
 from rerank.models.encoder import Encoder
+from rerank.prompting.templates import load_template
 from rerank.rankers.first import first_settings
 from rerank.rankers.self_test import CPU_TOLERANCE, check, tolerance
 from rerank.reranking.load_models import load_first, load_ranker, scoring_settings, with_path
@@ -34,7 +35,7 @@ def test_folder_of_the_working_directory_does_not_replace_the_base_of_first(
     (tmp_path / bundled.SMOLLM2).mkdir()
     monkeypatch.chdir(tmp_path)
     found = first_settings(FirstModel(name="first", ranker="first", path=bundled.FIRST))  # raises if it hashes it
-    assert found.template == str(bundled.FIRST / TEMPLATE_FILE)
+    assert found.template == load_template(str(bundled.FIRST / TEMPLATE_FILE))
 
 
 @pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)

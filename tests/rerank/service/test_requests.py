@@ -138,7 +138,7 @@ def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     )
     found = checked(request)
     assert found.candidates[0].text == " one \ttwo\r\nthree "
-    assert found.query == Query("  a b", instruction="c")  # published models read white space at its ends
+    assert found.query == Query("  a b ", instruction="c")  # published models read white space at its ends
 
 
 def test_chunks_of_all_candidates_together_are_bounded() -> None:

@@ -36,7 +36,9 @@ def can_be_pid_1() -> bool:
 
 def code_after(number: signal.Signals, program: str, began: Path, *before: str) -> int:
     """Returns the exit code of a stuck program that gets a signal."""
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests under `nohup` inherit that it is ignored
     with subprocess.Popen([*before, sys.executable, "-c", program, str(began)]) as process:
+        signal.signal(signal.SIGHUP, inherited)
         try:
             wait_for(began.exists)
             child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()) if before else process.pid

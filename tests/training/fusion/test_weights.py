@@ -129,7 +129,9 @@ CHOSEN, SERVED = Weights(0.5, 0.4), Weights(0.35, 0.5)
 def test_default_is_served_unless_the_gain_is_significant(of_weights: Comparison, served: Weights) -> None:
     verdict = WeightComparison(WORSE, of_weights, CHOSEN, SERVED)
     assert verdict.served == served
-    assert verdict.lines(Path("my file"))[-1] == f"my file has {served}: rerank serve --config 'my file'"
+    lines = verdict.lines(Path("my file"))
+    assert f"my file has {served}: rerank serve --config 'my file'" in lines
+    assert (lines[-1] == "The gain is not significant: the weights of the default stay.") == (served == SERVED)
 
 
 def test_first_stage_that_beats_the_default_is_named() -> None:

@@ -291,10 +291,11 @@ def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
     (run / "report.json").unlink()
     distilled(small_index, queries, run)
     assert weights(run / "encoder") == weights(finished / "encoder")
-    *_, measured, named, served = capsys.readouterr().out.splitlines()
+    *_, measured, named, served, gain = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"  nDCG@10  0\.\d{4} before, 0\.\d{4} after; p = \S+", measured)
     assert named == f"encoder and index: {run}"
     assert served == f"serve it: rerank serve --index {run}/index --encoder {run}/encoder"
+    assert gain.startswith("gain: ")
 
 
 def test_lists_of_one_passage_are_refused() -> None:
