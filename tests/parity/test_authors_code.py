@@ -85,7 +85,7 @@ def order_of(ranking: Ranking) -> list[int]:
 def instruction_of(reference: Mapping[str, Any], folder: Path) -> str:
     """The first line of the user's turn in E2Rank's prompts."""
     prompt = AutoTokenizer.from_pretrained(folder).decode(next(iter(reference.values()))["prompt"])
-    return str(prompt.split("\\n")[1])
+    return str(prompt.split("\n")[1])
 
 
 def best_first(letters: Sequence[float], n: int) -> list[int]:
