@@ -231,6 +231,8 @@ def _fetch_settings(model: _Model) -> list[PurePosixPath]:
             f"{model.repository} has no {' or '.join(_CONFIGS)}, so it is no model in transformers' form; use the "
             "repository that it was made from"
         )
+    if (known := profiles.of_checkpoint(model.repository)) and profiles.load_profile(known).publisher_prompt:
+        _fetch(model, [file for file in ("README.md",) if file in model.sizes])  # the card may have the prompt's words
     folders, waiting = list[PurePosixPath](), [PurePosixPath()]
     while waiting:
         if (here := waiting.pop()) in folders:

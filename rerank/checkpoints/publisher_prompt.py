@@ -1,7 +1,17 @@
-"""Reads a publisher's prompt from the publisher's repository at a fixed commit, where no package holds it.
+"""Finds the words of a publisher's prompt, which no package holds: in the model's folder, or in its repository.
 
-Its words are string literals of Python files, which are parsed and never run. They become the template.yaml in the
-folder of a downloaded model, if that has the SHA-256 that the profile states.
+A profile names each string by its SHA-256 (`rerank.profiles.PublisherPrompt`), so that it need not say where it is. The
+first of these places that has all of them counts:
+
+1. template.yaml in the folder: what a download kept, or a user wrote;
+2. Python in the folder: its *.py, and the blocks in its README.md, which is the model's card;
+3. files of the publisher's repository at a fixed commit, unless HF_HUB_OFFLINE is set. They become template.yaml in the
+   folder, so that they are asked for once.
+
+Python is parsed and never run. `bring_prompt` is for rankers that read a template.yaml. Any other ranker, pointwise or
+listwise, takes the words themselves when it loads, by the names that its profile gives the parts:
+
+    words = read_words(profile.publisher_prompt, folder)  # {"system": "…", "task": "…"}
 """
 
 from __future__ import annotations
@@ -10,20 +20,52 @@ import ast
 import hashlib
 import json
 import logging
+import re
+import textwrap
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.errors import ConfigError
 from rerank.profiles import PublisherPrompt
 from rerank.util.files import atomic_file
+from rerank.util.yaml_files import read_yaml
 
 log = logging.getLogger(__name__)
 
 #: Serves files of GitHub's repositories as /OWNER/REPOSITORY/COMMIT/PATH.
 _SERVER = "https://raw.githubusercontent.com"
-_TIMEOUT_S, _MAX_BYTES = 20.0, 512 * 1024
+_TIMEOUT_S, _MAX_BYTES, _MAX_FILES = 20.0, 512 * 1024, 100
+_CARD = "README.md"
+#: A block of Python in Markdown.
+_BLOCK = re.compile(r"^[ \t]*```(?:python|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+#: What `ast.parse` raises for a text that is not Python.
+_NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def read_words(prompt: PublisherPrompt, folder: Path, name: str = "") -> dict[str, str]:
+    """Returns the words of a prompt: part → text.
+
+    Args:
+        folder: of the model.
+        name: of the model on the hub, for messages; empty for a folder.
+
+    Raises:
+        ConfigError: the words are in none of the places, or the folder's template.yaml has other ones.
+    """
+    path = folder / TEMPLATE_FILE
+    if path.is_file():
+        return _kept_words(prompt, path)
+    if own := _own_words(prompt, folder):
+        return own
+    words = _published_words(prompt, folder, name or str(folder))
+    try:
+        _keep(words, path)
+    except OSError as error:  # a folder that cannot be written
+        log.warning("the words of the prompt cannot be kept, and are asked for again the next time: %s", error)
+    return words
 
 
 def bring_prompt(prompt: PublisherPrompt, folder: Path, name: str) -> None:
@@ -33,59 +75,101 @@ def bring_prompt(prompt: PublisherPrompt, folder: Path, name: str) -> None:
         name: of the model on the hub, for messages.
 
     Raises:
-        ConfigError: the publisher's files cannot be read, or their words are not those that the profile means.
+        ConfigError: the words are in none of the places.
     """
-    if (path := folder / TEMPLATE_FILE).exists():
-        return
-    way_out = (
-        f"give `rerank serve --check --model {name}` where {_SERVER} can be reached, which keeps the prompt in "
-        f"{path}, or write it there"
-    )
-    files = {place.partition("#")[0] for places in prompt.literals.values() for place in places}
-    try:
-        contents = {file: _read(f"{_SERVER}/{prompt.repository}/{file}") for file in sorted(files)}
-    except OSError as error:
-        raise ConfigError(f"the prompt of {name} cannot be read ({error}); {way_out}") from error
-    try:
-        content = template_of(prompt, contents)
-    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
-        raise ConfigError(
-            f"the prompt of {name} is not where its profile says ({type(error).__name__}: {error}); {way_out}"
-        ) from error
-    if (found := hashlib.sha256(content).hexdigest()) != prompt.sha256:
-        raise ConfigError(
-            f"the prompt of {name} in {prompt.repository} has the SHA-256 {found}, and its profile states "
-            f"{prompt.sha256}; {way_out}"
-        )
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(content)
+    if not (path := folder / TEMPLATE_FILE).exists():
+        _keep(_own_words(prompt, folder) or _published_words(prompt, folder, name), path)
 
 
-def template_of(prompt: PublisherPrompt, files: Mapping[str, bytes]) -> bytes:
-    """Returns the template.yaml that the literals of a publisher's files make: JSON, which YAML contains.
-
-    Args:
-        files: COMMIT/PATH → content.
+def words_of(prompt: PublisherPrompt, sources: Iterable[str | bytes]) -> dict[str, str]:
+    """Returns the words that the strings of Python sources make.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: a file cannot be parsed as Python.
-        LookupError: no string begins on a line.
+        LookupError: they lack a string.
     """
-    trees = {file: ast.parse(content) for file, content in files.items()}
-    template = {}
-    for part, places in prompt.literals.items():
-        text = ""
-        for place in places:
-            file, _, line = place.partition("#L")
-            text += _literal(trees[file], int(line), place)
-        for words, field in prompt.replace.items():
-            text = text.replace(words, field)
-        template[part] = text
-    return json.dumps(template, indent=1).encode() + b"\n"
+    strings = {_hash_of(text): text for source in sources for text in _strings(source)}
+    words = dict[str, str]()
+    for part, literals in prompt.literals.items():
+        if missing := [sha256 for sha256 in literals if sha256 not in strings]:
+            raise LookupError(f"no string has the SHA-256 {missing[0]} of its {part}")
+        text = "".join(strings[sha256] for sha256 in literals)
+        for word, field in prompt.replace.items():
+            text = text.replace(word, field)
+        words[part] = text
+    return words
+
+
+def template_of(words: Mapping[str, str]) -> bytes:
+    """Returns words as a template.yaml: JSON, which YAML contains."""
+    return json.dumps(words, indent=1).encode() + b"\n"
+
+
+def _kept_words(prompt: PublisherPrompt, path: Path) -> dict[str, str]:
+    """The words in a template.yaml. Raises: ConfigError if they are other ones than the profile states."""
+    content = read_yaml(path).content
+    words = content if isinstance(content, dict) else {}
+    if words.keys() != prompt.literals.keys() or not all(isinstance(text, str) for text in words.values()):
+        parts = ", ".join(prompt.literals)
+        raise ConfigError(f"{path} has to state the texts {parts}; remove it, and {_way_out(prompt, path)}")
+    words = {part: words[part] for part in prompt.literals}
+    if (found := hashlib.sha256(template_of(words)).hexdigest()) != prompt.sha256:
+        raise ConfigError(
+            f"the words in {path} have the SHA-256 {found}, and the profile states {prompt.sha256}, with which the "
+            f"model was trained; remove the file, and {_way_out(prompt, path)}"
+        )
+    return words
+
+
+def _own_words(prompt: PublisherPrompt, folder: Path) -> dict[str, str] | None:
+    """The words in the Python of a folder; None if it lacks some."""
+    try:
+        return words_of(prompt, _own_sources(folder))
+    except LookupError:
+        return None
+
+
+def _published_words(prompt: PublisherPrompt, folder: Path, name: str) -> dict[str, str]:
+    """The words in the publisher's repository. Raises: ConfigError if it cannot be read, or lacks some."""
+    cause: Exception
+    try:
+        return words_of(prompt, [_read(f"{_SERVER}/{prompt.repository}/{file}") for file in prompt.files])
+    except OSError as error:
+        problem, cause = f"the prompt of {name} cannot be read ({error})", error
+    except LookupError as error:
+        problem, cause = f"the prompt of {name} is not where its profile says ({error})", error
+    raise ConfigError(f"{problem}; {_way_out(prompt, folder / TEMPLATE_FILE)}") from cause
+
+
+def _keep(words: Mapping[str, str], path: Path) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(template_of(words))
+
+
+def _way_out(prompt: PublisherPrompt, path: Path) -> str:
+    files = " and ".join(f"{_SERVER}/{prompt.repository}/{file}" for file in prompt.files)
+    return (
+        f"repeat the command where {files} can be read, which keeps the words in {path}, put the model's {_CARD} next "
+        f"to its weights, if it has them, or write the file, with {', '.join(prompt.literals)}"
+    )
+
+
+def _own_sources(folder: Path) -> Iterator[str | bytes]:
+    """The Python in the folder of a model."""
+    for path in sorted(islice(folder.glob("*.py"), _MAX_FILES)):
+        if path.stat().st_size <= _MAX_BYTES:
+            yield path.read_bytes()
+    if (card := folder / _CARD).is_file() and card.stat().st_size <= _MAX_BYTES:
+        text = card.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+        yield from (textwrap.dedent(block[1]) for block in _BLOCK.finditer(text))
 
 
 def _read(url: str) -> bytes:
     """Raises: OSError if the file cannot be read, or is too large."""
+    from huggingface_hub import constants  # here: commands that name no such model need no client
+
+    if constants.HF_HUB_OFFLINE:
+        raise OSError("HF_HUB_OFFLINE is set")
+    log.info("reading %s", url)
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
         content = bytes(response.read(_MAX_BYTES + 1))
     if len(content) > _MAX_BYTES:
@@ -93,14 +177,17 @@ def _read(url: str) -> bytes:
     return content
 
 
-def _literal(tree: ast.AST, line: int, place: str) -> str:
-    """Returns the longest string that begins on a line; of an f-string, with its expressions in braces."""
-    found = [
-        _text(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr | ast.Constant) and node.lineno == line
-    ]
-    if not any(found):
-        raise LookupError(f"no string begins at {place}")
-    return max(found, key=len)
+def _hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _strings(source: str | bytes) -> Iterator[str]:
+    """The strings of a Python source; none of a text that is not Python. Of an f-string, with expressions in braces."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except _NOT_PYTHON:
+        return
+    yield from (_text(node) for node in nodes if isinstance(node, ast.JoinedStr | ast.Constant))
 
 
 def _text(node: ast.expr) -> str:

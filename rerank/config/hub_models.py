@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rerank.checkpoints.hub import download, is_hub_name
 from rerank.checkpoints.manifest import TEMPLATE_FILE
-from rerank.checkpoints.publisher_prompt import bring_prompt
+from rerank.checkpoints.publisher_prompt import bring_prompt, read_words
 from rerank.config.encoder import EncoderConfig
-from rerank.config.models import CheckpointModel, LanguageModel, ModelConfig, PERankModel
+from rerank.config.models import CheckpointModel, LanguageModel, ModelConfig, PERankModel, ProfiledModel
 from rerank.config.service import ServiceConfig
 from rerank.errors import CheckpointError, ConfigError
 from rerank.profiles import Profile, load_profile
@@ -37,8 +37,11 @@ def _downloaded(model: ModelConfig) -> ModelConfig:
     try:
         folder = download(name, weights=False)
         changed: dict[str, object] = {"path": folder}
-        if isinstance(model, LanguageModel) and model.profile:
-            changed |= _own_template(folder, model, load_profile(model.profile), name)
+        profile = load_profile(model.profile) if isinstance(model, ProfiledModel) and model.profile else None
+        if isinstance(model, LanguageModel) and profile is not None:
+            changed |= _own_template(folder, model, profile, name)
+        elif profile is not None and profile.publisher_prompt is not None:
+            read_words(profile.publisher_prompt, folder, name)  # before the weights are downloaded
         if model.servers is None:
             download(name)
     except (CheckpointError, ConfigError) as error:

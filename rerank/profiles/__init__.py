@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from typing import Literal
 
@@ -23,18 +24,21 @@ class Figures(_Facts):
 
 
 class PublisherPrompt(_Facts):
-    """Where the words of a publisher's prompt are that no package holds; see `rerank.checkpoints.publisher_prompt`.
+    """Which words the prompt of a publisher has that no package holds; see `rerank.checkpoints.publisher_prompt`.
 
     Attributes:
         repository: on GitHub.
-        literals: part of the template → the strings that make it up, each as COMMIT/PATH#L and the line it begins on.
+        files: of the repository that have the words, each as COMMIT/PATH.
+        literals: part of the prompt → the SHA-256 of each string that makes it up; of an f-string, with its
+            expressions in braces.
         replace: words in the strings, such as {i} of an f-string → a field of the template, or nothing.
-        sha256: of the template that they make.
+        sha256: of the template.yaml that they make.
     """
 
     repository: str
+    files: tuple[str, ...]
     literals: dict[str, tuple[str, ...]]
-    replace: dict[str, str]
+    replace: dict[str, str] = Field(default_factory=dict)
     sha256: str
 
 
@@ -42,21 +46,43 @@ class PairPrompt(_Facts):
     """The prompt of a model that scores a query with one passage, and how its answer becomes a score.
 
     Attributes:
-        pieces: parts of the prompt, each tokenized alone, as the publisher does. {query} and {passage} stand for texts,
-            {bos} and {eos} for tokens of the tokenizer.
+        pieces: parts of the prompt, each tokenized alone, as the publisher does. {query}, {passage} and {instruction}
+            stand for texts, {bos} and {eos} for tokens of the tokenizer, and other names for parts of the profile's
+            `publisher_prompt`.
+        with_instruction: what {instruction} is in a request that has one.
+        without_instruction: what it is in others.
         strips_texts: query and passage lose the white space around them.
         max_tokens: of the prompt; a longer passage is cut at its end. Default: the model's.
+        uncounted: numbers of pieces that `max_tokens` does not count, once for each time that they are named.
+        query_tokens: of the piece with the query, which is cut at its end. Default: no limit of its own.
+        passage_tokens: the same of the piece with the passage.
         answers: tokens whose logits are the score: the difference of two, or the one. A classifier's score is its own.
         divisor: of the score.
         activation: of the score.
     """
 
     pieces: tuple[str, ...]
+    with_instruction: str = "{instruction}"
+    without_instruction: str = ""
     strips_texts: bool = False
     max_tokens: int | None = None
+    uncounted: tuple[int, ...] = ()
+    query_tokens: int | None = None
+    passage_tokens: int | None = None
     answers: tuple[str, ...] = ()
     divisor: float = 1.0
     activation: Literal["identity", "sigmoid", "log-sigmoid"] = "sigmoid"
+
+    def with_words(self, words: Mapping[str, str]) -> PairPrompt:
+        """Returns the prompt with the words of its publisher in their places."""
+
+        def filled(piece: str) -> str:
+            for name, text in words.items():
+                piece = piece.replace(f"{{{name}}}", text)
+            return piece
+
+        pieces = tuple(map(filled, self.pieces))
+        return self.model_copy(update={"pieces": pieces, "without_instruction": filled(self.without_instruction)})
 
 
 class Profile(_Facts):
@@ -68,7 +94,7 @@ class Profile(_Facts):
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where to find the publisher's prompt. A template.yaml in the checkpoint's folder is preferred to
             `template`.
-        publisher_prompt: how a download brings the prompt; None if a package or the service has it.
+        publisher_prompt: the words of the prompt that are read where the publisher has them; None if there are none.
         encoder: name on the hub of the encoder that the model was trained with; empty if it needs none.
         ranker, template, identifiers, decoding, strategy, window_size, thinking_tokens: settings of the model, as in
             the configuration of the service; those that are left out have the service's defaults.

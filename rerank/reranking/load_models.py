@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest, stated_ranker
+from rerank.checkpoints.publisher_prompt import read_words
 from rerank.config import (
     ApiModel,
     CrossEncoderModel,
@@ -35,7 +36,7 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.projector import write_zero_init_checkpoint
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.profiles import load_profile
+from rerank.profiles import PairPrompt, load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
 from rerank.prompting.templates import Template, load_template
@@ -242,12 +243,19 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
             template, kind = _generation_prompt(model)
             return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
         case CrossEncoderModel():
-            pair = load_profile(model.profile).pair if model.profile else None
-            return CrossEncoderRanker(model.path, device, model.precision, pair)
+            return CrossEncoderRanker(model.path, device, model.precision, _pair_prompt(model))
         case LateInteractionModel():
             return LateInteractionRanker(model.path, device, model.precision, encoder.vector_cache.max_bytes)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
+
+
+def _pair_prompt(model: CrossEncoderModel) -> PairPrompt | None:
+    """The prompt of a model's profile, with the words of its publisher."""
+    profile = load_profile(model.profile) if model.profile else None
+    if profile is None or profile.pair is None or profile.publisher_prompt is None:
+        return profile.pair if profile else None
+    return profile.pair.with_words(read_words(profile.publisher_prompt, model.path))
 
 
 def _load_pe_rank(model: PERankModel, path: Path, encoder: Encoder, device: str) -> PERankRanker:

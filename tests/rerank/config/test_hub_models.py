@@ -21,13 +21,19 @@ from rerank.service.startup import check_model_files
 from tests.hub_server import HubServer, running_hub, use_hub
 
 FIRST, PE_RANK, RERANKER = "castorini/first_mistral", "liuqi6777/pe-rank-mistral-jina", "org/reranker"
-PLACE = f"{'0' * 40}/prompts.py#L"
+SOURCE_FILE = f"{'0' * 40}/prompts.py"
 SOURCE = b"P = f'Order for {query}.'\nB = f'[{i}] <V>'\nS = 'Now.'\n"
 PROMPT = PublisherPrompt(
     repository="owner/code",
-    literals={"prefix": (f"{PLACE}1",), "body": (f"{PLACE}2",), "suffix": (f"{PLACE}3",)},
+    files=(SOURCE_FILE,),
+    literals={
+        part: (hashlib.sha256(text.encode()).hexdigest(),)
+        for part, text in {"prefix": "Order for {query}.", "body": "[{i}] <V>", "suffix": "Now."}.items()
+    },
     replace={"{i}": "{rank}", "<V>": "{candidate}"},
-    sha256="",
+    sha256=hashlib.sha256(
+        template_of({"prefix": "Order for {query}.", "body": "[{rank}] {candidate}", "suffix": "Now."})
+    ).hexdigest(),
 )
 
 
@@ -41,9 +47,8 @@ def write_model(folder: Path, model_type: str, architecture: str) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub with models whose profiles list them, and a cross-encoder that no profile lists."""
-    pinned = hashlib.sha256(template_of(PROMPT, {PLACE.partition("#")[0]: SOURCE})).hexdigest()
     found = profiles.load_profile("pe-rank-mistral-jina")
-    changed = found.model_copy(update={"publisher_prompt": PROMPT.model_copy(update={"sha256": pinned})})
+    changed = found.model_copy(update={"publisher_prompt": PROMPT})
     load = profiles.load_profile
     for user in ("rerank.config.hub_models", "rerank.config.models", "rerank.profiles"):
         monkeypatch.setattr(
@@ -58,7 +63,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
             RERANKER: write_model(tmp_path / "reranker", "bert", "BertForSequenceClassification"),
             "org/chat": write_model(tmp_path / "chat", "mistral", "MistralForCausalLM"),
         }
-        server.raw[f"/owner/code/{PLACE.partition('#')[0]}"] = SOURCE
+        server.raw[f"/owner/code/{SOURCE_FILE}"] = SOURCE
         monkeypatch.setattr("rerank.checkpoints.publisher_prompt._SERVER", server.url)
         use_hub(server.url, tmp_path / "cache", monkeypatch)
         yield server
@@ -154,7 +159,7 @@ def test_prompt_that_cannot_be_read_is_named_before_the_weights_are_downloaded(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.raw.clear()
-    with pytest.raises(ConfigError, match=rf"^model default: the prompt of {PE_RANK} .*--check --model {PE_RANK}"):
+    with pytest.raises(ConfigError, match=rf"^model default: the prompt of {PE_RANK} .*; repeat the command where"):
         download_models(load_config(None, [named_model(PE_RANK)]))
     assert "model.safetensors" not in hub.downloaded
 
