@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rerank.errors import ConfigError
+from rerank.util.addresses import complete_address
 
 S = TypeVar("S", bound=socket.socket)
 
 _MAX_PORT = 65_535
 #: Errors of an address that this machine has a name for, but no interface.
 _NO_SUCH_FAMILY = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
-#: Address of all interfaces, which nobody can call → the loopback.
-_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def bound_sockets(listen: str, option: str, new: Callable[[int, int, int], S]) -> list[S]:
@@ -49,12 +48,6 @@ def bound_sockets(listen: str, option: str, new: Callable[[int, int, int], S]) -
     return bound
 
 
-def with_host_and_port(given: str, host: str = "127.0.0.1") -> str:
-    """HOST:PORT as somebody may have meant it who gave one of them: with this host, or port 50051."""
-    part = given.strip(":")
-    return f"{host}:{part}" if part.isdecimal() else f"{part or host}:50051"
-
-
 def check_address(listen: str, option: str, binds: bool) -> None:
     """Checks an address, which `option` names; with `binds`, also that this process can listen there.
 
@@ -73,7 +66,7 @@ def _resolved(listen: str, option: str) -> list[tuple[int, int, int, str, Any]]:
     if not host or not port.isdecimal():
         if listen.startswith("unix:"):
             raise ConfigError(f"cannot listen on {listen!r}: sockets of Unix are not supported; use 127.0.0.1:50051")
-        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {with_host_and_port(listen)}")
+        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {complete_address(listen)}")
     try:
         if int(port) > _MAX_PORT:  # getaddrinfo takes it modulo 65536
             raise OverflowError(f"the port is above {_MAX_PORT}")
@@ -93,9 +86,3 @@ def check_loopback(name: str, address: str) -> None:
             f"{name} {address}: anyone who reaches this address could call the service; require keys (--keys FILE, see "
             "`rerank keys add`), listen on 127.0.0.1, or accept that with --insecure"
         )
-
-
-def reachable(address: str) -> str:
-    """HOST:PORT for a client on this machine to reach a service that listens at an address."""
-    host, _, port = address.rpartition(":")
-    return f"{_LOOPBACK_OF.get(host, host)}:{port}"

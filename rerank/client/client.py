@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rerank.access.addresses import with_host_and_port
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import NO_ANSWER, ServiceError
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts, checked_timeout_s
@@ -21,6 +20,7 @@ from rerank.names import LIVENESS, SERVICE
 from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import passage_of
 from rerank.types import CandidateLike, candidate_list
+from rerank.util.addresses import complete_address
 from rerank.util.many import ConcurrencyLimit, EventLoopThread, in_order, pair_of, with_bar
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -254,7 +254,7 @@ def _checked_target(target: str) -> str:
         )
     host, _, port = target.rpartition(":")
     if "/" not in target and not (host and port.isdecimal()):
-        raise ConfigError(f"target {target!r} is not HOST:PORT; use {with_host_and_port(target.strip())}, for example")
+        raise ConfigError(f"target {target!r} is not HOST:PORT; use {complete_address(target.strip())}, for example")
     return target
 
 

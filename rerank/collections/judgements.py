@@ -1,4 +1,4 @@
-"""Relevance judgements by the text of their query: a page colours passages and measures orders by them."""
+"""Relevance judgements by the text of their query, for the inspector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Judgements:
     queries: tuple[str, ...] = ()
 
     def of_query(self, text: str) -> Mapping[str, int]:
-        """The grades of the judged passages of a query by doc_id; empty if nobody judged the query."""
+        """The grades of the judged passages of a query by doc_id; empty for a query without judgements."""
         return self.grades.get(normalized(text), {})
 
 

@@ -52,7 +52,7 @@ def pack(
     ] = 1.0,
 ) -> None:
     """Pack a trained checkpoint for distribution: weights in float16."""
-    from rerank.models.checkpoint_files import pack as write_packed
+    from rerank.checkpoints.weights import pack as write_packed
     from rerank.util.files import atomic_folder
 
     if (start is None) != (share == 1.0):

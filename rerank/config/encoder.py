@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from rerank.config.relevance import RelevanceCurve
 from rerank.config.settings import Settings
 from rerank.errors import ConfigError
 from rerank.util.validation import problems_of
@@ -14,27 +15,6 @@ from rerank.util.yaml_files import parse_yaml
 #: Poolings of token states, as sentence-transformers names them.
 Pooling: TypeAlias = Literal["mean", "cls", "lasttoken"]
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
-
-
-class RelevanceCurve(Settings):
-    """The relevance of a passage by the cosine of its vector with the query's vector (Platt 1999).
-
-    It is 1 / (1 + exp(-(intercept + slope * cosine))).
-
-    `python -m scripts.reproduce.relevance` fits it to judged lists.
-
-    Attributes:
-        intercept: the log-odds at the cosine 0.
-        slope: what is added to the log-odds at the cosine 1, above 0.
-    """
-
-    intercept: float
-    slope: Annotated[float, Field(gt=0)]
-
-
-#: The curve of the default encoder, fitted on halves of TREC DL 2021 (SPLADE++) and pydoc (hybrid-rrf), on the passages
-#: whose cosine the default model read (`eval-relevance default --rel 2 --fit` at commit ba51312).
-DEFAULT_RELEVANCE = RelevanceCurve(intercept=-6.24, slope=8.43)
 
 
 class EncoderConfig(Settings):

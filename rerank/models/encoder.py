@@ -19,12 +19,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.hub import repository_of
+from rerank.checkpoints.load_errors import loading
 from rerank.checkpoints.settings_files import read_settings
 from rerank.config.encoder import DEFAULT_ENCODER as DEFAULT_ENCODER
-from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig
+from rerank.config.encoder import EncoderConfig
+from rerank.config.relevance import DEFAULT_RELEVANCE
 from rerank.errors import CheckpointError
 from rerank.models.batches import batch_tokens, batches_by_length
-from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder_loading import (
     EncoderId,
     Prompts,

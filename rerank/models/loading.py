@@ -21,13 +21,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from rerank.checkpoints.adapters import check_vocabulary, merged
 from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.load_errors import check_complete, loading
 from rerank.checkpoints.published_families import other_way
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.adapters import check_vocabulary, merged
-from rerank.models.checkpoint_errors import check_complete, loading
 from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.linear_layers import use_float8
 from rerank.models.memory import check_fits

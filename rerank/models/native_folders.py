@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from rerank.checkpoints.published_families import native_settings
 from rerank.checkpoints.settings_files import read_settings
+from rerank.checkpoints.weights import Weights, read_weights
 from rerank.models import jina_bert, llama_bidirectional  # noqa: F401  (they register their classes)
-from rerank.models.checkpoint_files import Weights, read_weights
 
 #: jina-reranker-v2's names of weights → transformers'. A layer's Wqkv holds query, key and value.
 _XLM_ROBERTA_NAMES = (

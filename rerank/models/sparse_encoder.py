@@ -25,10 +25,10 @@ from transformers import PreTrainedModel
 from rerank.checkpoints.bundled import SPLADE_TINY, locate_sparse_encoder
 from rerank.errors import CheckpointError
 from rerank.models.batches import batches_by_length
-from rerank.models.encoder_loading import load_splade
 from rerank.models.linear_layers import compute_by_onednn
 from rerank.models.loading import pick_device
 from rerank.models.precision import copy_computing_in, pick_encoder_dtype
+from rerank.models.splade import load_splade
 from rerank.models.vector_cache import SparseCache
 from rerank.prompting.tokens import beginning
 from rerank.types import Passage, Precision, Query

@@ -24,15 +24,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from rerank.checkpoints.adapters import complete_transformer
 from rerank.checkpoints.cross_encoder_files import check_cross_encoder, profile_for, relevant_label
+from rerank.checkpoints.load_errors import loading
 from rerank.checkpoints.manifest import model_id
 from rerank.checkpoints.settings_files import base_folder, read_modules
+from rerank.checkpoints.weights import weight_files
 from rerank.config import Precision
 from rerank.errors import CheckpointError, InvalidRequest
-from rerank.models.adapters import complete_transformer
 from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
-from rerank.models.checkpoint_errors import loading
-from rerank.models.checkpoint_files import weight_files
 from rerank.models.linear_layers import use_float8
 from rerank.models.llama_bidirectional import LlamaBidirectionalForSequenceClassification
 from rerank.models.loading import pick_device, readable_positions

@@ -14,13 +14,13 @@ from typing import Any, cast
 import torch
 from sentence_transformers import MultiVectorEncoder
 
+from rerank.checkpoints.adapters import complete_transformer
 from rerank.checkpoints.late_interaction_files import check_late_interaction
+from rerank.checkpoints.load_errors import loading
 from rerank.checkpoints.manifest import model_id
+from rerank.checkpoints.weights import weight_files
 from rerank.config import Precision
-from rerank.models.adapters import complete_transformer
 from rerank.models.batches import batch_tokens, batches_by_length
-from rerank.models.checkpoint_errors import loading
-from rerank.models.checkpoint_files import weight_files
 from rerank.models.loading import pick_device
 from rerank.models.memory import check_fits, translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype

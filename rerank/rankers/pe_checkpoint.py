@@ -11,37 +11,34 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
+from accelerate import init_empty_weights
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.load_errors import check_complete, loading
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
+from rerank.checkpoints.weights import Weights, read_config, read_torch_file, read_weights, weight_files
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.checkpoint_errors import check_complete, loading
-from rerank.models.checkpoint_files import (
-    Weights,
-    build_transformer,
-    read_config,
-    read_torch_file,
-    read_weights,
-    weight_files,
-)
 from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.encoder import Encoder
 from rerank.models.loading import check_findable, has_tokenizer, load_tokenizer_of
 from rerank.models.memory import check_fits
-from rerank.models.pe_adapter import PROJECTOR_FILE, adapter_base, read_adapted_weights
 from rerank.models.precision import hidden_size_of, weights_dtype
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
+from rerank.rankers.pe_adapter import PROJECTOR_FILE, adapter_base, read_adapted_weights
 from rerank.util.files import start_hashing
 
 #: Names in published checkpoints.
 TOKEN_EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
 ENCODER_PREFIX = "model.encoder."
+#: Prefix of the tensors of a saved causal LM that belong to its transformer.
+_TRANSFORMER_PREFIX = "model."
+_TOKEN_EMBEDDINGS = "embed_tokens.weight"
 #: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
 _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
 _OTHER_PROMPT = (
@@ -85,7 +82,7 @@ def load_pe_checkpoint(
     Our layout stores neither token embeddings nor a tokenizer, because they are the encoder's. The published layout (as
     in liuqi6777/pe-rank-mistral-jina) is a complete causal LM with its tokenizer and `model_type` "embed_…"; its
     projector is among the weights or in projector.bin. In both, config.json names the encoder and the projector's type.
-    A third one is the published layout after a training with LoRA, see `rerank.models.pe_adapter`.
+    A third one is the published layout after a training with LoRA, see `rerank.rankers.pe_adapter`.
 
     Args:
         template: the prompt template of a checkpoint whose config.json names none and whose folder has none.
@@ -138,6 +135,45 @@ def _load(
         hashing=hashing,
         warning=_OTHER_PROMPT.format(folder=folder) if own_vocabulary and not (named or template) else "",
     )
+
+
+def build_transformer(
+    config: PretrainedConfig,
+    weights: Mapping[str, torch.Tensor],
+    token_embeddings: torch.Tensor,
+    device: torch.device,
+    precision: Precision = "auto",
+) -> PreTrainedModel:
+    """Returns the transformer without its vocabulary head, ready for inference. No random weights are drawn first.
+
+    Args:
+        config: a causal architecture.
+        weights: the checkpoint's tensors; exactly those named `model.*` are loaded.
+        token_embeddings: (vocabulary, hidden) input embeddings, which the checkpoint does not store.
+
+    Raises:
+        CheckpointError: the tensors do not fit the architecture, or the token embeddings do not fit its hidden size.
+    """
+    if token_embeddings.shape[1] != config.hidden_size:
+        raise CheckpointError(
+            f"token embeddings of width {token_embeddings.shape[1]} do not fit hidden size {config.hidden_size}; "
+            "use the encoder that the checkpoint was made for"
+        )
+    dtype = weights_dtype(device, precision, hidden_size_of(config))
+    with init_empty_weights(include_buffers=False):
+        model: PreTrainedModel = AutoModel.from_config(config, dtype=dtype)
+    tensors = {  # copies, because the memory alignment of a mapped file would change the last bits of sums
+        name.removeprefix(_TRANSFORMER_PREFIX): tensor.to(device, dtype, copy=True)
+        for name, tensor in weights.items()
+        if name.startswith(_TRANSFORMER_PREFIX)
+    }
+    try:
+        model.load_state_dict(
+            tensors | {_TOKEN_EMBEDDINGS: token_embeddings.to(device, dtype, copy=True)}, strict=True, assign=True
+        )
+    except RuntimeError as error:
+        raise CheckpointError(f"the checkpoint does not fit its config.json: {error}") from error
+    return model.eval().requires_grad_(False).to(device)
 
 
 def _is_adapted(folder: Path) -> bool:

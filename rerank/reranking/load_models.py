@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rerank.checkpoints import bundled
+from rerank.checkpoints.load_errors import LOADING, loading
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest, stated_ranker
 from rerank.checkpoints.publisher_prompt import read_words
 from rerank.config import (
@@ -31,7 +32,6 @@ from rerank.config import (
 )
 from rerank.config.models import E2RANK_INSTRUCTION, SCHEDULE_SETTINGS
 from rerank.errors import CheckpointError, ConfigError, RerankError, SelfTestFailed
-from rerank.models.checkpoint_errors import LOADING, loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.projector import write_zero_init_checkpoint

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rerank.config.encoder import RelevanceCurve
+from rerank.config.relevance import RelevanceCurve
 from rerank.engine.strategies import Stages, describe
 from rerank.errors import InvalidRequest
 from rerank.rankers.base import RankerInfo

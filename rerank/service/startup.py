@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.access.addresses import check_address, check_loopback, reachable
+from rerank.access.addresses import check_address, check_loopback
 from rerank.access.keys import read_keys
 from rerank.access.tls import check_certificates, check_pem
 from rerank.checkpoints import bundled
@@ -25,6 +25,7 @@ from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 from rerank.retrieval.index_format import check_sizes
+from rerank.util.addresses import reachable_address
 from rerank.util.files import is_missing_folder, missing_model_hint, missing_path_hint
 from rerank.util.header_values import check_header_value
 
@@ -94,7 +95,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "
         f"{limits.max_passage_chars:,} characters per passage, {limits.max_message_bytes:,} bytes per message"
     )
-    target = f"--target {reachable(address)}{' --tls-ca FILE' if config.tls else ''}"
+    target = f"--target {reachable_address(address)}{' --tls-ca FILE' if config.tls else ''}"
     example = 'rank --query "…" FILE' if reranker.index is None else 'search "…"'
     key = "with the key in RERANK_API_KEY, " if config.keys else ""
     yield f"try: {key}rerank {example} {target}, or rerank models {target}"

@@ -24,7 +24,8 @@ from sklearn.metrics import roc_auc_score
 
 from rerank.collections import is_collection
 from rerank.commands.run import run
-from rerank.config.encoder import DEFAULT_ENCODER, RelevanceCurve
+from rerank.config.encoder import DEFAULT_ENCODER
+from rerank.config.relevance import RelevanceCurve
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.candidates import CandidateList

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rerank import Reranker
 from rerank.config import ServiceConfig
-from rerank.config.encoder import RelevanceCurve
+from rerank.config.relevance import RelevanceCurve
 from rerank.errors import CollectionError
 from rerank.reranking.relevance import probability
 from scripts.reproduce.relevance import JudgedList, Source, app, fit_curve, measure

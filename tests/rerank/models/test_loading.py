@@ -17,12 +17,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from rerank.checkpoints.weights import read_config
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.checkpoint_files import build_transformer, read_config
 from rerank.models.encoder import Encoder
 from rerank.models.loading import check_findable, load_causal_lm, load_tokenizer_of, pick_device
 from rerank.models.precision import uses_autocast, weights_dtype
+from rerank.rankers.pe_checkpoint import build_transformer
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.random_models import DECODERS, random_model
 from tests.small_tokenizers import byte_level

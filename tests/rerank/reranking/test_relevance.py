@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from rerank.config import FirstModel, IdentityModel, ServiceConfig
-from rerank.config.encoder import DEFAULT_RELEVANCE, EncoderConfig, RelevanceCurve
+from rerank.config.encoder import EncoderConfig
+from rerank.config.relevance import DEFAULT_RELEVANCE, RelevanceCurve
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single

@@ -13,15 +13,15 @@ from peft import PeftModel
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from rerank.checkpoints.adapters import with_adapter
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.hub import is_hub_name
+from rerank.checkpoints.load_errors import loading
 from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, stated_ranker
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
 from rerank.config import FirstModel, load_config
 from rerank.config.hub_models import download_models
 from rerank.errors import ConfigError
-from rerank.models.adapters import with_adapter
-from rerank.models.checkpoint_errors import loading
 from rerank.models.loading import base_model_of, check_findable, context_tokens_of, has_tokenizer, load_weights
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer

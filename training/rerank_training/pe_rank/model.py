@@ -15,15 +15,15 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrain
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.settings_files import check_settings
+from rerank.checkpoints.weights import read_config, weight_files
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_files import read_config, weight_files
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_weights
-from rerank.models.pe_adapter import PROJECTOR_FILE
 from rerank.models.projector import make_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
+from rerank.rankers.pe_adapter import PROJECTOR_FILE
 from rerank.rankers.pe_checkpoint import (
     HEAD,
     TOKEN_EMBEDDINGS,

@@ -16,12 +16,12 @@ from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
+from rerank.checkpoints.weights import read_weights
 from rerank.errors import ConfigError
-from rerank.models.checkpoint_files import read_weights
 from rerank.models.encoder import Encoder
 from rerank.models.loading import base_model_of, has_tokenizer
-from rerank.models.pe_adapter import PROJECTOR_FILE
 from rerank.models.tokenizer import load_tokenizer
+from rerank.rankers.pe_adapter import PROJECTOR_FILE
 from rerank.rankers.pe_checkpoint import ENCODER_PREFIX, HEAD, TOKEN_EMBEDDINGS, is_aligned_projector
 from rerank_training.pe_rank.model import PEBase
 

@@ -15,8 +15,8 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import IntervalStrategy, Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
+from rerank.checkpoints.load_errors import listed
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_errors import listed
 from rerank.util.files import synced_sizes
 from rerank.util.json_files import write_synced
 from rerank_training.trainer.checkpoint import report_write_errors

@@ -12,9 +12,9 @@ from peft import PeftConfig, PeftModel, get_peft_model_state_dict, load_peft_wei
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rerank.checkpoints.load_errors import check_complete, listed
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_errors import check_complete, listed
 
 #: What peft puts before the names of the base model's weights.
 PREFIX = "base_model.model."

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from rerank.checkpoints.manifest import read_manifest
+from rerank.checkpoints.weights import pack
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_files import pack
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
+from rerank.checkpoints.adapters import PREFIX, merged
 from rerank.checkpoints.settings_files import ADAPTER_FILE
+from rerank.checkpoints.weights import Weights, read_torch_file
 from rerank.errors import CheckpointError
-from rerank.models.adapters import PREFIX, merged
-from rerank.models.checkpoint_files import Weights, read_torch_file
 from rerank.models.loading import base_model_of, check_findable, load_weights
 from rerank.models.smollm2 import locate_causal_lm
 

@@ -1,31 +1,24 @@
-"""Reads the configuration and the weights of a checkpoint, builds a transformer of them, and packs them."""
+"""Reads the configuration and the weights of a checkpoint, and packs them for distribution."""
 
 from __future__ import annotations
 
 import pickle
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from accelerate import init_empty_weights
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig
 
+from rerank.checkpoints.load_errors import loading
 from rerank.checkpoints.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
-from rerank.config import Precision
 from rerank.errors import CheckpointError
-from rerank.models.checkpoint_errors import loading
-from rerank.models.precision import hidden_size_of, weights_dtype
 from rerank.util.files import sha256_of_files
 
-#: Prefix of the tensors of a saved causal LM that belong to its transformer.
-_TRANSFORMER_PREFIX = "model."
-_TOKEN_EMBEDDINGS = "embed_tokens.weight"
 #: Prefix of the architecture's name in PE-Rank's published checkpoints.
 _EMBED_PREFIX = "embed_"
 _WEIGHTS_FILES = ("model*.safetensors", "pytorch_model*.bin")
@@ -102,45 +95,6 @@ def weight_files(checkpoint: Path) -> list[Path]:
                 raise CheckpointError(f"{checkpoint} holds {names} alone; download the checkpoint again")
             return found
     raise CheckpointError(f"{checkpoint} holds no {' or '.join(_WEIGHTS_FILES)}; give the folder of a checkpoint")
-
-
-def build_transformer(
-    config: PretrainedConfig,
-    weights: Mapping[str, torch.Tensor],
-    token_embeddings: torch.Tensor,
-    device: torch.device,
-    precision: Precision = "auto",
-) -> PreTrainedModel:
-    """Returns the transformer without its vocabulary head, ready for inference. No random weights are drawn first.
-
-    Args:
-        config: a causal architecture.
-        weights: the checkpoint's tensors; exactly those named `model.*` are loaded.
-        token_embeddings: (vocabulary, hidden) input embeddings, which the checkpoint does not store.
-
-    Raises:
-        CheckpointError: the tensors do not fit the architecture, or the token embeddings do not fit its hidden size.
-    """
-    if token_embeddings.shape[1] != config.hidden_size:
-        raise CheckpointError(
-            f"token embeddings of width {token_embeddings.shape[1]} do not fit hidden size {config.hidden_size}; "
-            "use the encoder that the checkpoint was made for"
-        )
-    dtype = weights_dtype(device, precision, hidden_size_of(config))
-    with init_empty_weights(include_buffers=False):
-        model: PreTrainedModel = AutoModel.from_config(config, dtype=dtype)
-    tensors = {  # copies, because the memory alignment of a mapped file would change the last bits of sums
-        name.removeprefix(_TRANSFORMER_PREFIX): tensor.to(device, dtype, copy=True)
-        for name, tensor in weights.items()
-        if name.startswith(_TRANSFORMER_PREFIX)
-    }
-    try:
-        model.load_state_dict(
-            tensors | {_TOKEN_EMBEDDINGS: token_embeddings.to(device, dtype, copy=True)}, strict=True, assign=True
-        )
-    except RuntimeError as error:
-        raise CheckpointError(f"the checkpoint does not fit its config.json: {error}") from error
-    return model.eval().requires_grad_(False).to(device)
 
 
 def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 1.0) -> None:
