@@ -59,7 +59,7 @@ def precision(request: pytest.FixtureRequest) -> Iterator[Precision]:
     """What weights and states are in, without the float32 residual stream that a CPU has; batches as on a GPU."""
     dtype = getattr(torch, request.param)
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("models.loading", "models.checkpoint_files"):
+        for module in ("models.loading", "rankers.pe_checkpoint"):
             patch.setattr(f"rerank.{module}.weights_dtype", lambda device, precision, width: dtype)
         patch.setattr("rerank.models.last_token.CPU_BATCH_TOKENS", 16_384)
         hook = register_module_forward_hook(_round_as_a_gpu)
