@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS = 1, 4
 _HEADER_BYTES = 9
 #: The setting SETTINGS_INITIAL_WINDOW_SIZE, and the error code CANCEL.
@@ -33,6 +33,11 @@ def cancel(stream: int) -> bytes:
 
 def ping() -> bytes:
     return frame(PING, 0, 0, bytes(8))
+
+
+def window_update(stream: int, size: int) -> bytes:
+    """Lets the service send this many bytes more of a stream."""
+    return frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4))
 
 
 def kinds(received: bytes) -> list[int]:

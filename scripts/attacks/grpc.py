@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks.target import LENGTH_S, Target, address_of, outcomes, repeated, status_of
-from scripts.http2_frames import call, cancel, preface
+from scripts.http2_frames import call, cancel, message, preface, window_update
 from scripts.random_requests import random_request
 
 _METHOD = "/rerank.v1.RerankService/Rerank"
@@ -27,6 +27,8 @@ _STAY_S = 30.0
 _NAME_BYTES = 15 * 2**20
 #: Calls that are sent and cancelled with one write, and the pause after it.
 _RESETS, _RESET_PAUSE_S = 50, 0.016
+#: Connections of raw frames, the calls of each, and the window of those that take an answer in pieces.
+_UNREAD_CONNECTIONS, _UNREAD_CALLS, _TINY_CONNECTIONS, _TINY_WINDOW = 300, 4, 200, 2
 _PAIRS = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=2, stride=1)
 
 
@@ -88,6 +90,26 @@ async def unread_answers(target: Target) -> Counter[str]:
     return await outcomes(_stay_without_reading(target, _METHOD, message, is_last=True) for _ in range(20))
 
 
+async def small_unread_answers(target: Target) -> Counter[str]:
+    """300 connections with four calls each whose small answers fit into no window; one that ends is opened again."""
+    content = _request("identity", 2, 10).SerializeToString()
+    calls = b"".join(call(2 * n + 1, _METHOD) + message(2 * n + 1, content) for n in range(_UNREAD_CALLS))
+    return await _raw_connections(target, _UNREAD_CONNECTIONS, preface(window=0) + calls)
+
+
+async def tiny_windows(target: Target) -> Counter[str]:
+    """200 connections that take an answer of 30 kB two bytes at a time."""
+    content = _request("identity", 100, 300, return_passages=True).SerializeToString()
+    first = preface(window=_TINY_WINDOW) + call(1, _METHOD) + message(1, content)
+    return await _raw_connections(target, _TINY_CONNECTIONS, first, window_update(1, _TINY_WINDOW))
+
+
+async def one_large_request(target: Target) -> Counter[str]:
+    """One call of 1,000 passages of 4,000 characters to FIRST in windows of 4 with a stride of 1: 7.7M tokens."""
+    strategy = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=1)
+    return Counter([await target.rerank(_request("first", 1000, 4000, strategy=strategy), LENGTH_S)])
+
+
 async def unread_reflection(target: Target) -> Counter[str]:
     """64 streams of reflection that send 15 MB, read no answer, and stay for 30 s."""
     message = reflection_pb2.ServerReflectionRequest(file_containing_symbol="x" * _NAME_BYTES).SerializeToString()
@@ -117,15 +139,15 @@ async def silent_calls_of_many(target: Target) -> Counter[str]:
 
 
 async def long_names_of_health(target: Target) -> Counter[str]:
-    """Four connections that watch the health of a service whose name has 15 MB, again and again."""
+    """48 connections that watch the health of a service whose name has 15 MB, again and again."""
     message = health_pb2.HealthCheckRequest(service="x" * _NAME_BYTES).SerializeToString()
-    return await _kept_busy(target, connections=4, calls=1, send=lambda own: _first_answer(own, _WATCH, message))
+    return await _kept_busy(target, connections=48, calls=1, send=lambda own: _first_answer(own, _WATCH, message))
 
 
 async def long_names_of_reflection(target: Target) -> Counter[str]:
-    """The same with the name of a symbol, on 16 connections."""
+    """The same with the name of a symbol."""
     message = reflection_pb2.ServerReflectionRequest(file_containing_symbol="x" * _NAME_BYTES).SerializeToString()
-    return await _kept_busy(target, connections=16, calls=1, send=lambda own: _first_answer(own, _REFLECTION, message))
+    return await _kept_busy(target, connections=48, calls=1, send=lambda own: _first_answer(own, _REFLECTION, message))
 
 
 async def short_deadlines(target: Target) -> Counter[str]:
@@ -138,6 +160,12 @@ async def cancelled_calls(target: Target) -> Counter[str]:
     """256 calls at a time of ten passages to pe-rank, that are cancelled after .5 ms."""
     message = _request("pe-rank", 10, 300)
     return await _kept_busy(target, connections=8, calls=32, send=lambda own: own.cancelled_rerank(message, 0.0005))
+
+
+async def cancelled_calls_of_many(target: Target) -> Counter[str]:
+    """The same from 64 connections with one call at a time."""
+    message = _request("pe-rank", 10, 300)
+    return await _kept_busy(target, connections=64, calls=1, send=lambda own: own.cancelled_rerank(message, 0.0005))
 
 
 async def many_connections(target: Target) -> Counter[str]:
@@ -242,6 +270,31 @@ async def _stay_without_reading(target: Target, path: str, message: bytes, is_la
             return "ended by the service"
         await asyncio.sleep(_STAY_S)
         return "ended by the service" if stream.done() else "waiting"
+
+
+async def _raw_connections(target: Target, connections: int, first: bytes, then: bytes = b"") -> Counter[str]:
+    """Connections that send frames, and more of them for all that they receive; one that ends is opened again."""
+    end_s, ends = time.monotonic() + LENGTH_S, Counter[str]()
+
+    async def talk() -> None:
+        while time.monotonic() < end_s:
+            try:
+                reader, writer = await asyncio.open_connection(*address_of(target.address))
+            except OSError:
+                await asyncio.sleep(_RESET_PAUSE_S)
+                continue
+            writer.write(first)
+            try:
+                async with asyncio.timeout(end_s - time.monotonic()) as limit:
+                    while await reader.read(65_536):
+                        writer.write(then)
+            except (OSError, TimeoutError):
+                pass
+            ends["open" if limit.expired() else "ended by the service"] += 1
+            writer.transport.abort()
+
+    await asyncio.gather(*(talk() for _ in range(connections)))
+    return ends
 
 
 async def _read_all(reader: asyncio.StreamReader) -> None:

@@ -9,7 +9,7 @@ import resource
 import time
 from collections import Counter
 
-from scripts.attacks.target import LENGTH_S, Target, address_of, outcomes, repeated
+from scripts.attacks.target import LENGTH_S, ServiceOf, Target, address_of, outcomes, repeated, served_by
 from scripts.random_requests import words
 
 _MB = 2**20
@@ -21,6 +21,7 @@ _DOCUMENTS, _CHARS, _PARTS = 5, 198_000, 200
 #: Connections to each port that are held, from another address than honest callers have.
 _CONNECTIONS, _SOURCE = 600, ("127.0.0.2", 0)
 _CHUNK = b"x-header: " + b"x" * 60_000 + b"\r\n"
+_on_few_files = served_by(ServiceOf(open_files=512))
 _JSON = ("POST /v2/rerank HTTP/1.1", "host: localhost", "content-type: application/json")
 
 
@@ -99,21 +100,25 @@ async def divided_requests_to_default(target: Target) -> Counter[str]:
     return await _divided(target, "default", words(random.Random(0), _CHARS))
 
 
+@_on_few_files
 async def silent_connections(target: Target) -> Counter[str]:
     """600 connections to each port that send nothing; one that ends is opened again."""
     return await _held([target.address, target.http_address, target.metrics_address] * _CONNECTIONS, b"")
 
 
+@_on_few_files
 async def slow_headers(target: Target) -> Counter[str]:
     """600 connections to HTTP and to the metrics that send half of a header."""
     return await _held([target.http_address, target.metrics_address] * _CONNECTIONS, b"GET / HTTP/1.1\r\nx: ")
 
 
+@_on_few_files
 async def endless_headers(target: Target) -> Counter[str]:
     """16 connections to HTTP and to the metrics that send headers without an end."""
     return await _held([target.http_address, target.metrics_address] * 8, b"GET / HTTP/1.1\r\n", _CHUNK)
 
 
+@_on_few_files
 async def metrics_requests(target: Target) -> Counter[str]:
     """Eight connections that read /metrics again and again, and eight with a request line of 70 kB."""
 
@@ -122,11 +127,6 @@ async def metrics_requests(target: Target) -> Counter[str]:
         return await repeated(lambda: _status(target.metrics_address, message, source=_SOURCE), 8)
 
     return sum(await asyncio.gather(get("/metrics"), get("/" + "x" * 70_000)), Counter[str]())
-
-
-#: Attacks on a service that may open OPEN_FILES files.
-OPEN_FILES = 512
-ON_FEW_FILES = (silent_connections, slow_headers, endless_headers, metrics_requests)
 
 
 async def _divided(target: Target, model: str, text: str) -> Counter[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import closing, suppress
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -34,14 +33,15 @@ class Target:
         address: HOST:PORT of gRPC.
         http_address: HOST:PORT of HTTP.
         metrics_address: HOST:PORT of /metrics.
+        folder: has what `ServiceOf.prepare` wrote.
     """
 
-    def __init__(self, address: str, http_address: str, metrics_address: str = "") -> None:
+    def __init__(self, address: str, http_address: str, metrics_address: str = "", folder: Path = Path()) -> None:
         self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
+        self.folder = folder
         self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         #: Typed Any, because the generated stubs are typed for a blocking channel.
         self._stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
-        self._health = health_pb2_grpc.HealthStub(self.channel)
 
     async def __aenter__(self) -> Target:
         return self
@@ -51,7 +51,7 @@ class Target:
 
     def another(self) -> Target:
         """A further connection to the same service."""
-        return Target(self.address, self.http_address, self.metrics_address)
+        return Target(self.address, self.http_address, self.metrics_address, self.folder)
 
     async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
         """The status of a Rerank call, such as "OK"."""
@@ -63,35 +63,43 @@ class Target:
         asyncio.get_running_loop().call_later(after_s, call.cancel)
         return await status_of(call)
 
-    async def http_rerank(self, timeout_s: float) -> str:
-        """The outcome of a request to `identity` over HTTP on a new connection, "OK" for 200."""
-        return await asyncio.to_thread(_http_rerank, self.http_address, timeout_s)
-
-    async def health(self, timeout_s: float) -> str:
-        """The status of a health check."""
-        return await status_of(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
-
-
-def _http_rerank(address: str, timeout_s: float) -> str:
-    body = json.dumps({"model": "identity", "query": "q", "documents": ["a passage", "another one"]})
-    try:
-        with closing(HTTPConnection(address, timeout=timeout_s)) as connection:
-            connection.request("POST", "/v2/rerank", body, {"content-type": "application/json"})
-            status = connection.getresponse().status
-            return "OK" if status == 200 else str(status)
-    except (OSError, HTTPException) as error:
-        return type(error).__name__
-
 
 #: Runs an attack until it ends; returns how often its calls ended with each status, such as {"OK": 3, "CANCELLED": 1}.
 Attack: TypeAlias = Callable[[Target], Awaitable[Counter[str]]]
 
 
-def run_attack(attack: Attack, *addresses: str) -> Counter[str]:
+@dataclass(frozen=True)
+class ServiceOf:
+    """The service that an attack is made on.
+
+    Attributes:
+        prepare: writes files to a folder, or starts servers, and yields settings next to the usual ones.
+        open_files: the number of files that it may open; None: as many as this process.
+    """
+
+    prepare: Callable[[Path], AbstractContextManager[Mapping[str, object]]] | None = None
+    open_files: int | None = None
+
+
+#: Attacks on another service than the usual one.
+SERVICES: dict[Attack, ServiceOf] = {}
+
+
+def served_by(service: ServiceOf) -> Callable[[Attack], Attack]:
+    """Decorates an attack on this service."""
+
+    def registered(attack: Attack) -> Attack:
+        SERVICES[attack] = service
+        return attack
+
+    return registered
+
+
+def run_attack(attack: Attack, address: str, http_address: str, metrics_address: str, folder: Path) -> Counter[str]:
     """Runs an attack on a service with these addresses, see Target; for a separate process."""
 
     async def attacked() -> Counter[str]:
-        async with Target(*addresses) as target:
+        async with Target(address, http_address, metrics_address, folder) as target:
             return await attack(target)
 
     return asyncio.run(attacked())

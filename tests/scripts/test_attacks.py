@@ -38,6 +38,6 @@ def test_attack_is_measured_on_a_service_of_its_own(monkeypatch: pytest.MonkeyPa
     """Its models take no time here."""
     models = [{"name": name, "ranker": "identity"} for name in ("identity", "first", "pe-rank")]
     monkeypatch.setattr(attacks, "_SETTINGS", {"models": models})
-    result = CliRunner().invoke(attacks.app, ["nothing", "--seconds", "0.5"])
+    result = CliRunner().invoke(attacks.app, ["--only", "nothing", "--seconds", "0.5"])
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[2].startswith("| nothing | ")
