@@ -102,7 +102,7 @@ class TextTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage of a list, from the request to the ranking. Its rank in the first stage is its place in the list.
+    """A passage of a list, from the request to the ranking. Its rank in the first stage is its position in the list.
 
     Attributes:
         text: empty in a request for a passage of the index.
@@ -279,7 +279,7 @@ class FeedbackSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTexts:
     """A query and its passages with all that a ranker computes once per request: sanitized text, tokens or vectors."""
 
     query: Query
@@ -302,7 +302,7 @@ class Window:
             itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it.
-        truncated: places in the window of the passages that were truncated to fit the prompt.
+        truncated: indices in the window of the passages that were truncated to fit the prompt.
         parts: parts of the window that are queued one by one; empty: the window is its only part.
     """
 
@@ -321,12 +321,12 @@ class Window:
         """The window whose part this is."""
         return self
 
-    def tokens_with(self, decoded: Decoded) -> int:
+    def tokens_with(self, decode_cost: DecodeCost) -> int:
         """The number of positions that the model read and wrote for the window; without decoding, `tokens`."""
-        return sum(map(len, self.prompts)) + decoded.tokens if decoded.tokens else self.tokens
+        return sum(map(len, self.prompts)) + decode_cost.tokens if decode_cost.tokens else self.tokens
 
 
-class Decoded(NamedTuple):
+class DecodeCost(NamedTuple):
     """The tokens that a model wrote after the prompt of a window, and their time; in PE-Rank, passages.
 
     Attributes:
@@ -343,7 +343,7 @@ class WindowRanking:
     """One score per passage of a window, in the window's order; higher is better."""
 
     scores: tuple[float, ...]
-    #: Places of a generated permutation whose identifier was missing, repeated or unknown, and were repaired.
+    #: Positions of a generated permutation whose identifier was missing, repeated or unknown, and were repaired.
     repairs: int = 0
     #: The reasoning was cut off before an answer: the scores repeat the order of the window.
     is_unanswered: bool = False
@@ -357,11 +357,11 @@ class WindowRanking:
     warning: str = ""
     #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
-    decoded: Decoded = field(default=Decoded(), compare=False)
+    decode_cost: DecodeCost = field(default=DecodeCost(), compare=False)
 
     @property
     def permutation(self) -> tuple[int, ...]:
-        """Places in the window, best first; passages with equal scores keep their order."""
+        """Indices in the window, best first; passages with equal scores keep their order."""
         return tuple(sorted(range(len(self.scores)), key=self.scores.__getitem__, reverse=True))
 
 
@@ -434,11 +434,11 @@ class WindowTrace:
     """A window that was ranked: `positions` are 0-based ranks of the first stage, in the order the model read them.
 
     Attributes:
-        permutation: places in the window, best first; with what the first stage counts.
+        permutation: indices in the window, best first; with what the first stage counts.
         scores: the model's own, in the order of `positions`; `score_kind` is their meaning.
         round: 0-based; the windows of one round are independent.
         model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
-        truncated: places of the passages that were truncated to fit the prompt.
+        truncated: indices of the passages that were truncated to fit the prompt.
         queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
         decode_tokens: how many of `tokens` the model wrote.
         cosines: see WindowRanking, in the order of `positions`.
@@ -488,7 +488,7 @@ class Trace:
     queue_ms: float
     prepare_ms: float
     model_ms: float
-    #: The part of `model_ms` after the first tokens that the model wrote, see Decoded.
+    #: The part of `model_ms` after the first tokens that the model wrote, see DecodeCost.
     decode_ms: float
     total_ms: float
     #: The weight of the first stage in the order; 0: it did not count.

@@ -10,7 +10,7 @@ from typing import Any
 
 from rerank.engine.strategies import Positions, Round, Strategy
 from rerank.rankers.base import Ranker, RankerInfo, rank_windows
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking
 
 
 class NumberRanker(Ranker):
@@ -30,8 +30,8 @@ class NumberRanker(Ranker):
         self.encoded: list[Window] = []
         self.ranked: list[Window] = []
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return Prepared(query, tuple(passages))
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
+        return PreparedTexts(query, tuple(passages))
 
     def encode(self, window: Window) -> Window:
         self.encoded.append(window)

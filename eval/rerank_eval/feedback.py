@@ -202,7 +202,7 @@ def _rows(results: Sequence[SystemResult], measures: Sequence[str]) -> list[list
     return [
         [
             result.name,
-            *(cell for name in measures for cell in (f"{result.metrics.mean[name]:.4f}", p_values[name][place])),
+            *(cell for name in measures for cell in (f"{result.metrics.mean[name]:.4f}", p_values[name][index])),
         ]
-        for place, result in enumerate(results)
+        for index, result in enumerate(results)
     ]

@@ -99,7 +99,7 @@ class RerankClient(_Client):
             query: the query.
             candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "text" and
                 optionally "doc_id", "title" and "score", (doc_id, text) pairs, plain texts, Candidates,
-                Passages, or protobuf messages. Without an id, the id is the place: "0", "1", ….
+                Passages, or protobuf messages. Without an id, the id is the position: "0", "1", ….
             timeout_s: deadline of the call in seconds, with all its attempts; None for none.
             options: further fields of RerankRequest, such as model="pe-rank", top_n=10, ordered=False or
                 strategy="sliding".
@@ -314,7 +314,7 @@ def rerank_request(
     query: str, candidates: Iterable[pb.Candidate | CandidateLike], options: dict[str, Any]
 ) -> pb.RerankRequest:
     """The message of a request; `options` are its further fields. Raises: see RerankClient.rerank."""
-    messages = [_message(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
+    messages = [_message(candidate, index) for index, candidate in enumerate(candidate_list(candidates))]
     return request_message(pb.RerankRequest, {"query": query, **options}, candidates=messages)
 
 
@@ -322,10 +322,10 @@ def _search_request(query: str, options: dict[str, Any]) -> pb.SearchRequest:
     return request_message(pb.SearchRequest, {"query": query, **options})
 
 
-def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidate:
+def _message(candidate: pb.Candidate | CandidateLike, index: int) -> pb.Candidate:
     if isinstance(candidate, pb.Candidate):
         return candidate
-    passage = passage_of(candidate, place)
+    passage = passage_of(candidate, index)
     return pb.Candidate(
         doc_id=passage.doc_id,
         text=None if passage.in_index and not passage.text else passage.text,

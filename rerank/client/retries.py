@@ -77,7 +77,7 @@ class Attempts:
     ) -> None:
         self._clock, self._chance = clock, chance
         self._deadline_s = clock() + checked_timeout_s(timeout_s)
-        self._made, self._found_nobody, self._most = 0, 0, most
+        self._made, self._unreachable, self._most = 0, 0, most
 
     @property
     def remaining_s(self) -> float:
@@ -91,20 +91,20 @@ class Attempts:
             code is grpc.StatusCode.RESOURCE_EXHAUSTED and asked_s is not None
         )
         self._made += 1
-        if self._most is None and _finds_nobody(error):
-            self._found_nobody += 1
-            if self._found_nobody == 1:
+        if self._most is None and _is_unreachable(error):
+            self._unreachable += 1
+            if self._unreachable == 1:
                 log.warning("nothing answers yet, waiting for up to %.0f s: %s", self.remaining_s, explanation(error))
         if not is_temporary or is_other_protocol(error):
             return None
-        if self._made - self._found_nobody >= (self._most or DEFAULT_ATTEMPTS):
+        if self._made - self._unreachable >= (self._most or DEFAULT_ATTEMPTS):
             return None
         wait_s = min(_FIRST_WAIT_S * 2 ** min(self._made - 1, 10), _LONGEST_WAIT_S) if asked_s is None else asked_s
         wait_s *= 1 + _JITTER * self._chance()
         return wait_s if wait_s < self.remaining_s else None
 
 
-def _finds_nobody(error: grpc.RpcError) -> bool:
+def _is_unreachable(error: grpc.RpcError) -> bool:
     """True if there is no connection to a service, which may still be starting."""
     return (
         error.code() is grpc.StatusCode.UNAVAILABLE

@@ -115,8 +115,8 @@ def models_table(response: pb.ListModelsResponse, is_narrow: bool = False) -> Ta
         table.add_column("largest\nwindow", justify="right")
         table.add_column("supports", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    for place, model in enumerate(response.models):
-        name = model.name if place else f"{model.name} *"
+    for index, model in enumerate(response.models):
+        name = model.name if index else f"{model.name} *"
         supported = {"instruction": model.reads_instruction, "relevance": model.gives_relevance}
         names = "\n".join(name for name, has in supported.items() if has)
         known = [str(model.max_window_size), names] if model.is_loaded or model.load_s else ["", ""]

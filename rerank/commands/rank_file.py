@@ -102,20 +102,20 @@ class RankedFile:
         found = list[bool]()
         rows = (row for row, _ in request_rows(self.requests))
         with self._lines() as older_lines:
-            for place, (row, newer, older) in enumerate(zip_longest(rows, _whole(partial), older_lines)):
-                ranked = [self._is_ranking(place, row, line) for line in (newer, older) if line is not None]
+            for index, (row, newer, older) in enumerate(zip_longest(rows, _whole(partial), older_lines)):
+                ranked = [self._is_ranking(index, row, line) for line in (newer, older) if line is not None]
                 found.append(any(ranked))
         if not found:
             raise CollectionError(f"{self.requests} has no requests; write one per line")
         return found
 
-    def _is_ranking(self, place: int, row: Mapping[str, Any] | None, line: bytes) -> bool:
+    def _is_ranking(self, index: int, row: Mapping[str, Any] | None, line: bytes) -> bool:
         """True for a ranking, False for an error. Raises: ConfigError for anything else."""
         answer, way_out = _object(line), "choose another --out, or remove it"
         if row is None or answer.get("query") != row["query"] or not {"execution", "error"} & answer.keys():
-            raise ConfigError(f"{self.path}:{place + 1} is not an answer to request {place + 1}; {way_out}")
+            raise ConfigError(f"{self.path}:{index + 1} is not an answer to request {index + 1}; {way_out}")
         if changed := differences(answer["settings"], self.settings):
-            raise ConfigError(f"{self.path}:{place + 1} was ranked with other settings ({changed}); {way_out}")
+            raise ConfigError(f"{self.path}:{index + 1} was ranked with other settings ({changed}); {way_out}")
         return "execution" in answer
 
     def _merge_partial(self, partial: IO[bytes]) -> None:

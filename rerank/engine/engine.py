@@ -285,7 +285,7 @@ def _warnings(request: Request) -> str:
     of_scores = ""
     if request.weight:
         blank = {*request.blank}
-        scored = [candidate for place, candidate in enumerate(request.candidates) if place not in blank]
+        scored = [candidate for index, candidate in enumerate(request.candidates) if index not in blank]
         of_scores = warning_of_lost_scores(scored) or warning_of_distances(scored)
     stride, strategy = request.options.stride, request.stages[-1].strategy
     of_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
@@ -295,7 +295,7 @@ def _warnings(request: Request) -> str:
 
 def _completeness(request: Request) -> tuple[Completeness, str]:
     n = len(request.order)
-    if n and not request.read and not request.info.reads_passages:
+    if n and not request.read and not request.info.reorders:
         return Completeness.NONE, f"model {request.stages[-1].model} keeps the first-stage order"
     if request.unanswered:
         windows = f"{request.unanswered} of {len(request.windows)} windows kept their order"

@@ -16,7 +16,7 @@ from rerank.engine.worker import Worker
 from rerank.errors import RankerFailure
 from rerank.models.batches import GPU_BATCH_TOKENS
 from rerank.rankers.base import Ranker
-from rerank.types import Part, Passage, Prepared, Window, WindowRanking, check_rankings
+from rerank.types import Part, Passage, PreparedTexts, Window, WindowRanking, check_rankings
 
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone.
@@ -32,7 +32,7 @@ _WINDOWS_AT_ONCE = 32
 #: A slice of passages to prepare for a round of a request, and windows to encode after it.
 _Slice: TypeAlias = tuple[Request, Round, Sequence[int], Sequence[Positions]]
 #: What was prepared of the slice, and its windows.
-_Encoded: TypeAlias = tuple[Prepared, Sequence[Window]]
+_Encoded: TypeAlias = tuple[PreparedTexts, Sequence[Window]]
 
 
 class ModelSchedulers:
@@ -147,7 +147,7 @@ class ModelSchedulers:
     def _encoded(self, slices: Sequence[_Slice]) -> list[_Encoded]:
         """Runs on the thread, and changes nothing of the request, which may have ended."""
         ((request, round_, positions, windows),) = slices  # a batch holds one
-        prepared, passages = Prepared(request.prepared_query, ()), request.prepared
+        prepared, passages = PreparedTexts(request.prepared_query, ()), request.prepared
         if positions:  # the query of a later slice need not be prepared again
             of_slice = [request.candidates[position] for position in positions]
             prepared = self._ranker.prepare(request.prepared_query, of_slice)

@@ -13,7 +13,7 @@ from rerank.engine.scores import first_stage_scores, reciprocal_ranks, with_sign
 from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, Strategy, describe
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, RankOptions, Window, WindowRanking, WindowTrace
+from rerank.types import Passage, PreparedTexts, Query, RankOptions, Window, WindowRanking, WindowTrace
 
 #: The least that a window counts, as scheduling, encoding and reporting it take time.
 MIN_WINDOW_TOKENS = 16
@@ -201,7 +201,7 @@ class Request:
         self.info = infos[self.stages[-1].model]
         self.order = range(len(self.candidates))
         blank = [position for position in self.order if not self.candidates[position].text.strip()]
-        readers = [infos[stage.model] for stage in self.stages if infos[stage.model].reads_passages]
+        readers = [infos[stage.model] for stage in self.stages if infos[stage.model].reorders]
         if blank and len(blank) < len(self.order) and not all(info.reads_blank for info in readers):
             self.order = [position for position in self.order if position not in {*blank}]
             self.blank = blank
@@ -238,7 +238,9 @@ class Request:
         self.order = round_.order or self.order
         return round_
 
-    def add_prepared(self, positions: Sequence[int], prepared: Prepared, queue_ms: float, prepare_ms: float) -> None:
+    def add_prepared(
+        self, positions: Sequence[int], prepared: PreparedTexts, queue_ms: float, prepare_ms: float
+    ) -> None:
         """Adds the passages at these positions and the query as the model of the stage reads them, and their times."""
         self.prepared.update(zip(positions, prepared.passages, strict=True))
         self.prepared_query = prepared.query
@@ -281,23 +283,23 @@ class Request:
         slowest = max(ranked, key=lambda done: done.queue_ms + done.model_ms)
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.model_ms
-        self.decode_ms += slowest.ranking.decoded.ms
+        self.decode_ms += slowest.ranking.decode_cost.ms
         for positions, done in zip(round_.windows, ranked, strict=True):
             ranking = done.ranking
             if (done.window.weight or ranking.lexical) and not info.adds_first_stage:
                 ranking = with_signals(ranking, done.window)
             rankings.append(ranking)
-            decoded = done.ranking.decoded
-            tokens = done.window.tokens_with(decoded)
+            decode_cost = done.ranking.decode_cost
+            tokens = done.window.tokens_with(decode_cost)
             read = (positions, ranking.permutation, tokens, done.ranking.scores, info.score_kind)
-            times = (done.queue_ms, done.model_ms, decoded.tokens)
+            times = (done.queue_ms, done.model_ms, decode_cost.tokens)
             where = (self.rounds, self._stage.model, done.window.truncated)
             self.windows.append(WindowTrace(*read, *where, *times, done.ranking.cosines))
-            for place in done.window.truncated:
-                self.truncated_doc_ids.add(self.candidates[positions[place]].doc_id)
+            for index in done.window.truncated:
+                self.truncated_doc_ids.add(self.candidates[positions[index]].doc_id)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
-            self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
+            self.read.update(positions if info.reorders and not ranking.is_unanswered else ())
         self.rounds += 1
         self.last_weight = rankings[-1].weight
         if self.last is None:

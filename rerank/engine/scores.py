@@ -87,9 +87,9 @@ def kendall_tau(order: Sequence[int]) -> float | None:
     seen: list[int] = []
     discordant = 0
     for rank in order:
-        place = bisect(seen, rank)
-        discordant += len(seen) - place
-        seen.insert(place, rank)
+        index = bisect(seen, rank)
+        discordant += len(seen) - index
+        seen.insert(index, rank)
     return 1 - 4 * discordant / (len(order) * (len(order) - 1))
 
 

@@ -148,9 +148,9 @@ class TopDown(_Windowed):
             rankings = yield Round(windows, order=(*order, *others, *tail))
             for window, ranking in zip(windows, rankings, strict=True):
                 order = reordered(window, ranking)
-                place = order.index(pivot)
-                above += order[:place]
-                below += order[place + 1 :]
+                index = order.index(pivot)
+                above += order[:index]
+                below += order[index + 1 :]
             tail = [pivot, *below, *tail]
             if len(above) == half - 1:
                 return above + tail

@@ -23,7 +23,7 @@ class RerankApi:
         query, passages, instruction: names of fields of the request; an API without `instruction` reads none.
         always: further fields of each request.
         results: name of the list in the answer; empty: the answer is the list.
-        score: name of the score in each of its elements, which have the passage's place as `index`.
+        score: name of the score in each of its elements, which have the passage's position as `index`.
         max_passages: the most passages of a request for pointwise scores.
         gives_probabilities: whether a pointwise score is a probability; otherwise a logit.
     """
@@ -68,7 +68,7 @@ class RerankApi:
             if type(index) is not int or not 0 <= index < n or index in scores:
                 raise ValueError(f"index {str(index)[:20]} among the results of {n} passages")
             scores[index] = _finite(score)
-        return [scores[place] for place in range(n)]
+        return [scores[index] for index in range(n)]
 
 
 def _finite(score: Any) -> float:

@@ -51,7 +51,7 @@ _MEASURED_TOKENS, _MEASURED_TEXT_TOKENS = 2048, 512
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _TextKind:
     """The prompt of queries, or of passages, and the room that it leaves for a text.
 
     Attributes:
@@ -122,8 +122,8 @@ class Encoder:
             self._batch_tokens = batch_tokens(self.device.type)
             # A batch of a large model takes a tenth of a second, which texts need not wait for.
             self._stream = torch.cuda.Stream(self.device, priority=-1) if self.device.type == "cuda" else None
-            self._queries = self._side("query", prompts.query)
-            self._passages = self._side("document", prompts.document)
+            self._queries = self._kind_of("query", prompts.query)
+            self._passages = self._kind_of("document", prompts.document)
             if not np.isfinite(self.encode_passages(["a text", "another"])).all():
                 raise CheckpointError(f"encoder {folder} gives vectors that are not finite; use another one")
             length = min(self.max_text_tokens, _MEASURED_TEXT_TOKENS)
@@ -137,7 +137,7 @@ class Encoder:
             stated = read_settings(folder / "config.json").get("_name_or_path", "")
             self.names |= {folder.resolve().name, str(stated)} - {""}
 
-    def _side(self, task: Literal["query", "document"], prompt: str) -> _Side:
+    def _kind_of(self, task: Literal["query", "document"], prompt: str) -> _TextKind:
         """Raises: CheckpointError if the prompt leaves no token for a text."""
         first: Any = self._model[0]
         limit = min(self.id.max_tokens, getattr(first, f"{task}_length", None) or self.id.max_tokens)
@@ -150,7 +150,7 @@ class Encoder:
                 f"encoder {self.folder} reads {limit} tokens, and prompt and special tokens of a {task} take {around}: "
                 "none is left for a text; use a shorter prompt"
             )
-        return _Side(prompt, prefix, prefix_tokens, limit - around)
+        return _TextKind(prompt, prefix, prefix_tokens, limit - around)
 
     def limited(self, max_tokens: int) -> Encoder:
         """Returns an encoder with the same weights that reads at most `max_tokens` tokens; itself if it reads no more.
@@ -171,8 +171,8 @@ class Encoder:
         other._computing, other._lock = {}, threading.Lock()
         other.vector_cache = VectorCache(self.vector_cache.max_bytes)
         other.id = replace(self.id, max_tokens=max_tokens)
-        other._queries = other._side("query", self.id.query_prompt)
-        other._passages = other._side("document", self.id.document_prompt)
+        other._queries = other._kind_of("query", self.id.query_prompt)
+        other._passages = other._kind_of("document", self.id.document_prompt)
         return other
 
     def without_longer_vector(self, passage: Passage) -> Passage:
@@ -181,11 +181,11 @@ class Encoder:
             return passage
         return replace(passage, vector=None, vector_truncated=False)
 
-    def _fits(self, text: str, side: _Side) -> bool:
+    def _fits(self, text: str, kind: _TextKind) -> bool:
         """Returns True if the whole text is read. A token has a character at least."""
-        if len(text) <= side.max_text_tokens:
+        if len(text) <= kind.max_text_tokens:
             return True
-        return self._text_tokens([self._beginning(text, side)], side)[0] <= side.max_text_tokens
+        return self._text_tokens([self._beginning(text, kind)], kind)[0] <= kind.max_text_tokens
 
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
         """Copies the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
@@ -232,23 +232,23 @@ class Encoder:
         """Returns the vectors of `encode_passages`, and for each text whether it has more tokens than are read."""
         return self._encode(texts, self._passages, self.pick_dtype(dtype))
 
-    def _encode(self, texts: Sequence[str], side: _Side, dtype: Precision) -> tuple[Matrix, list[bool]]:
+    def _encode(self, texts: Sequence[str], kind: _TextKind, dtype: Precision) -> tuple[Matrix, list[bool]]:
         """Encodes equal texts once, and reads no more than the beginning of a long one."""
         distinct = list(dict.fromkeys(texts))
-        read = [self._beginning(nfc(text), side) for text in distinct]
-        counts = self._text_tokens(read, side)
+        read = [self._beginning(nfc(text), kind) for text in distinct]
+        counts = self._text_tokens(read, kind)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
-        around = self.id.max_tokens - side.max_text_tokens
+        around = self.id.max_tokens - kind.max_text_tokens
         # By tokens: sorted by characters, as in sentence-transformers, texts and code are padded by a quarter.
-        lengths = [around + min(tokens, side.max_text_tokens) for tokens in counts]
+        lengths = [around + min(tokens, kind.max_text_tokens) for tokens in counts]
         for rows in batches_by_length(lengths, self._batch_tokens):
             autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16")
             with self._lock, torch.cuda.stream(self._stream), autocast:
                 model = self._model_in(dtype)
-                encode = model.encode_query if side is self._queries else model.encode_document
+                encode = model.encode_query if kind is self._queries else model.encode_document
                 vectors[rows] = encode(
                     [read[row] for row in rows],
-                    prompt=side.prompt,
+                    prompt=kind.prompt,
                     batch_size=len(rows),
                     normalize_embeddings=True,
                     convert_to_numpy=True,
@@ -256,7 +256,7 @@ class Encoder:
                 )
         row = {text: index for index, text in enumerate(distinct)}
         rows = [row[text] for text in texts]
-        return vectors[rows], [counts[one] > side.max_text_tokens for one in rows]
+        return vectors[rows], [counts[one] > kind.max_text_tokens for one in rows]
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
         """Returns the passages with vectors: a passage without one gets one, which is kept for later requests."""
@@ -320,15 +320,15 @@ class Encoder:
         """Returns the beginning of a passage that `encode_passages` treats as the whole text."""
         return self._beginning(text, self._passages)
 
-    def _beginning(self, text: str, side: _Side) -> str:
-        return beginning(text, side.max_text_tokens, lambda start: self._text_tokens([start], side)[0])
+    def _beginning(self, text: str, kind: _TextKind) -> str:
+        return beginning(text, kind.max_text_tokens, lambda start: self._text_tokens([start], kind)[0])
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Returns the length of each passage in tokens, without its prompt and special tokens."""
         return self._text_tokens(texts, self._passages)
 
-    def _text_tokens(self, texts: Sequence[str], side: _Side) -> list[int]:
-        return [max(0, n - side.prefix_tokens) for n in self._count([side.prefix + text for text in texts])]
+    def _text_tokens(self, texts: Sequence[str], kind: _TextKind) -> list[int]:
+        return [max(0, n - kind.prefix_tokens) for n in self._count([kind.prefix + text for text in texts])]
 
     def _count(self, texts: Sequence[str]) -> list[int]:
         return [len(encoded) for encoded in self._splitter.encode_batch_fast(list(texts), add_special_tokens=False)]

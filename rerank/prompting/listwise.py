@@ -17,7 +17,7 @@ from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.style import first_words
 from rerank.prompting.templates import Template
 from rerank.prompting.tokens import SLACK_TOKENS, PromptTokenizer, beginning, first_tokens, passage_limit
-from rerank.types import Passage, Prepared, Query, TextTokens, Window
+from rerank.types import Passage, PreparedTexts, Query, TextTokens, Window
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 _NO_CHAT = (
@@ -83,7 +83,7 @@ class ListwiseRenderer:
         self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share theirs
         self.order_tokens = lru_cache(maxsize=128)(self._count_order_tokens)
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Sanitizes the texts, cuts long ones that are never shown whole, and tokenizes them."""
         query = self._fitting_query(query)
         shown = [self._shown(passage) for passage in passages]
@@ -91,7 +91,7 @@ class ListwiseRenderer:
         tokens = dict(zip(texts, self.prompt_tokenizer.tokens(texts), strict=True))
         of_passages = zip(passages, shown, strict=True)
         prepared = [replace(passage, text=text, tokens=tokens[text]) for passage, text in of_passages]
-        return Prepared(query, tuple(prepared))
+        return PreparedTexts(query, tuple(prepared))
 
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
@@ -158,7 +158,7 @@ class ListwiseRenderer:
         rendered = self.render(window.query, names, texts)
         ids = self.prompt_tokenizer.ids_of_prompt(rendered, window.passages, tokens, texts)
         pairs = enumerate(zip(window.passages, texts, strict=True))
-        truncated = tuple(place for place, (passage, text) in pairs if len(text) < len(passage.text))
+        truncated = tuple(index for index, (passage, text) in pairs if len(text) < len(passage.text))
         return ListwisePrompt(self._with_bos(ids), truncated)
 
     def query_text(self, text: str) -> str:

@@ -68,7 +68,7 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     A name may also replace the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
     So may a number: {"first_stage_weight": 0.5} is {"first_stage_weight": {"number": 0.5}}.
     The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
-    0-based place, as a plain text does. Further fields of candidates are ignored, see `unread_candidate_fields`.
+    0-based position, as a plain text does. Further fields of candidates are ignored, see `unread_candidate_fields`.
 
     The names that rerank.proto gives the values, such as "FIRST_STAGE_BM25", and all other values stay as they are.
 
@@ -122,7 +122,7 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
     if field.is_repeated and field.message_type is not None and value is not None:
         if not isinstance(value, list):
             raise InvalidRequest(path, f"{reprlib.repr(value)} is not a list; send a list of candidates")
-        return [_candidate(field.message_type, candidate, place, path) for place, candidate in enumerate(value)]
+        return [_candidate(field.message_type, candidate, index, path) for index, candidate in enumerate(value)]
     if field.message_type is not None and not field.is_repeated:
         parts = field.message_type.fields
         if isinstance(value, str) and (named := [part.name for part in parts if part.enum_type is not None]):
@@ -134,17 +134,17 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
     return value
 
 
-def _candidate(message: Any, candidate: object, place: int, path: str) -> Any:
+def _candidate(message: Any, candidate: object, index: int, path: str) -> Any:
     """An element of the only repeated message that requests have."""
     if isinstance(candidate, str):
-        return {"doc_id": str(place), "text": candidate}
+        return {"doc_id": str(index), "text": candidate}
     if not isinstance(candidate, Mapping):
         problem = f"{reprlib.repr(candidate)} is not a candidate; send an object with doc_id and text, or a text"
-        raise InvalidRequest(f"{path}[{place}]", problem)
-    found = _with_enum_values(message, candidate, f"{path}[{place}].", _CANDIDATE_NAMES, ignores_others=True)
+        raise InvalidRequest(f"{path}[{index}]", problem)
+    found = _with_enum_values(message, candidate, f"{path}[{index}].", _CANDIDATE_NAMES, ignores_others=True)
     doc_id = found.get("doc_id")
     if doc_id is None or (isinstance(doc_id, int) and not isinstance(doc_id, bool)):
-        found["doc_id"] = str(place if doc_id is None else doc_id)
+        found["doc_id"] = str(index if doc_id is None else doc_id)
     return found
 
 

@@ -50,7 +50,7 @@ def rerank_request(message: pb.RerankRequest) -> RerankRequest:
     """The request of a message, whose candidates were counted. Raises: InvalidRequest for an enum or no text."""
     return RerankRequest(
         Query(message.query, instruction=message.instruction),
-        [_passage(candidate, place) for place, candidate in enumerate(message.candidates)],
+        [_passage(candidate, index) for index, candidate in enumerate(message.candidates)],
         _options(message, ordered=message.ordered or not message.HasField("ordered")),
     )
 
@@ -66,10 +66,10 @@ def search_request(message: pb.SearchRequest) -> SearchRequest:
     )
 
 
-def _passage(message: pb.Candidate, place: int) -> Passage:
+def _passage(message: pb.Candidate, index: int) -> Passage:
     if not (message.in_index or message.HasField("text")):
         problem = "neither text nor in_index is set; send the text, or set in_index to read it from the index"
-        raise InvalidRequest(f"candidates[{place}].text", problem)
+        raise InvalidRequest(f"candidates[{index}].text", problem)
     score = message.first_stage_score if message.HasField("first_stage_score") else None
     return Passage(message.doc_id, message.text, score, message.title, in_index=message.in_index)
 

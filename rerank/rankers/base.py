@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, check_rankings
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking, check_rankings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class RankerInfo:
     score_kind: ScoreKind
     #: The settings of the prompt beside the template's words, as `PromptStyle` writes them; empty: the default ones.
     prompt: str = ""
-    #: False for a ranker that keeps the order without reading the passages.
-    reads_passages: bool = True
+    #: False for a ranker that keeps the order that it gets, without reading the texts.
+    reorders: bool = True
     #: True if passages without a text are in its windows, too.
     reads_blank: bool = False
     #: True if several windows, or parts of them, run through the model together.
@@ -89,7 +89,7 @@ class Ranker(ABC):
         return passage
 
     @abstractmethod
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Computes what the windows of a request share, such as sanitized text and vectors.
 
         Called once per slice of a request's passages; from the second one on, with the query that the first returned.

@@ -44,7 +44,7 @@ from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.tokens import beginning, ending, first_tokens
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.prompted_pairs import Pair, PromptedScorer
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking, with_text
 from rerank.util.combining import nfc
 from rerank.util.files import sha256_of_files
 
@@ -307,7 +307,7 @@ class CrossEncoderRanker(Ranker):
         tokens = sum(len(pair["input_ids"]) for pair in pairs)
         return fitting_tokens(partial(self._scorer.scores, pairs), tokens, self._scorer.device, GPU_BATCH_TOKENS)
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Divides special tokens in the texts, and cuts off what is never read.
 
         Raises:
@@ -320,7 +320,7 @@ class CrossEncoderRanker(Ranker):
             text=self._divide_special_tokens(self._read_part(query.text)),
             instruction=self._divide_special_tokens(nfc(query.instruction)),
         )
-        return Prepared(self._fitting(divided, texts.values()), prepared)
+        return PreparedTexts(self._fitting(divided, texts.values()), prepared)
 
     def _fitting(self, query: Query, passages: Iterable[str]) -> Query:
         """Cuts a query that leaves a passage no room in a chat; of two bare texts, the library cuts the longer."""

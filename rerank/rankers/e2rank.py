@@ -24,7 +24,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template
 from rerank.rankers.base import Ranker
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Vector, Window, WindowRanking
 from rerank.util.files import hub_name_of
 
 #: More than any list; only the first of them are in the prompt.
@@ -63,7 +63,7 @@ class E2RankPrompts(TextPrompts):
         self._names = [str(number) for number in range(1, prompt_passages + 1)]
         self.max_window_size, self.max_window_tokens = _MOST_PASSAGES, context_tokens
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Sanitizes the query, and gives passages the texts that are encoded. A vector of another text is left out.
 
         The passages in a prompt are known with the window only.
@@ -74,7 +74,7 @@ class E2RankPrompts(TextPrompts):
             style = self.renderer.template.style
             cut = tuple(passage.doc_id for passage in passages if style.cuts(passage.text))
             passages = [_with_shown_text(passage, style) for passage in passages]
-        return Prepared(prepared, tuple(passages), cut)
+        return PreparedTexts(prepared, tuple(passages), cut)
 
     def encode(self, window: Window) -> Window:
         """Renders the prompt, which ends where the model's answer would begin."""
@@ -149,7 +149,7 @@ class E2RankRanker(E2RankPrompts, Ranker):
     def with_cached(self, passage: Passage) -> Passage:
         return self._encoder.vector_cache.with_cached_vector(passage) if self._reads_index else passage
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Sanitizes the query, and encodes the passages that have no vector of this encoder."""
         prepared = super().prepare(query, passages)
         passages = prepared.passages
@@ -158,7 +158,7 @@ class E2RankRanker(E2RankPrompts, Ranker):
             passages = [self._encoder.vector_cache.with_cached_vector(passage) for passage in bare]
         encoded = self._encoder.with_vectors(passages)
         truncated = (passage.doc_id for passage in encoded if passage.vector_truncated)
-        return Prepared(prepared.query, tuple(encoded), (*prepared.truncated_doc_ids, *truncated))
+        return PreparedTexts(prepared.query, tuple(encoded), (*prepared.truncated_doc_ids, *truncated))
 
     @translate_out_of_memory()
     def score(self, parts: Sequence[Window]) -> list[WindowRanking]:

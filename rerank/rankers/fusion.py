@@ -21,7 +21,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.fused_scores import CheapSignals, Floats, Places, Signals, cheap_scores, list_scores, weight_by_list
 from rerank.rankers.lexical import StemCache, bundled_word_table, known_words, lexical_scores
-from rerank.types import Passage, Prepared, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 
 #: Tokens of a batch of texts to encode; other requests take their turns between batches. Some 50 ms of one core in
 #: bfloat16.
@@ -94,15 +94,15 @@ class FusionRanker(Ranker):
         passage = self._stems.with_cached_stems(self._encoder.vector_cache.with_cached_vector(passage))
         return passage if self._sparse is None else self._sparse.cache.with_cached_vector(passage)
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Computes the query's vectors, and the passages' words and sparse scores; later slices have the former."""
         query, passages = self._encoder.with_vector(query), [self._stems.with_stems(passage) for passage in passages]
         if self._sparse is None:
-            return Prepared(query, tuple(passages))
+            return PreparedTexts(query, tuple(passages))
         query = self._sparse.with_vector(query)
         scored = tuple(self._sparse.scored(cast(SparseVector, query.sparse), passages))
         truncated = tuple(result.doc_id for result in scored if result.sparse and result.sparse.is_truncated)
-        return Prepared(query, scored, truncated)
+        return PreparedTexts(query, scored, truncated)
 
     def encode(self, window: Window) -> Window:
         """Groups the texts whose vectors are missing into batches of similar lengths."""

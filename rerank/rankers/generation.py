@@ -29,7 +29,7 @@ from rerank.prompting.templates import Template
 from rerank.rankers.base import Ranker
 from rerank.rankers.permutations import answer_in, parse_permutation
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import Decoded, ScoreKind, Window, WindowRanking
+from rerank.types import DecodeCost, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
 _MOST_PASSAGES = 100
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     """The text that a model wrote about a window, and what it cost."""
 
     text: str
-    decoded: Decoded
+    decode_cost: DecodeCost
 
 
 class GenerationPrompts(TextPrompts):
@@ -100,19 +100,21 @@ class GenerationPrompts(TextPrompts):
 
     def ranking(self, window: Window, written: Answer) -> WindowRanking:
         """Scores n passages by minus their rank in the model's text. Without an answer they keep their order."""
-        n, (text, decoded) = len(window.passages), written
+        n, (text, decode_cost) = len(window.passages), written
         answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
         if answer is None:
-            return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True, decoded=decoded)
+            return WindowRanking(
+                tuple(float(-index) for index in range(n)), is_unanswered=True, decode_cost=decode_cost
+            )
         parsed = parse_permutation(answer, self._names[:n], last_chain=self._thinking_tokens > 0)
         scores = [0.0] * n
-        for rank, place in enumerate(parsed.permutation):
-            scores[place] = float(-rank)
-        return WindowRanking(tuple(scores), repairs=parsed.repairs, decoded=decoded)
+        for rank, index in enumerate(parsed.permutation):
+            scores[index] = float(-rank)
+        return WindowRanking(tuple(scores), repairs=parsed.repairs, decode_cost=decode_cost)
 
     def answer(self, text: str) -> Answer:
         """Returns an answer of an inference server, which says neither the tokens nor their time."""
-        return Answer(text, Decoded(len(self._tokenizer.encode(text, add_special_tokens=False))))
+        return Answer(text, DecodeCost(len(self._tokenizer.encode(text, add_special_tokens=False))))
 
     def with_little_thinking(self) -> Self:
         """Returns a copy with a few tokens for thinking, for the self-test."""
@@ -189,7 +191,7 @@ class GenerationRanker(GenerationPrompts, Ranker):
                 written.append(self._best_token(state.outputs[0], is_open=len(written) < fewest))
         thinks = self._thinking_tokens > 0  # the marks of a reasoning may be special tokens
         text = str(self._tokenizer.decode(written, skip_special_tokens=not thinks))
-        return Answer(text, Decoded(len(written), (time.perf_counter() - start_s) * 1000))
+        return Answer(text, DecodeCost(len(written), (time.perf_counter() - start_s) * 1000))
 
     def _best_token(self, logits: torch.Tensor, is_open: bool) -> int:
         """Returns the most probable token; none that ends the answer if it is to go on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking
 
 
 class IdentityRanker(Ranker):
@@ -18,14 +18,14 @@ class IdentityRanker(Ranker):
         template_sha256="",
         max_window_size=1_000_000,
         score_kind=ScoreKind.RANK,
-        reads_passages=False,
+        reorders=False,
         supports_batching=True,
         max_passage_tokens=0,
         max_window_tokens=0,
     )
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return Prepared(query, tuple(passages))
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
+        return PreparedTexts(query, tuple(passages))
 
     def encode(self, window: Window) -> Window:
         return window

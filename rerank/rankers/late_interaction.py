@@ -28,7 +28,7 @@ from rerank.models.vector_cache import TextCache
 from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.tokens import PromptTokenizer, beginning
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking, with_text
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking, with_text
 from rerank.util.files import sha256_of_files
 
 _MOST_PASSAGES = 1000
@@ -92,12 +92,12 @@ class LateInteractionRanker(Ranker):
             precision=computed,
         )
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Divides special tokens in the texts, and says which passages are longer than the model reads."""
         texts = [self._read_part(passage.text) for passage in passages]
         pairs, of_query = list(zip(passages, texts, strict=True)), self._read_part(query.text)
         is_cut = query.is_truncated or self._count(of_query) > self._query_tokens
-        return Prepared(
+        return PreparedTexts(
             replace(query, text=of_query, is_truncated=is_cut),
             tuple(with_text(passage, text) for passage, text in pairs),
             tuple(passage.doc_id for passage, text in pairs if self._count(text) > self._passage_tokens),

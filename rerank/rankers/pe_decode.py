@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rerank.models.decode_state import DecodeState, UncachedDecodeState
-from rerank.types import Decoded
+from rerank.types import DecodeCost
 
 #: Sequences that can be extended; `outputs` is (B, D).
 State: TypeAlias = DecodeState | UncachedDecodeState
@@ -35,7 +35,7 @@ def dynamic(
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
-) -> list[tuple[tuple[float, ...], Decoded]]:
+) -> list[tuple[tuple[float, ...], DecodeCost]]:
     """Returns minus the rank of each passage in the order of choice (PE-Rank, section 3.3), and the choices' cost.
 
     The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
@@ -73,7 +73,7 @@ def dynamic(
                 [places[window] for places in chosen_places[:count]],
                 products[count - 1][window, :n].tolist() if count else [0.0] * n,
             ),
-            Decoded(count, decode_ms),
+            DecodeCost(count, decode_ms),
         )
         for window, (count, n) in enumerate(zip(steps, sizes, strict=True))
     ]

@@ -34,10 +34,10 @@ from rerank.rankers.pe_decode import choice_scores, choices, dynamic, one_step
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
 from rerank.retrieval.hybrid import z_scores
 from rerank.types import (
-    Decoded,
+    DecodeCost,
     Passage,
     Precision,
-    Prepared,
+    PreparedTexts,
     Query,
     ScoreKind,
     Vector,
@@ -140,7 +140,7 @@ class PERankRanker(Ranker):
         passage = self._encoder.vector_cache.with_cached_vector(passage)
         return self._stems.with_cached_stems(passage) if self._lexical_weight else passage
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Embeds the query and the passages without a vector, each distinct text once.
 
         A passage counts as truncated if its vector covers only the beginning of its text; text shown next to the vector
@@ -158,7 +158,7 @@ class PERankRanker(Ranker):
         encoded = self._encoder.with_vectors(bounded, self._encoder_dtype)
         if self._prompts.reads_text:
             encoded = [with_text(passage, self._prompts.shown_text(passage)) for passage in encoded]
-        return Prepared(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
+        return PreparedTexts(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
     def encode(self, window: Window) -> Window:
         """Renders token ids with slots for the vectors. The tokens of dynamic decoding include its decode steps."""
@@ -174,10 +174,10 @@ class PERankRanker(Ranker):
         if self._dynamic:
             found = dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in parts])
         else:
-            found = [(scores, Decoded()) for scores in one_step(self._reader.read(inputs), passages)]
+            found = [(scores, DecodeCost()) for scores in one_step(self._reader.read(inputs), passages)]
         return [
-            WindowRanking(scores, cosines=_cosines(window), decoded=decoded, lexical=self._lexical(window))
-            for window, (scores, decoded) in zip(parts, found, strict=True)
+            WindowRanking(scores, cosines=_cosines(window), decode_cost=decode_cost, lexical=self._lexical(window))
+            for window, (scores, decode_cost) in zip(parts, found, strict=True)
         ]
 
     def _lexical(self, window: Window) -> tuple[float, ...]:

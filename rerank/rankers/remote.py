@@ -35,7 +35,7 @@ from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
 from rerank.rankers.remote_server import RemoteRanker
 from rerank.rankers.text_prompts import TextPrompts
-from rerank.types import Passage, Prepared, Query, Vector, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, Vector, Window, WindowRanking
 from rerank.util.combining import nfc
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
         self.info = replace(info, max_in_flight=model.served_by.max_in_flight)
         super().__init__(model.name, model.served_by, model.api_key)
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         return self._prompts.prepare(query, passages)
 
     def encode(self, window: Window) -> Window:
@@ -318,7 +318,7 @@ class _SelfTestAdapter(Ranker):
         self._asked: Future[list[WindowRanking]] | None = None
         self._has_stopped = False
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         return self._ranker.prepare(query, passages)
 
     def encode(self, window: Window) -> Window:

@@ -16,7 +16,7 @@ from rerank.inference_servers.api import Post
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 from rerank.inference_servers.server import Server, WatchedServer, client_of
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking
 from rerank.util.combining import nfc
 
 T = TypeVar("T")
@@ -103,8 +103,8 @@ class ApiRanker(RemoteRanker):
             relevance="" if is_listwise or not self._api.gives_probabilities else "score",
         )
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return Prepared(query, tuple(passages))
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
+        return PreparedTexts(query, tuple(passages))
 
     def encode(self, window: Window) -> Window:
         """Estimates the tokens of a window at about four characters each. The server makes the prompts."""

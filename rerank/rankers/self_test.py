@@ -118,7 +118,7 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
         SelfTestFailed: the ranker raised, or its scores are too few, not finite, depend on the batch, or differ from
             the scores of transformers or the golden ones.
     """
-    if not ranker.info.reads_passages:
+    if not ranker.info.reorders:
         return
     scores = _scores(ranker, allowed)
     if folder is not None and (path := folder / GOLDEN).is_file():

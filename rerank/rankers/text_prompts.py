@@ -12,7 +12,7 @@ from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window
+from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window
 
 
 class TextPrompts(ABC):
@@ -55,7 +55,7 @@ class TextPrompts(ABC):
                 "`thinking_tokens: 4096`"
             )
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """See Ranker."""
         return self.renderer.prepare(query, passages)
 

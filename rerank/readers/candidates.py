@@ -50,8 +50,8 @@ class CandidateList:
     candidates: tuple[Passage, ...]
 
 
-def passage_of(candidate: object, place: int) -> Passage:
-    """Converts a CandidateLike. A plain text, or a dict without an id, gets `place`, its 0-based place, as its doc_id.
+def passage_of(candidate: object, index: int) -> Passage:
+    """Converts a CandidateLike. A plain text, or a dict without an id, gets its position `index` as its doc_id, from 0.
 
     Further fields of a dict are ignored, with a warning in the log.
 
@@ -59,9 +59,9 @@ def passage_of(candidate: object, place: int) -> Passage:
         InvalidRequest: it is not a CandidateLike.
     """
     try:
-        return _passage(candidate, str(place))
+        return _passage(candidate, str(index))
     except BadRow as error:
-        raise InvalidRequest(f"candidates[{place}]", str(error)) from error
+        raise InvalidRequest(f"candidates[{index}]", str(error)) from error
 
 
 def read_candidates(path: Path) -> list[Passage]:
@@ -88,19 +88,19 @@ def read_candidates(path: Path) -> list[Passage]:
     return candidates
 
 
-def _passage(candidate: object, place: str) -> Passage:
+def _passage(candidate: object, index: str) -> Passage:
     match candidate:
         case Passage():
             return candidate
         case str():
-            return _from_mapping({"doc_id": place, "text": candidate})
+            return _from_mapping({"doc_id": index, "text": candidate})
         case (doc_id, text):
             return _from_mapping({"doc_id": doc_id, "text": text})
         case Mapping():
             if unread := candidate.keys() - set(FIELDS):
                 _warn_once(listed(sorted(map(str, unread))))
             has_id = any(name in candidate for name in DOC_ID_FIELDS)
-            return _from_mapping(candidate if has_id else {"doc_id": place, **candidate})
+            return _from_mapping(candidate if has_id else {"doc_id": index, **candidate})
     raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
 
 
@@ -148,7 +148,7 @@ def parse_request(row: object) -> CandidateList:
     with within("query"):
         query = Query(text_of(fields, "text"), query_id=id_of(fields, _QUERY_ID_FIELDS))
     return CandidateList(
-        query, tuple(_candidate(candidate, place) for place, candidate in enumerate(list_of(row, "candidates")))
+        query, tuple(_candidate(candidate, index) for index, candidate in enumerate(list_of(row, "candidates")))
     )
 
 
@@ -170,8 +170,8 @@ def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if "hits" not in row or "candidates" in row:
         return row
     query_ids, candidates = set[str](), []
-    for place, hit in enumerate(list_of(row, "hits")):
-        with within(f"hits[{place}]"):
+    for index, hit in enumerate(list_of(row, "hits")):
+        with within(f"hits[{index}]"):
             doc_id, text = id_of(as_object(hit), DOC_ID_FIELDS), text_of(hit, "content")
             candidates.append({"docid": doc_id, "score": hit.get("score"), "doc": {"content": text}})
             query_ids.add(id_of(hit, _QUERY_ID_FIELDS[:2]))
@@ -183,15 +183,15 @@ def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _without_repeats(request: CandidateList) -> CandidateList:
     """The request. Raises: BadRow if two of its candidates have the same id."""
-    places: dict[str, int] = {}
-    for place, candidate in enumerate(request.candidates):
-        if (first := places.setdefault(candidate.doc_id, place)) != place:
-            raise BadRow(f"has {candidate.doc_id!r} as candidates[{first}] and candidates[{place}]; give it once")
+    indices: dict[str, int] = {}
+    for index, candidate in enumerate(request.candidates):
+        if (first := indices.setdefault(candidate.doc_id, index)) != index:
+            raise BadRow(f"has {candidate.doc_id!r} as candidates[{first}] and candidates[{index}]; give it once")
     return request
 
 
-def _candidate(candidate: object, place: int) -> Passage:
-    with within(f"candidates[{place}]"):
+def _candidate(candidate: object, index: int) -> Passage:
+    with within(f"candidates[{index}]"):
         row = as_object(candidate)
         doc_id, score = id_of(row, DOC_ID_FIELDS), optional_number_of(row, "score")
         if isinstance(row.get("doc"), str):

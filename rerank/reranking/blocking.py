@@ -109,7 +109,7 @@ class Reranker:
             others: arguments of `CrossEncoder.rank` that have no effect here, as for `predict`.
 
         Returns:
-            Dicts with "corpus_id", the place in `documents`, "score" and, if the model gives it, "relevance": the
+            Dicts with "corpus_id", the position in `documents`, "score" and, if the model gives it, "relevance": the
             probability that the text answers the query, which is comparable between lists. Best first.
 
         Raises:
@@ -160,14 +160,14 @@ class Reranker:
         check_arguments(others)
         if len(pairs) == 2 and isinstance(pairs[0], str) and not isinstance(pairs, str):
             return float(self.predict([(pairs[0], str(pairs[1]))])[0])  # type: ignore[index]
-        places: dict[str, list[int]] = {}
+        indices: dict[str, list[int]] = {}
         given = [pair_of(pair, "(query, text)") for pair in cast(Sequence[tuple[str, str]], pairs)]
-        for place, (query, _) in enumerate(given):
-            places.setdefault(query, []).append(place)
-        lists = [(query, [given[place][1] for place in of_query]) for query, of_query in places.items()]
+        for index, (query, _) in enumerate(given):
+            indices.setdefault(query, []).append(index)
+        lists = [(query, [given[index][1] for index in own]) for query, own in indices.items()]
         scores = np.zeros(len(given))
         rankings = self.rerank_many(lists, RankOptions(ordered=False), bool(show_progress_bar))
-        for of_query, ranking in zip(places.values(), rankings, strict=True):
+        for own, ranking in zip(indices.values(), rankings, strict=True):
             if isinstance(ranking, RerankError):
                 raise ranking
             if len(lists) > 1 and not ranking.score_kind.is_pointwise:
@@ -178,7 +178,7 @@ class Reranker:
                     "a model that reads each text alone",
                 )
             for item in ranking.ranked:
-                scores[of_query[item.position]] = item.score
+                scores[own[item.position]] = item.score
         return scores
 
     def rerank(

@@ -21,7 +21,7 @@ from rerank.rankers.base import RankerInfo
 from rerank.reranking.unordered import shared_words
 from rerank.types import Passage, RankedCandidate, Ranking, ScoreKind, SlicedWork, Trace, with_title
 
-#: The place of a chunk's first character, and the place after its last one.
+#: The index of the first character of a chunk, and the index after its last one.
 Span: TypeAlias = tuple[int, int]
 
 #: The least tokens of a chunk, also for a model that reads less.
@@ -71,8 +71,8 @@ class ChunkedDocuments:
         """
         tokens = chunk_tokens(infos, len(encoder.token_ends(request.query.text)))
         of_documents, unread = list[list[Chunk]](), set[str]()
-        for place, document in enumerate(request.candidates):
-            chunks = yield from _divide(document, place, tokens, request.options.max_chunks_per_doc, encoder)
+        for index, document in enumerate(request.candidates):
+            chunks = yield from _divide(document, index, tokens, request.options.max_chunks_per_doc, encoder)
             last = chunks[-1].span
             if last and document.prefix_chars + last[1] < len(document.text):
                 unread.add(document.doc_id)
@@ -125,7 +125,7 @@ def chunk_tokens(infos: Sequence[RankerInfo], query_tokens: int) -> float:
     reads = [
         info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0)
         for info in infos
-        if info.reads_passages
+        if info.reorders
     ]
     if reads and not _reads_all_chunks(infos):
         reads.append(_MAX_TOKENS_ALONE)
@@ -136,16 +136,16 @@ def _reads_all_chunks(infos: Sequence[RankerInfo]) -> bool:
     return len(infos) == 1 and infos[0].score_kind.is_pointwise
 
 
-def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encoder: Encoder) -> SlicedWork[list[Chunk]]:
+def _divide(document: Passage, index: int, tokens: float, max_chunks: int, encoder: Encoder) -> SlicedWork[list[Chunk]]:
     """Divides a document into chunks, without its vectors. Reads no more of it than they can hold.
 
     The title comes before each chunk, up to half of its tokens.
 
     Args:
-        place: the position of the document in the request.
+        index: of the document in the request.
         tokens: the length of a chunk. A document that is no longer is its only chunk.
     """
-    whole = [Chunk(document, place)]
+    whole = [Chunk(document, index)]
     if len(document.text) <= tokens:  # no token is shorter than a character
         return whole
     sent = document.text[document.prefix_chars :]
@@ -162,7 +162,7 @@ def _divide(document: Passage, place: int, tokens: float, max_chunks: int, encod
         start = int(ends[first - 1]) if first else 0
         end = int(ends[first + tokens_each - 1]) if first + tokens_each < len(ends) else len(sent)
         text = with_title(sent[start:end], title)
-        chunks.append(Chunk(replace(chunk, text=text), place, (start, end)))
+        chunks.append(Chunk(replace(chunk, text=text), index, (start, end)))
     return chunks
 
 

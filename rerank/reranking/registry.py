@@ -245,11 +245,11 @@ class ModelRegistry:
             if size > info.max_window_size:
                 raise _window_too_large(name, size, info.max_window_size)
             strategy = strategy_of(self._kind(name, options), size, options.stride or size // 2)
-            of_list = FirstStageKind.NEURAL if stages else weight  # a preranker is a neural first stage
-            of_list = of_list if isinstance(of_list, float) else self._weights[name][of_list]
-            of_list = of_list if info.reads_passages else 0.0
-            has_scores = not of_list or info.score_kind is not ScoreKind.RANK
-            stages.append(RankStage(name, strategy, of_list, has_scores))
+            counted = FirstStageKind.NEURAL if stages else weight  # a preranker is a neural first stage
+            counted = counted if isinstance(counted, float) else self._weights[name][counted]
+            counted = counted if info.reorders else 0.0
+            has_scores = not counted or info.score_kind is not ScoreKind.RANK
+            stages.append(RankStage(name, strategy, counted, has_scores))
         return tuple(stages)
 
 

@@ -258,8 +258,8 @@ class AsyncReranker:
         If all of them are, the index tells how rare the words of the query are.
         """
         given, doc_ids = list[Passage](), list[str]()
-        for place, candidate in enumerate(candidate_list(candidates)):
-            given.append(candidate if isinstance(candidate, Passage) else passage_of(candidate, place))
+        for position, candidate in enumerate(candidate_list(candidates)):
+            given.append(candidate if isinstance(candidate, Passage) else passage_of(candidate, position))
             if given[-1].in_index:
                 doc_ids.append(given[-1].doc_id)
         stored = dict[str, Passage]()
@@ -269,9 +269,9 @@ class AsyncReranker:
             stored = {passage.doc_id: passage for passage in found}
             if len(doc_ids) == len(given):
                 query = await self.convert(index.with_word_table, query)
-        for place, passage in enumerate(given):
+        for position, passage in enumerate(given):
             if passage.in_index or passage.title or not passage.is_as_sent:
-                given[place] = _passage(passage, stored)
+                given[position] = _passage(passage, stored)
         return query, tuple(given)
 
     def _open_index(self) -> Index:

@@ -97,8 +97,8 @@ def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking
     if trace.repairs:
         share = f"{trace.repairs} of {generated} places ({trace.repairs / generated:.0%})"
         warning = f"{share} in what the model wrote were repaired; passages that it did not name kept their order"
-    told = "; ".join(filter(None, (trace.model_warning, warning)))
-    return replace(ranking, trace=replace(trace, generated=generated, model_warning=told))
+    warnings = "; ".join(filter(None, (trace.model_warning, warning)))
+    return replace(ranking, trace=replace(trace, generated=generated, model_warning=warnings))
 
 
 def _with_cached_vectors(passages: Sequence[Passage], rankers: Sequence[Ranker]) -> SlicedWork[list[Passage]]:

@@ -85,8 +85,8 @@ class UnorderedList:
         for item in of_distinct.ranked:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
-            for place in self.groups[item.position]:
-                ranked.append(RankedCandidate(self.candidates[place], place, score, item.relevance, item.span))
+            for index in self.groups[item.position]:
+                ranked.append(RankedCandidate(self.candidates[index], index, score, item.relevance, item.span))
         lost = "" if self.has_scores or not options.first_stage_weight else _NO_SCORES
         trace = self._trace(of_distinct.trace, warning_of_lost_scores(self.candidates) or lost)
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
@@ -106,7 +106,7 @@ class UnorderedList:
             trace,
             windows=tuple(
                 [
-                    replace(window, positions=tuple([first[place] for place in window.positions]))
+                    replace(window, positions=tuple([first[index] for index in window.positions]))
                     for window in trace.windows
                 ]
             ),

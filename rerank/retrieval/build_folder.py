@@ -14,7 +14,7 @@ from typing import Any
 
 from rerank.errors import ConfigError
 from rerank.util.files import (
-    absent,
+    absolute_new_path,
     damage_of,
     rename_to_absent,
     report_disk_errors,
@@ -79,7 +79,7 @@ def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = Fals
         ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan;
             or the disk is full, which leaves the folder for the next call.
     """
-    out = absent(out)
+    out = absolute_new_path(out)
     folder = out.with_name(f"{out.name}.partial")
     with report_uncreatable(out):
         folder.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def teacher_of(method: FeedbackMethod, scores: Sequence[float], kind: ScoreKind)
         kind: the meaning of the scores; the logit of a probability is the logarithm of its odds.
     """
     if method is not FeedbackMethod.KL:
-        rank = {score: float(place) for place, score in enumerate(sorted(set(scores)))}
+        rank = {score: float(index) for index, score in enumerate(sorted(set(scores)))}
         return [rank[score] for score in scores]
     if kind is not ScoreKind.POINTWISE_PROBABILITY:
         return list(scores)

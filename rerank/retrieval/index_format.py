@@ -170,11 +170,11 @@ class ArrayFile:
 
     def read_into(self, numbers: npt.NDArray[Any], first: int) -> None:
         """Fills a flat array with what begins at the row `first`. Raises: see `read`."""
-        missing, place = numbers.view(np.uint8).data, self._first_byte + first * self.mapped.strides[0]
+        missing, offset = numbers.view(np.uint8).data, self._first_byte + first * self.mapped.strides[0]
         while missing:  # the system returns at most 2 GB at a time
-            if not (size := os.preadv(self._file.fileno(), [missing], place)):
+            if not (size := os.preadv(self._file.fileno(), [missing], offset)):
                 raise damaged(self._path, "it ends too early")
-            missing, place = missing[size:], place + size
+            missing, offset = missing[size:], offset + size
 
 
 def reserve(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The requests of the service, and the check of their values: the one place for all ports.
+"""The requests of the service, and the check of their values, for all ports.
 
 A port translates its messages into these requests and checks nothing but their form. Only what depends on the model,
 such as the largest window, is checked later, when the registry resolves the model.
@@ -103,16 +103,16 @@ def _query(query: Query, limits: Limits) -> Query:
 def _candidates(given: Sequence[Passage], limits: Limits) -> tuple[Passage, ...]:
     """The candidates without control characters. Raises: InvalidRequest."""
     candidates, doc_ids, most = list[Passage](), set[str](), limits.max_passage_chars
-    for place, passage in enumerate(given):
+    for index, passage in enumerate(given):
         doc_id, text, title = passage.doc_id, passage.text, passage.title
         if len(doc_id) > _MAX_DOC_ID_CHARS or len(text) > most or len(title) > most:
-            raise _too_long(passage, place, limits)
+            raise _too_long(passage, index, limits)
         if not is_valid_doc_id(doc_id):
             problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
-            raise InvalidRequest(f"candidates[{place}].doc_id", f"{doc_id!r} {problem}")
+            raise InvalidRequest(f"candidates[{index}].doc_id", f"{doc_id!r} {problem}")
         if passage.score is not None and not math.isfinite(passage.score):
             problem = f"{passage.score} is not a finite number; send one, or leave it out"
-            field = f"candidates[{place}].first_stage_score"
+            field = f"candidates[{index}].first_stage_score"
             raise InvalidRequest(field, problem, {"value": str(passage.score)})
         if CONTROL.search(text) or CONTROL.search(title):
             passage = replace(passage, text=CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
@@ -123,11 +123,11 @@ def _candidates(given: Sequence[Passage], limits: Limits) -> tuple[Passage, ...]
     return tuple(candidates)
 
 
-def _too_long(passage: Passage, place: int, limits: Limits) -> InvalidRequest:
+def _too_long(passage: Passage, index: int, limits: Limits) -> InvalidRequest:
     if len(passage.doc_id) > _MAX_DOC_ID_CHARS:
-        return too_many(f"candidates[{place}].doc_id", len(passage.doc_id), _MAX_DOC_ID_CHARS, "characters", "")
+        return too_many(f"candidates[{index}].doc_id", len(passage.doc_id), _MAX_DOC_ID_CHARS, "characters", "")
     name = "text" if len(passage.text) > limits.max_passage_chars else "title"
-    chars, field = len(getattr(passage, name)), f"candidates[{place}].{name}"
+    chars, field = len(getattr(passage, name)), f"candidates[{index}].{name}"
     return too_many(field, chars, limits.max_passage_chars, "characters", "limits.max_passage_chars")
 
 

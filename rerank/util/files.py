@@ -53,7 +53,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     Raises:
         ConfigError: `out` exists already, its parent cannot be written, or another process created it in the meantime.
     """
-    out = absent(out)
+    out = absolute_new_path(out)
     with report_uncreatable(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
@@ -161,7 +161,7 @@ def report_disk_errors(out: Path, way_out: str) -> Iterator[None]:
         raise ConfigError(f"{error.filename or out} cannot be written: {error.strerror}; {way_out}") from error
 
 
-def absent(out: Path) -> Path:
+def absolute_new_path(out: Path) -> Path:
     """The absolute path of a folder that is to be created. Raises: ConfigError if it exists."""
     if out.exists():
         raise ConfigError(f"{out.absolute()} exists already; remove it first or choose another folder")

@@ -19,9 +19,9 @@ def check_header_value(name: str, value: str) -> None:
             f"{name} begins or ends with white space, such as the line end of the file that it comes from; set it "
             'without, as in "$(cat FILE)"'
         )
-    for place, character in enumerate(value):
+    for index, character in enumerate(value):
         if not " " <= character <= "~":
             raise ConfigError(
-                f"{name} has the character U+{ord(character):04X} at place {place + 1}; only letters, digits "
+                f"{name} has the character U+{ord(character):04X} at position {index + 1}; only letters, digits "
                 "and signs of ASCII can be sent, so copy it again"
             )

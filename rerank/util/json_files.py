@@ -71,8 +71,8 @@ def _differences(name: str, stored: object, current: object) -> Iterator[tuple[s
         for key in sorted(there.keys() | now.keys()):
             yield from _differences(f"{name}.{key}" if name else key, there.get(key), now.get(key))
     elif isinstance(stored, list) and isinstance(current, list) and len(stored) == len(current):
-        for place, pair in enumerate(zip(stored, current, strict=True)):
-            yield from _differences(f"{name}[{place}]", *pair)
+        for index, pair in enumerate(zip(stored, current, strict=True)):
+            yield from _differences(f"{name}[{index}]", *pair)
     elif stored != current:
         yield name, _shown(stored), _shown(current)
 

@@ -104,7 +104,7 @@ def make_windows(
         vectors = noise.normal(size=(passages, encoder.id.dimension)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         pairs = zip(passage_texts[:passages], vectors, strict=True)
-        given = (Passage(f"d{place}", text, vector=vector) for place, (text, vector) in enumerate(pairs))
+        given = (Passage(f"d{index}", text, vector=vector) for index, (text, vector) in enumerate(pairs))
         windows.append(Window(query, tuple(given)))
     return windows
 

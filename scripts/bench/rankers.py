@@ -123,7 +123,7 @@ def _decode_ratio(ranker: Ranker, windows: Sequence[Window]) -> float:
     """The time of the steps after the first choice, divided by the time of what comes before, windows read together."""
     start_s = time.perf_counter()
     rankings = rank_windows(ranker, windows)
-    decode_s = rankings[0].decoded.ms / 1000
+    decode_s = rankings[0].decode_cost.ms / 1000
     return decode_s / (time.perf_counter() - start_s - decode_s)
 
 

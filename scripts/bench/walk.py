@@ -168,7 +168,7 @@ def _read(out: Path) -> list[Function]:
 def evaluation(folder: Path, model: str, texts: Sequence[str]) -> list[str]:
     """Writes two judged lists, and returns a command that evaluates a model on them."""
     requests, qrels = folder / "requests.jsonl", folder / "qrels.txt"
-    candidates = [{"docid": f"d{place}", "doc": text} for place, text in enumerate(texts)]
+    candidates = [{"docid": f"d{index}", "doc": text} for index, text in enumerate(texts)]
     rows = [{"query": {"qid": query_id, "text": _QUERY}, "candidates": candidates} for query_id in ("1", "2")]
     requests.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     qrels.write_text("1 0 d1 1\n2 0 d2 1\n", encoding="utf-8")
@@ -187,7 +187,7 @@ def training(folder: Path, texts: Sequence[str]) -> list[str]:
 
     llama(LlamaSize(64, 128, 1, 2, 2, 49_152)).save_pretrained(folder / "base")
     load_tokenizer_of(bundled.FIRST).save_pretrained(folder / "base")
-    passages = tuple(Passage(str(place), text) for place, text in enumerate(texts[:4]))
+    passages = tuple(Passage(str(index), text) for index, text in enumerate(texts[:4]))
     lists = [TrainingList(Query(_QUERY, str(number)), passages, (1.0, 0.0, 0.0, 0.0)) for number in range(6)]
     write_lists(folder / "lists.jsonl", lists)
     paths = {"--base": folder / "base", "--lists": folder / "lists.jsonl", "--output-dir": folder / "run"}

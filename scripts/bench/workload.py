@@ -86,7 +86,7 @@ class Workload:
             copies = 1 if self.quick else _DEPTH // PASSAGES
             # A number in front makes each text new.
             texts = [f"{number} {copy} {passage.text}" for copy in range(copies) for passage in passages]
-            yield "a query", [Passage(f"d{place}", text) for place, text in enumerate(texts)]
+            yield "a query", [Passage(f"d{index}", text) for index, text in enumerate(texts)]
 
 
 def time_in_turns(

@@ -23,7 +23,7 @@ _SEARCH_TOP_N = 10
 _CANDIDATE = {
     "type": "object",
     "properties": {
-        "doc_id": {"type": "string", "description": "Default: its place in the list, from 0."},
+        "doc_id": {"type": "string", "description": "Default: its position in the list, from 0."},
         "text": {"type": "string"},
         "title": {"type": "string"},
         "score": {"type": "number", "description": "The first stage's score; give it to all candidates or to none."},
@@ -120,7 +120,7 @@ def _answer(response: pb.RerankResponse) -> dict[str, Any]:
     """The answer to a client: the results, the model, and how much it ranked."""
     execution = response.execution
     found: dict[str, Any] = {
-        "results": [_item(place, item) for place, item in enumerate(response.results, 1)],
+        "results": [_item(index, item) for index, item in enumerate(response.results, 1)],
         "model": execution.model,
         "completeness": pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower(),
         "total_ms": round(execution.total_ms, 1),

@@ -41,7 +41,7 @@ _STATUSES = {
 
 def openapi(by_path: APIs) -> dict[str, Any]:
     """The OpenAPI document of these APIs."""
-    apis = [api for of_path in by_path.values() for api in of_path.values()]
+    apis = [api for apis in by_path.values() for api in apis.values()]
     requests: list[JsonType] = list(dict.fromkeys(api.request for api in apis))
     replies: list[JsonType] = list(dict.fromkeys(api.reply for api in apis))
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
@@ -62,7 +62,7 @@ def openapi(by_path: APIs) -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],
         "paths": {
-            **{path: _post(of_path) for path, of_path in by_path.items()},
+            **{path: _post(apis) for path, apis in by_path.items()},
             "/v1/models": _get("The models that requests may name"),
             "/info": _get("The default model and the limits, by TEI's names"),
             "/health": _get("200 if the default model is served, otherwise 503"),

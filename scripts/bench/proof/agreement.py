@@ -82,7 +82,7 @@ def _windows(proof: Proof) -> list[Window]:
     """Two windows, one of them shorter."""
     (first, second), sizes = proof.lists[:2], (PASSAGES, PASSAGES // 2)
     return [
-        Window(Query(query), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts[:size])))
+        Window(Query(query), tuple(Passage(f"d{index}", text) for index, text in enumerate(texts[:size])))
         for (query, texts), size in zip((first, second), sizes, strict=True)
     ]
 
@@ -180,7 +180,7 @@ def prove_precision(proof: Proof) -> Iterator[Row]:
         yield Row("precision of a trained model", "not measured: it needs WEIGHTS and --requests")
         return
     windows = [
-        (Query(query), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts[:PASSAGES])))
+        (Query(query), tuple(Passage(f"d{index}", text) for index, text in enumerate(texts[:PASSAGES])))
         for query, texts in proof.lists
     ]
     expected: list[tuple[int, ...]] = []
@@ -193,8 +193,8 @@ def prove_precision(proof: Proof) -> Iterator[Row]:
 
 def order_tau(order: Sequence[int], other: Sequence[int]) -> float:
     """Kendall's tau of two orders of a window; 1 for a single passage."""
-    ranks = {place: rank for rank, place in enumerate(other)}
-    tau = kendall_tau([ranks[place] for place in order])
+    ranks = {index: rank for rank, index in enumerate(other)}
+    tau = kendall_tau([ranks[index] for index in order])
     return 1.0 if tau is None else tau
 
 

@@ -97,7 +97,7 @@ def _lists(proof: Proof) -> list[TrainingList]:
     return [
         TrainingList(
             Query(query, str(number)),
-            tuple(Passage(f"d{place}", text) for place, text in enumerate(texts[:PASSAGES])),
+            tuple(Passage(f"d{index}", text) for index, text in enumerate(texts[:PASSAGES])),
             tuple(draw.random() for _ in range(PASSAGES)),
         )
         for number, (query, texts) in enumerate(proof.lists[:_WINDOWS])

@@ -18,7 +18,7 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.engine.strategies import Cost, RankStage, Round, Schedule, Sliding, Strategy, reordered
-from rerank.types import Passage, Prepared, Query, Ranking, RankOptions, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, Ranking, RankOptions, Window, WindowRanking
 from tests.fakes import HeldRanker, NumberRanker, numbered_passages
 
 LARGE_BATCHES = EngineConfig(max_batch_tokens=4096)
@@ -56,10 +56,10 @@ class ObservedRanker(NumberRanker):
         self.threads: dict[str, set[int]] = {"prepare": set(), "encode": set(), "score": set()}
         self.prepared = 0
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         self.threads["prepare"].add(threading.get_ident())
         self.prepared += 1
-        return Prepared(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
+        return PreparedTexts(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
 
     def encode(self, window: Window) -> Window:
         self.threads["encode"].add(threading.get_ident())

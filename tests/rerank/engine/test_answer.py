@@ -16,7 +16,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
     Completeness,
     Passage,
-    Prepared,
+    PreparedTexts,
     Query,
     Ranking,
     RankOptions,
@@ -139,8 +139,8 @@ def test_round_takes_the_time_of_the_window_that_was_answered_last() -> None:
 def test_trace_describes_windows_cost_and_model() -> None:
     """A round takes the time of its slowest window, as its windows wait and run concurrently."""
     request = request_with(3, Sliding(2, 1))
-    request.add_prepared((), Prepared(Query("q"), (), ("d2", "d0")), 0.25, 0.5)
-    request.add_prepared((), Prepared(Query("q"), (), ("d0", "d1")), 0.25, 1.5)
+    request.add_prepared((), PreparedTexts(Query("q"), (), ("d2", "d0")), 0.25, 0.5)
+    request.add_prepared((), PreparedTexts(Query("q"), (), ("d0", "d1")), 0.25, 1.5)
     window = result([0.1, 0.2], tokens=7, queue_ms=1.0, model_ms=4.0, repairs=2)
     add_round(request, [(1, 2), (0, 2)], window, result([0.4, 0.3], 5, 2.0, 9.0))
     add_round(request, [(0, 2)], result([0.4, 0.3], tokens=5, queue_ms=2.0, model_ms=8.0, repairs=3))

@@ -13,7 +13,7 @@ from rerank.config import EngineConfig
 from rerank.engine.request import Phase, Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.errors import Overloaded, RankerFailure, ShuttingDown
-from rerank.types import Passage, Prepared, Query, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, Window, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     LARGE_BATCHES,
@@ -104,7 +104,7 @@ async def test_failure_affects_only_its_own_window(
 
 async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
     class TimingOut(NumberRanker):
-        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
             raise TimeoutError("disk")
 
     async with engine_for(TimingOut()) as engine:

@@ -16,7 +16,7 @@ from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Sliding, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import Passage, Prepared, Query
+from rerank.types import Passage, PreparedTexts, Query
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     Blocks,
@@ -41,12 +41,12 @@ class SlicedRanker(NumberRanker):
         if not holds:
             self.release.set()
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         self.slices.append([passage.doc_id for passage in passages])
         self.queries.append(query.text)
         self.entered.set()
         assert self.release.wait(timeout=60), "nobody released the ranker"
-        return Prepared(Query(f"prepared {query.text}"), tuple(passages), truncated_doc_ids=(passages[0].doc_id,))
+        return PreparedTexts(Query(f"prepared {query.text}"), tuple(passages), truncated_doc_ids=(passages[0].doc_id,))
 
 
 def long_request(n: int) -> Request:

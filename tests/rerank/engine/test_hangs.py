@@ -12,7 +12,7 @@ from rerank.config import EngineConfig
 from rerank.engine import scheduler
 from rerank.engine.engine import Engine
 from rerank.errors import RankerFailure
-from rerank.types import Passage, Prepared, Query, Window, WindowRanking
+from rerank.types import Passage, PreparedTexts, Query, Window, WindowRanking
 from tests.fakes import NumberRanker
 from tests.rerank.engine.harness import positions, request_for, wait_for
 
@@ -28,7 +28,7 @@ class HangingRanker(NumberRanker):
         if method == self._method and query.text == "hang":
             self.release.wait(timeout=60)
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         self._do("prepare", query)
         return super().prepare(query, passages)
 
@@ -81,7 +81,7 @@ async def test_panic_of_a_tokenizer_fails_its_request_only() -> None:
         pass
 
     class Panicking(NumberRanker):
-        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
             if query.text == "panic":
                 raise PanicException("retry-limit-in-match over")
             return super().prepare(query, passages)

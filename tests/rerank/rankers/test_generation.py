@@ -83,10 +83,10 @@ def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(trained
     encoded = ranker.encode(make_window(3))
     start_s = time.perf_counter()
     (ranking,) = rank_windows(ranker, [make_window(3)])
-    assert ranking.decoded.tokens == len(byte_level()(ANSWER, add_special_tokens=False)["input_ids"]) + 1  # the end
-    assert 0 < ranking.decoded.ms < (time.perf_counter() - start_s) * 1000
+    assert ranking.decode_cost.tokens == len(byte_level()(ANSWER, add_special_tokens=False)["input_ids"]) + 1  # the end
+    assert 0 < ranking.decode_cost.ms < (time.perf_counter() - start_s) * 1000
     read = len(encoded.prompts[0])
-    assert encoded.tokens_with(ranking.decoded) == read + ranking.decoded.tokens < encoded.tokens
+    assert encoded.tokens_with(ranking.decode_cost) == read + ranking.decode_cost.tokens < encoded.tokens
 
 
 def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained: Path, tmp_path: Path) -> None:
@@ -109,12 +109,12 @@ def test_order_of_exact_length_ends_neither_early_nor_late(trained: Path) -> Non
             len(byte_level()(" > ".join(f"[{name}]" for name in ALL_LETTERS[:n]))["input_ids"]) - 1
         )  # RankLLM's count
         (ranking,) = rank_windows(ranker, [make_window(n)])
-        assert ranking.decoded.tokens == bare
+        assert ranking.decode_cost.tokens == bare
         assert (ranker.fewest_tokens(n), ranker.new_tokens(n)) == (bare, bare)
     free = GenerationRanker(trained, "first", LETTERS, device="cpu")
     (ranking,) = rank_windows(free, [make_window(2)])
     assert free.fewest_tokens(2) == 0
-    assert ranking.decoded.tokens < free.new_tokens(2)
+    assert ranking.decode_cost.tokens < free.new_tokens(2)
 
 
 def generate_with_transformers(checkpoint: Path, prompt: list[int], max_new_tokens: int) -> str:

@@ -104,8 +104,8 @@ def test_one_step_is_the_first_step(orders: list[tuple[int, ...]], one_step: lis
 def test_choices_and_their_time_are_told_from_those_of_the_prompt(ranker: PERankRanker) -> None:
     window = max(WINDOWS, key=lambda window: len(window.passages))
     ranking, of_two = rank_windows(ranker, [window, replace(window, top_n=2)])
-    assert (ranking.decoded.tokens, of_two.decoded.tokens) == (len(window.passages) - 1, 2)
-    assert ranking.decoded.ms > 0
+    assert (ranking.decode_cost.tokens, of_two.decode_cost.tokens) == (len(window.passages) - 1, 2)
+    assert ranking.decode_cost.ms > 0
 
 
 def with_top_n(windows: Sequence[Window], top_n: int) -> list[Window]:

@@ -209,7 +209,7 @@ def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_rea
 
 
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
-NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
+NO_READER = replace(INFO, max_passage_tokens=0, reorders=False)
 
 
 @pytest.mark.parametrize(

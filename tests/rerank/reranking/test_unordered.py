@@ -18,7 +18,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
 from rerank.retrieval.index import Index
-from rerank.types import Completeness, Passage, Prepared, Ranking, RankOptions, StrategyKind, Window, WindowRanking
+from rerank.types import Completeness, Passage, PreparedTexts, Ranking, RankOptions, StrategyKind, Window, WindowRanking
 from tests.fakes import NumberRanker, number_in
 from tests.serving import reranker_of
 from tests.slices import finished
@@ -32,8 +32,8 @@ SINGLE = replace(UNORDERED, strategy="single")
 class PlaceRanker(NumberRanker):
     """Prefers what it reads first: the number in the text, less the place in the window. It truncates "relevance 3"."""
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return Prepared(query, tuple(passages), tuple(p.doc_id for p in passages if p.text == "relevance 3"))
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
+        return PreparedTexts(query, tuple(passages), tuple(p.doc_id for p in passages if p.text == "relevance 3"))
 
     def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
         return [

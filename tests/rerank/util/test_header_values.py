@@ -13,8 +13,8 @@ from rerank.util.header_values import check_header_value
 BAD = [
     ("abc\n", "begins or ends with white space, such as the line end of the file that it comes from; set it without"),
     (" abc", "begins or ends with white space"),
-    ("a\u043ac", r"has the character U\+043A at place 2; only letters, digits and signs of ASCII"),
-    ("a\x01c", r"has the character U\+0001 at place 2"),
+    ("a\u043ac", r"has the character U\+043A at position 2; only letters, digits and signs of ASCII"),
+    ("a\x01c", r"has the character U\+0001 at position 2"),
 ]
 
 

@@ -368,7 +368,7 @@ def _from_conversation(row: Any, query_id: str) -> TrainingList:
 
 
 def _from_pe_rank(row: Any, query_id: str) -> TrainingList:
-    """The list of a row of PE-Rank's training. The place in the prompt is the doc_id.
+    """The list of a row of PE-Rank's training. The position in the prompt is the doc_id.
 
     Raises:
         CollectionError: ranking, texts and marks are not of the same passages, or there is no query.
@@ -376,10 +376,10 @@ def _from_pe_rank(row: Any, query_id: str) -> TrainingList:
     """
     texts, n = list(row["extra_texts"]), len(row["ranking"])
     first = min(row["ranking"], default=0)
-    ranking = [place - 1 if first == 1 else place for place in row["ranking"]]
+    ranking = [index - 1 if first == 1 else index for index in row["ranking"]]
     if sorted(ranking) != list(range(n)):
         raise CollectionError(f"ranking {row['ranking']} does not name each of {n} passages once, from 0 or from 1")
-    if texts[n:] not in ([], [texts[place] for place in ranking if place < len(texts)]) or len(texts) < n:
+    if texts[n:] not in ([], [texts[index] for index in ranking if index < len(texts)]) or len(texts) < n:
         raise CollectionError(
             f"{len(texts)} extra_texts for a ranking of {n}; give {n} of them, or the same {n} again in its order"
         )
@@ -387,21 +387,21 @@ def _from_pe_rank(row: Any, query_id: str) -> TrainingList:
     prompt = "\n".join(text for speaker, text in turns_of(conversation) if speaker in USER)
     if (marks := prompt.count(PE_RANK_MARK)) != n:
         raise CollectionError(f"the prompt has {marks} {PE_RANK_MARK}, and the ranking {n} passages")
-    passages = tuple(Passage(str(place), text) for place, text in enumerate(texts[:n], start=1))
+    passages = tuple(Passage(str(index), text) for index, text in enumerate(texts[:n], start=1))
     query = Query(_query(prompt, _query_line(prompt)), query_id)
     return TrainingList(query, passages, relevance_from_ranking(ranking, n))
 
 
 def _from_e2rank(row: Any, query_id: str) -> TrainingList:
-    """The list of a row of E2Rank's training. The place in the list is the doc_id.
+    """The list of a row of E2Rank's training. The position in the list is the doc_id.
 
     Raises:
         CollectionError: the ranking names other passages than the row has.
         KeyError, TypeError: the row is not one of E2Rank's.
     """
-    passages = tuple(Passage(str(place), text) for place, text in enumerate(row["document"], start=1))
+    passages = tuple(Passage(str(index), text) for index, text in enumerate(row["document"], start=1))
     try:
-        relevance = relevance_from_ranking([place - 1 for place in row["ranking"]], len(passages))
+        relevance = relevance_from_ranking([index - 1 for index in row["ranking"]], len(passages))
     except CollectionError as error:
         raise CollectionError(f"ranking {row['ranking']}, which counts from 1: {error}") from error
     return TrainingList(Query(row["query"], query_id), passages, relevance)
@@ -477,16 +477,16 @@ def _row(item: TrainingList) -> dict[str, Any]:
 
 
 def _quoted(errors: Sequence[str]) -> str:
-    """The first errors, "file:line: reason"; a reason of several lines stands once, after their places."""
-    places: dict[str, list[str]] = {}
+    """The first errors, "file:line: reason"; a reason of several lines stands once, after its lines."""
+    locations: dict[str, list[str]] = {}
     for error in errors:
-        place, _, reason = error.partition(": ")
-        places.setdefault(reason, []).append(place)
+        location, _, reason = error.partition(": ")
+        locations.setdefault(reason, []).append(location)
     quoted = [
         f"{', '.join(lines[:_QUOTED_LINES])}{', …' * (len(lines) > _QUOTED_LINES)}: {reason}"
-        for reason, lines in list(places.items())[:_QUOTED_LINES]
+        for reason, lines in list(locations.items())[:_QUOTED_LINES]
     ]
-    return "; ".join(quoted) + ("; …" if len(places) > _QUOTED_LINES else "")
+    return "; ".join(quoted) + ("; …" if len(locations) > _QUOTED_LINES else "")
 
 
 def _check_errors(path: Path, valid: int, errors: Sequence[str], what: str) -> None:

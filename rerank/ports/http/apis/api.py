@@ -92,19 +92,19 @@ def to_json(kind: type[BaseModel], reply: Any) -> bytes:
 ByField: TypeAlias = Mapping[str, RerankAPI]
 
 
-def chosen(of_path: ByField, body: Mapping[str, Any]) -> RerankAPI:
+def chosen(apis: ByField, body: Mapping[str, Any]) -> RerankAPI:
     """The API of a body, by the first field that the body has. Raises: InvalidRequest if it has none."""
-    if len(of_path) == 1:
-        return next(iter(of_path.values()))
-    found = next((api for field, api in of_path.items() if field in body), None)
+    if len(apis) == 1:
+        return next(iter(apis.values()))
+    found = next((api for field, api in apis.items() if field in body), None)
     if found is None:
-        raise InvalidRequest("body", f"no API has a request like this; send {choices(of_path)}")
+        raise InvalidRequest("body", f"no API has a request like this; send {choices(apis)}")
     return found
 
 
-def choices(of_path: ByField) -> str:
+def choices(apis: ByField) -> str:
     """The contents of requests in words, such as "documents (Cohere, Jina) or texts (TEI)"."""
-    *others, last = [api.name for api in of_path.values()]
+    *others, last = [api.name for api in apis.values()]
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -268,7 +268,7 @@ def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:
 
 def _path(location: tuple[int | str, ...]) -> str:
     """The path of a field, such as documents[3]. What follows an index names the alternatives of a union."""
-    index = next((place for place, part in enumerate(location) if isinstance(part, int)), len(location))
+    index = next((index for index, part in enumerate(location) if isinstance(part, int)), len(location))
     names = ".".join(str(part) for part in location[:index])
     return f"{names}[{location[index]}]" if index < len(location) else names
 
@@ -276,7 +276,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 def candidates_of(
     documents: Sequence[Document], fields: Sequence[str] | None = None, name: str = "documents"
 ) -> list[Passage]:
-    """The documents with their places as doc_ids. A text is the fields in the given order, one per line.
+    """The documents with their positions as doc_ids. A text is the fields in the given order, one per line.
 
     Without `fields`, it is the text of the field `text`, with the title.
 
@@ -286,12 +286,12 @@ def candidates_of(
     Raises:
         InvalidRequest: an object has none of the fields, or one of them is not a text.
     """
-    return [_candidate(document, f"{name}[{place}]", place, fields) for place, document in enumerate(documents)]
+    return [_candidate(document, f"{name}[{index}]", index, fields) for index, document in enumerate(documents)]
 
 
-def _candidate(document: Document, path: str, place: int, fields: Sequence[str] | None) -> Passage:
+def _candidate(document: Document, path: str, index: int, fields: Sequence[str] | None) -> Passage:
     if isinstance(document, str):
-        return Passage(str(place), document)
+        return Passage(str(index), document)
     values = {name: document[name] for name in fields or ("text",) if name in document}
     if not values:
         wanted = " or ".join(fields or ("text",))
@@ -304,7 +304,7 @@ def _candidate(document: Document, path: str, place: int, fields: Sequence[str] 
     title = "" if fields else document.get("title") or ""
     if not isinstance(title, str):
         raise InvalidRequest(f"{path}.title", "it is not a text; send a text, or leave it out")
-    return Passage(str(place), "\n".join(values.values()), title=title)
+    return Passage(str(index), "\n".join(values.values()), title=title)
 
 
 def as_object(document: Document) -> dict[str, Any]:

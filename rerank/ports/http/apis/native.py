@@ -70,8 +70,8 @@ def _numbers(value: object, path: str = "") -> Iterator[tuple[str, float]]:
             for name, part in value.items():
                 yield from _numbers(part, f"{path}.{name}" if path else name)
         case list():
-            for place, part in enumerate(value):
-                yield from _numbers(part, f"{path}[{place}]")
+            for index, part in enumerate(value):
+                yield from _numbers(part, f"{path}[{index}]")
         case int() | float():
             yield path, value
 

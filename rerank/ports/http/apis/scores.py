@@ -11,7 +11,7 @@ from pydantic import Field
 from rerank.engine.scores import strictly_decreasing
 from rerank.types import Completeness, Ranking, ScoreKind
 
-#: The field of a result that has a place, but no score; see `scored`.
+#: The field of a result that has a place in the order, but no score; see `scored`.
 Ranked: TypeAlias = Annotated[
     bool | None,
     Field(
@@ -27,10 +27,10 @@ class Scored(NamedTuple):
     """A result.
 
     Attributes:
-        position: the place of the document in the request.
+        position: of the document in the request, from 0.
         score: between 0 and 1, or the score of the ranking.
         ranked: False for a result with neither a score of the ranking nor a relevance, otherwise None. A score made
-            from its place would look like certainty to a client with a threshold.
+            from its position would look like certainty to a client with a threshold.
     """
 
     position: int
@@ -53,10 +53,10 @@ def scored(
     """
     nothing, found = _has_no_scores(ranking), list[Scored]()
     scores = None if is_raw else relevance_scores(ranking, candidates, is_relative)
-    for place, item in enumerate(ranking.ranked):
+    for index, item in enumerate(ranking.ranked):
         ranked = False if nothing and item.relevance is None else None
         raw = item.score if ranked is None else _UNRANKED_RAW
-        found.append(Scored(item.position, raw if scores is None else scores[place], ranked))
+        found.append(Scored(item.position, raw if scores is None else scores[index], ranked))
     return found
 
 

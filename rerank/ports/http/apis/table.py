@@ -42,4 +42,4 @@ def rerank_apis(cut: Cut) -> APIs:
 
 def error_in_all(by_path: APIs, problem: Problem) -> dict[str, Any]:
     """The body of an error to a client whose API is not known: it has the fields of all APIs."""
-    return error_body((api for of_path in by_path.values() for api in of_path.values()), problem)
+    return error_body((api for apis in by_path.values() for api in apis.values()), problem)
